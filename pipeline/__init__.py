@@ -1,0 +1,1 @@
+"""A reproducible training pipeline: prepare, train, evaluate."""

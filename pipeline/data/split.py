@@ -1,0 +1,45 @@
+"""Seeded, stratified splits."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.collection import TEST, TRAIN, VALID
+from pipeline.refusal import Refusal
+from pipeline.seeding import generator
+
+Targets = NDArray[np.int64]
+
+
+def assign(targets: Mapping[str, Targets], *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
+    """The split in which each sample ends, as an array of names beside each native split's targets.
+
+    A split that the source brings is kept; one that it does not bring is a share of every class of train.
+    Raises Refusal where a fraction is missing, or given for a split that the source brings.
+    """
+    assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
+    shares = {TEST: test, VALID: valid}
+    for split, share in shares.items():
+        if split in targets and share:
+            raise Refusal(f"source.{split}: the dataset brings a {split} split of its own: write `{split}: 0`")
+    if TEST not in targets and not test:
+        raise Refusal("source.test: the dataset brings no test split: write the share to keep for it, such as `test: 0.2`")
+    for split, share in shares.items():
+        if share:
+            assigned[TRAIN][draw(targets[TRAIN], share, seed=seed, split=split, free=assigned[TRAIN] == TRAIN)] = split
+    return assigned
+
+
+def draw(targets: Targets, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Targets:
+    """Positions of a share of each class, drawn among the free ones; the share is of what is free, at least one a class."""
+    chosen = []
+    for number in np.unique(targets):
+        candidates = np.flatnonzero((targets == number) & free)
+        count = max(1, round(share * len(candidates)))
+        if count >= len(candidates):
+            raise Refusal(
+                f"source.{split}: class number {number} has {len(candidates)} samples, too few to keep a share of {share} for {split}"
+            )
+        chosen.append(generator(seed, "split", split, int(number)).permutation(candidates)[:count])
+    return np.sort(np.concatenate(chosen))

@@ -1,0 +1,1 @@
+"""Training and scoring: knows no dataset, no DVC and no MLflow."""

@@ -1,0 +1,59 @@
+"""What belongs to the machine and not to the result: the PIPELINE_*, MLFLOW_* and DVC_* variables."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pipeline.refusal import Refusal
+
+TRACKING_ADDRESS = re.compile(r"(https?://[^/\s]+|(sqlite|postgresql|mysql|mssql)(\+\w+)?://).*|databricks(:.*)?")
+
+
+class Environment(BaseSettings):
+    """Read once at the start; an empty variable counts as unset."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore")
+
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field("auto", validation_alias="PIPELINE_DEVICE")
+    threads: PositiveInt | None = Field(None, validation_alias="PIPELINE_THREADS")
+    workers: PositiveInt | None = Field(None, validation_alias="PIPELINE_WORKERS")
+    checkpoint_every_s: NonNegativeFloat = Field(30.0, validation_alias="PIPELINE_CHECKPOINT_EVERY_S")
+    checkpoint_every_steps: NonNegativeInt = Field(0, validation_alias="PIPELINE_CHECKPOINT_EVERY_STEPS")
+    checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
+    tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
+    tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
+    mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
+    mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
+    mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
+    dvc_root: Path | None = Field(None, validation_alias="DVC_ROOT")
+    dvc_stage: str | None = Field(None, validation_alias="DVC_STAGE")
+    dvc_experiment: str | None = Field(None, validation_alias="DVC_EXP_NAME")
+
+    @field_validator("mlflow_tracking_uri")
+    @classmethod
+    def well_formed(cls, address: str | None) -> str | None:
+        if address is not None and not TRACKING_ADDRESS.fullmatch(address):
+            # the address itself is not repeated: it may hold a password
+            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it")
+        return address
+
+    @property
+    def root(self) -> Path:
+        """Where journal, work folders and the default store lie: the main checkout, also for `dvc exp run --temp`."""
+        return self.dvc_root or Path.cwd()
+
+    @property
+    def tracking_address(self) -> str:
+        return self.mlflow_tracking_uri or f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @classmethod
+    def read(cls) -> "Environment":
+        """Raises Refusal with every variable that cannot be used."""
+        try:
+            return cls()
+        except ValidationError as error:
+            lines = [f"{problem['loc'][0]}: {problem['msg'].removeprefix('Value error, ')}" for problem in error.errors()]
+            raise Refusal("\n".join(lines)) from None

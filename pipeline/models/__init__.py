@@ -1,0 +1,1 @@
+"""Open family: one module is one architecture and one value of `model.name`."""

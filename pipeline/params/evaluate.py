@@ -1,0 +1,28 @@
+"""What `evaluate` may read."""
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from pipeline.params.section import Section
+
+
+class EvaluateSettings(Section):
+    batch_size: PositiveInt
+    """Samples scored at once."""
+    top_k: PositiveInt
+    """A sample counts for `top_k_accuracy` when its class is among this many likeliest."""
+    calibration_bins: PositiveInt
+    """Equal-width bins of confidence for the reliability curve and the expected calibration error."""
+    bootstrap_samples: PositiveInt
+    """Resamplings of the test split behind the interval of the accuracy."""
+    interval: Annotated[float, Field(gt=0, lt=1)]
+    """Coverage of that interval."""
+    mistakes: NonNegativeInt
+    """The most confidently wrong samples to show in a picture; 0 for none."""
+
+
+class EvaluateParams(Section):
+    seed: NonNegativeInt
+    """The one seed: the bootstrap derives its own from it."""
+    evaluate: EvaluateSettings

@@ -1,0 +1,37 @@
+"""What `prepare` may read: the seed of the splits, and the source."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, NonNegativeInt
+
+from pipeline.family import SOURCES
+from pipeline.params.section import Section
+
+if TYPE_CHECKING:
+    from pipeline.collection import Collection
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class SourceSettings(Section):
+    """What every source has; a source's own module adds what it alone knows."""
+
+    name: str
+    """The dataset or format: a module of `pipeline/sources/`."""
+    root: Path
+    """The folder or file that holds the data, inside the checkout or not; `dvc repro` watches it."""
+    valid: Fraction
+    """Share of train kept for validation where the source brings no such split; 0 for none, and the last weights are kept."""
+    test: Fraction
+    """Share of all samples kept for the test where the source brings no such split; 0 where it does."""
+
+    def open(self, *, workers: int) -> "Collection":
+        """Targets at once and samples in a stream; decoding uses `workers` threads."""
+        raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")
+
+
+class PrepareParams(Section):
+    seed: NonNegativeInt
+    """The one seed: splits, order, initial weights, dropout, augmentation and the bootstrap derive theirs from it."""
+    source: Annotated[SourceSettings, SOURCES]

@@ -1,0 +1,177 @@
+"""What `train` may read: the model, how it is optimized, and how its batches are made."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+
+from pipeline.family import MODELS
+from pipeline.params.section import Section
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pipeline.spec import Spec
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["auto", "bf16", "fp16", "fp32"]
+
+
+class ModelSettings(Section):
+    """What every model has; an architecture's own module adds what it alone knows."""
+
+    name: str
+    """The architecture: a module of `pipeline/models/`."""
+
+    def build(self, spec: "Spec") -> "nn.Module":
+        """A module from (n, channels, height, width) to logits (n, classes)."""
+        raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
+
+
+class SgdSettings(Section):
+    name: Literal["sgd"]
+    """`sgd`, `adam` or `adamw`; each has keys of its own."""
+    learning_rate: PositiveFloat
+    """The peak that the schedule scales."""
+    weight_decay: NonNegativeFloat
+    """Not applied to biases and norms (tensors of fewer than two dimensions)."""
+    momentum: Share
+    """sgd only: share of the last update that is kept."""
+    nesterov: bool
+    """sgd only: look ahead along the momentum, which must then be above 0."""
+
+    @field_validator("nesterov")
+    @classmethod
+    def looks_along_a_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
+        if nesterov and info.data.get("momentum") == 0:
+            raise ValueError("needs optimizer.momentum above 0: raise it, or write `nesterov: false`")
+        return nesterov
+
+
+class AdamSettings(Section):
+    name: Literal["adam", "adamw"]
+    """`sgd`, `adam` or `adamw`; each has keys of its own."""
+    learning_rate: PositiveFloat
+    """The peak that the schedule scales."""
+    weight_decay: NonNegativeFloat
+    """Not applied to biases and norms (tensors of fewer than two dimensions)."""
+    beta1: Share
+    """adam and adamw only: decay of the mean of the gradients."""
+    beta2: Share
+    """adam and adamw only: decay of the mean of their squares."""
+    epsilon: PositiveFloat
+    """adam and adamw only: added to the root, against division by zero."""
+
+
+class ConstantSettings(Section):
+    name: Literal["constant"]
+    """`constant`, `cosine` or `one_cycle`; each has keys of its own."""
+    warmup: Share
+    """Share of the steps over which the learning rate rises to its peak."""
+
+
+class CosineSettings(Section):
+    name: Literal["cosine"]
+    """`constant`, `cosine` or `one_cycle`; each has keys of its own."""
+    warmup: Share
+    """Share of the steps over which the learning rate rises to its peak."""
+    final_factor: Share
+    """cosine and one_cycle only: the last learning rate as a share of the peak."""
+
+
+class OneCycleSettings(Section):
+    name: Literal["one_cycle"]
+    """`constant`, `cosine` or `one_cycle`; each has keys of its own."""
+    warmup: Share
+    """Share of the steps over which the learning rate rises to its peak."""
+    start_factor: Share
+    """one_cycle only: the first learning rate as a share of the peak."""
+    final_factor: Share
+    """cosine and one_cycle only: the last learning rate as a share of the peak."""
+
+
+OptimizerSettings = Annotated[SgdSettings | AdamSettings, Field(discriminator="name")]
+ScheduleSettings = Annotated[ConstantSettings | CosineSettings | OneCycleSettings, Field(discriminator="name")]
+
+
+class AugmentSettings(Section):
+    crop: NonNegativeInt
+    """Pixels of zero padding on every side, out of which a window of the image's size is cut at random; 0 for none."""
+    flip: bool
+    """Mirror left and right, every second sample on average."""
+    cutout: NonNegativeInt
+    """Side in pixels of a square set to the mean colour at a random place; 0 for none."""
+
+
+class LoopSettings(Section):
+    epochs: PositiveInt | None
+    """Length in passes over the train split; null where `steps` says it."""
+    steps: PositiveInt | None
+    """Length in optimizer updates; null where `epochs` says it."""
+    batch_size: PositiveInt
+    """Samples of one optimizer update, over all micro-batches."""
+    micro_batch_size: PositiveInt
+    """Samples of one forward and backward at most; smaller needs less memory. See docs/training.md for BatchNorm and dropout."""
+    precision: Precision
+    """`auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU."""
+    deterministic: bool
+    """Refuse operations whose result differs from run to run."""
+    compile: Literal["off", "default", "graphs"]
+    """torch.compile: `graphs` adds CUDA graphs."""
+    channels_last: bool
+    """Store images and convolutions with the channels innermost, which tensor cores like."""
+    activation_checkpointing: bool
+    """Compute activations a second time in the backward pass instead of keeping them: less memory, more time, equal bytes."""
+    label_smoothing: Share
+    """Share of the target spread evenly over all classes."""
+    clip_norm: PositiveFloat | None
+    """Largest 2-norm of the gradient; null for no limit."""
+    average_decay: Share
+    """Decay of the averaged weights (EMA) that are validated and exported in place of the raw ones; 0 for none."""
+    report_every_steps: PositiveInt
+    """Steps between rows of the history."""
+    validate_every_steps: PositiveInt
+    """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
+    keep: Literal["best", "last"]
+    """Which weights are exported: those of the best validation, or the last."""
+    metric: Literal["valid/accuracy", "valid/loss"]
+    """What `keep: best` and `patience` look at."""
+    patience: PositiveInt | None
+    """Stop after this many validations without an improvement; null for never."""
+
+    @field_validator("steps")
+    @classmethod
+    def says_the_length_once(cls, steps: int | None, info: ValidationInfo) -> int | None:
+        if "epochs" in info.data and (steps is None) == (info.data["epochs"] is None):
+            raise ValueError("give the length once: a number for `epochs` or for `steps`, and null for the other")
+        return steps
+
+    @field_validator("micro_batch_size")
+    @classmethod
+    def fits_into_the_batch(cls, micro_batch_size: int, info: ValidationInfo) -> int:
+        if micro_batch_size > info.data.get("batch_size", micro_batch_size):
+            raise ValueError(f"is larger than train.batch_size ({info.data['batch_size']}): write at most that")
+        return micro_batch_size
+
+    @field_validator("validate_every_steps")
+    @classmethod
+    def falls_on_a_report(cls, validate_every_steps: int, info: ValidationInfo) -> int:
+        if validate_every_steps % info.data.get("report_every_steps", 1):
+            raise ValueError(f"is no multiple of train.report_every_steps ({info.data['report_every_steps']})")
+        return validate_every_steps
+
+    def num_steps(self, num_samples: int) -> int:
+        """Optimizer updates of a training on a train split of `num_samples`; a last part of a batch is a whole step."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return -(-self.epochs * num_samples // self.batch_size)
+
+
+class TrainParams(Section):
+    seed: NonNegativeInt
+    """The one seed: splits, order, initial weights, dropout, augmentation and the bootstrap derive theirs from it."""
+    model: Annotated[ModelSettings, MODELS]
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+    augment: AugmentSettings
+    train: LoopSettings

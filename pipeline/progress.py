@@ -1,0 +1,60 @@
+"""How far a long loop is: a bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+Item = TypeVar("Item")
+LINE_EVERY_S = 10.0
+
+
+class Advance:
+    """Counts units; what is shown is decided by `report(done)`."""
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self.done = 0
+        self.report = report
+
+    def __call__(self, units: int = 1) -> None:
+        self.done += units
+        self.report(self.done)
+
+    def each(self, items: Iterable[Item], units: Callable[[Item], int]) -> Iterator[Item]:
+        """Pass the items through, counting each once it has been dealt with."""
+        for item in items:
+            yield item
+            self(units(item))
+
+
+@contextmanager
+def progress(label: str, total: int, unit: str) -> Iterator[Advance]:
+    """`with progress("prepare", 60_000, "images") as advance: advance(256)`"""
+    show = bar if sys.stderr.isatty() else lines
+    with show(label, total, unit) as report:
+        yield Advance(report)
+
+
+@contextmanager
+def bar(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console  # late: a log file needs no rich
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(label, total=total)
+        yield lambda done: display.update(task, completed=done)
+
+
+@contextmanager
+def lines(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    last = time.monotonic()
+
+    def report(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY_S:
+            last = time.monotonic()
+            print(f"{label}: {done} of {total} {unit}", file=sys.stderr, flush=True)
+
+    yield report

@@ -1,0 +1,36 @@
+"""What a model needs to know of the data, and nothing more."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+
+Extent = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class Spec(BaseModel):
+    """Images of one size with one class each; `mean` and `std` normalise a channel of `byte / 255`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["image"] = "image"
+    shape: tuple[Extent, Extent, Extent]
+    """Height, width, channels."""
+    classes: Annotated[tuple[str, ...], Field(min_length=2)]
+    mean: tuple[float, ...]
+    std: tuple[PositiveFloat, ...]
+
+    @property
+    def height(self) -> int:
+        return self.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.shape[1]
+
+    @property
+    def channels(self) -> int:
+        return self.shape[2]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)

@@ -1,0 +1,1 @@
+"""One thin table of contents per DVC stage."""

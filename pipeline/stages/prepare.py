@@ -1,0 +1,46 @@
+"""Stage prepare: from a source to `data/prepared/`."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.collection import SPLITS, TRAIN, Collection
+from pipeline.data import prepared, split
+from pipeline.environment import Environment
+from pipeline.params.prepare import PrepareParams
+from pipeline.progress import progress
+from pipeline.refusal import Refusal
+
+Targets = NDArray[np.int64]
+
+
+def prepare(params: PrepareParams, folder: Path, environment: Environment) -> None:
+    """Split, decode and store the dataset, and say what came of it. Raises Refusal for a dataset that nothing can be learned from."""
+    source = params.source
+    if not source.root.exists():
+        raise Refusal(f"source.root: {source.root} does not exist: name the folder or archive that holds the data")
+    collection = source.open(workers=environment.workers or len(os.sched_getaffinity(0)))
+    refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
+    assigned = split.assign(collection.targets, valid=source.valid, test=source.test, seed=params.seed)
+    total = sum(len(targets) for targets in collection.targets.values())
+    with progress("prepare", total, "images") as advance:
+        record = prepared.write(collection, assigned, folder, blocks=advance.each(collection.blocks(), lambda block: len(block.inputs)))
+    refuse_empty_classes(
+        collection.classes, np.load(folder / "train-targets.npy"), f"{source.root}, after the splits and without the corrupt ones"
+    )
+    for name in SPLITS:
+        if name in record.splits:
+            entry = record.splits[name]  # type: ignore[index]  # a str that is one of the keys
+            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))
+
+
+def refuse_empty_classes(classes: tuple[str, ...], targets: Targets, place: str) -> None:
+    if len(classes) < 2:
+        raise Refusal(f"source.root: {place} has one class only ({', '.join(classes)}): nothing can be learned; at least two are needed")
+    counts: Mapping[str, int] = dict(zip(classes, np.bincount(targets, minlength=len(classes)).tolist(), strict=True))
+    empty = [name for name, count in counts.items() if count == 0]
+    if empty:
+        raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:5])}: add some, or remove the class")

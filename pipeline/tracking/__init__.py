@@ -1,0 +1,1 @@
+"""What happened, for people: a local journal, and a mirror of it in MLflow."""
