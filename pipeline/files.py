@@ -20,7 +20,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield draft
         sync(draft)
-        os.replace(draft, path)
+        draft.replace(path)
         sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)

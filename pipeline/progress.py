@@ -43,7 +43,7 @@ def bar(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task(label, total=total)
+        task = display.add_task(label, total=total or None)
         yield lambda done: display.update(task, completed=done)
 
 

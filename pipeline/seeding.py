@@ -1,8 +1,12 @@
 """Randomness from its purpose: every draw is a function of the seed, what it is for, and a counter."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(seed: int, *purpose: str | int) -> int:
@@ -14,3 +18,13 @@ def derive(seed: int, *purpose: str | int) -> int:
 def generator(seed: int, *purpose: str | int) -> np.random.Generator:
     """NumPy's generator for one purpose."""
     return np.random.Generator(np.random.PCG64(derive(seed, *purpose)))
+
+
+def reseed(device: "torch.device", seed: int, *purpose: str | int) -> None:
+    """Give torch's own generators, from which weights and dropout draw, the state of one purpose."""
+    import torch  # late: prepare derives its splits without it
+
+    number = derive(seed, *purpose)
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(number)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, field_validator
 
 Extent = Annotated[int, Field(ge=1, le=65_535)]
 
@@ -18,6 +18,13 @@ class Spec(BaseModel):
     classes: Annotated[tuple[str, ...], Field(min_length=2)]
     mean: tuple[float, ...]
     std: tuple[PositiveFloat, ...]
+
+    @field_validator("classes")
+    @classmethod
+    def differ(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(classes)) < len(classes):
+            raise ValueError("two classes have the same name")
+        return classes
 
     @property
     def height(self) -> int:

@@ -1,9 +1,11 @@
 """The prepared data on disk: one array of inputs and one of targets a split, memory-mapped, and `spec.json` that describes them."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.lib import format as npy
@@ -37,7 +39,7 @@ class PreparedRecord(BaseModel):
 
     format: Literal["pipeline-prepared-1"]
     spec: Spec
-    splits: dict[Literal["train", "valid", "test"], SplitRecord]
+    splits: dict[str, SplitRecord]
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def read_record(folder: Path) -> PreparedRecord:
 
 
 def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
-    expected = record.splits[name]  # type: ignore[index]  # a str that the caller took from the same keys
+    expected = record.splits[name]
     inputs = read_array(folder / f"{name}-inputs.npy", expected.inputs_digest, (expected.samples, *record.spec.shape), np.uint8)
     targets = read_array(folder / f"{name}-targets.npy", expected.targets_digest, (expected.samples,), np.int64)
     if len(targets) and not 0 <= targets.min() <= targets.max() < record.spec.num_classes:
@@ -98,11 +100,11 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
     return Split(inputs, targets)
 
 
-def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray:  # type: ignore[type-arg]
+def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
     try:
         if files.digest(path) != digest:
             raise Refusal(f"{path}: is not the file that spec.json describes: run `dvc repro -f prepare`")
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError) as error:
         if isinstance(error, Refusal):
             raise
@@ -113,7 +115,7 @@ def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> 
 
 
 class GrowingArray:
-    """An `.npy` file of rows that are appended, whose header is completed at the end; whole or absent."""
+    """An `.npy` file of rows that are appended, whose header is completed when the context ends well."""
 
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type) -> None:
         self.path, self.row_shape, self.dtype = path, row_shape, np.dtype(dtype)
@@ -127,14 +129,19 @@ class GrowingArray:
         self.file.seek(0)
         npy.write_array_header_1_0(self.file, header)
 
-    def append(self, rows: NDArray) -> None:  # type: ignore[type-arg]
-        assert rows.shape[1:] == self.row_shape and rows.dtype == self.dtype, (rows.shape, rows.dtype)
+    def append(self, rows: NDArray[Any]) -> None:
+        assert rows.shape[1:] == self.row_shape
+        assert rows.dtype == self.dtype
         self.file.write(np.ascontiguousarray(rows).data)
         self.rows += len(rows)
 
-    def close(self) -> None:
-        self.write_header()
-        self.file.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self.file:
+            if error is None:
+                self.write_header()
         files.sync(self.path)
 
 
@@ -162,21 +169,28 @@ class ChannelSums:
 
 
 def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[Block]) -> PreparedRecord:
-    """Stream the blocks into the splits they are assigned to; memory stays bounded by one block. `spec.json` comes last."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Stream the blocks into the splits they are assigned to; memory stays bounded by one block.
+
+    `spec.json` goes first and comes last, so that what lies in between is never taken for prepared data.
+    Raises Refusal where the corrupt samples took all of a split or of a class of train with them.
+    """
+    clear(folder)
     names = [name for name in SPLITS if any((splits == name).any() for splits in assigned.values())]
-    inputs = {name: GrowingArray(folder / f"{name}-inputs.npy", collection.shape, np.uint8) for name in names}
-    targets = {name: GrowingArray(folder / f"{name}-targets.npy", (), np.int64) for name in names}
+    counts = {name: np.zeros(len(collection.classes), dtype=np.int64) for name in names}
     sums = ChannelSums(collection.shape[2])
-    for block in blocks:
-        destinations = assigned[block.split][block.positions]
-        for name in np.unique(destinations):
-            rows = destinations == name
-            inputs[name].append(block.inputs[rows])
-            targets[name].append(collection.targets[block.split][block.positions[rows]])
-        sums.add(block.inputs[destinations == TRAIN])
-    for array in (*inputs.values(), *targets.values()):
-        array.close()
+    with ExitStack() as stack:
+        inputs = {name: stack.enter_context(GrowingArray(folder / f"{name}-inputs.npy", collection.shape, np.uint8)) for name in names}
+        targets = {name: stack.enter_context(GrowingArray(folder / f"{name}-targets.npy", (), np.int64)) for name in names}
+        for block in blocks:
+            destinations = assigned[block.split][block.positions]
+            numbers = collection.targets[block.split][block.positions]
+            for name in np.unique(destinations):
+                rows = destinations == name
+                inputs[name].append(block.inputs[rows])
+                targets[name].append(numbers[rows])
+                counts[name] += np.bincount(numbers[rows], minlength=len(collection.classes))
+            sums.add(block.inputs[destinations == TRAIN])
+    refuse_losses(collection.classes, counts)
     mean, std = sums.statistics()
     record = PreparedRecord(
         format=FORMAT,
@@ -185,6 +199,22 @@ def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], fold
     )
     files.write_json(folder / "spec.json", record.model_dump(mode="json"))
     return record
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier `prepare` left, also of splits that are no more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("spec.json", *(f"{split}-{part}.npy" for split in SPLITS for part in ("inputs", "targets"))):
+        (folder / name).unlink(missing_ok=True)
+
+
+def refuse_losses(classes: tuple[str, ...], counts: Mapping[str, NDArray[np.int64]]) -> None:
+    for name, numbers in counts.items():
+        if not numbers.any():
+            raise Refusal(f"source.root: every sample of {name} is corrupt: mend or replace them")
+    lost = [classes[number] for number in np.flatnonzero(counts[TRAIN] == 0)]
+    if lost:
+        raise Refusal(f"source.root: train has no sample of {', '.join(lost[:5])} that is not corrupt: add some, or remove the class")
 
 
 def planned(assigned: Mapping[str, NDArray[np.str_]], name: str) -> int:

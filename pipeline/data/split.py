@@ -12,7 +12,9 @@ from pipeline.seeding import generator
 Targets = NDArray[np.int64]
 
 
-def assign(targets: Mapping[str, Targets], *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
+def assign(
+    targets: Mapping[str, Targets], *, classes: tuple[str, ...], valid: float, test: float, seed: int
+) -> dict[str, NDArray[np.str_]]:
     """The split in which each sample ends, as an array of names beside each native split's targets.
 
     A split that the source brings is kept; one that it does not bring is a share of every class of train.
@@ -27,7 +29,9 @@ def assign(targets: Mapping[str, Targets], *, valid: float, test: float, seed: i
         raise Refusal("source.test: the dataset brings no test split: write the share to keep for it, such as `test: 0.2`")
     for split, share in shares.items():
         if share:
-            assigned[TRAIN][draw(targets[TRAIN], share, seed=seed, split=split, free=assigned[TRAIN] == TRAIN)] = split
+            free = assigned[TRAIN] == TRAIN
+            refuse_small_classes(targets[TRAIN][free], share, split=split, classes=classes)
+            assigned[TRAIN][draw(targets[TRAIN], share, seed=seed, split=split, free=free)] = split
     return assigned
 
 
@@ -36,10 +40,19 @@ def draw(targets: Targets, share: float, *, seed: int, split: str, free: NDArray
     chosen = []
     for number in np.unique(targets):
         candidates = np.flatnonzero((targets == number) & free)
-        count = max(1, round(share * len(candidates)))
-        if count >= len(candidates):
-            raise Refusal(
-                f"source.{split}: class number {number} has {len(candidates)} samples, too few to keep a share of {share} for {split}"
-            )
-        chosen.append(generator(seed, "split", split, int(number)).permutation(candidates)[:count])
+        chosen.append(generator(seed, "split", split, int(number)).permutation(candidates)[: count(share, len(candidates))])
     return np.sort(np.concatenate(chosen))
+
+
+def count(share: float, candidates: int) -> int:
+    return max(1, round(share * candidates))
+
+
+def refuse_small_classes(targets: Targets, share: float, *, split: str, classes: tuple[str, ...]) -> None:
+    """A class must be in train and in the split."""
+    for number, candidates in zip(*np.unique(targets, return_counts=True), strict=True):
+        if count(share, candidates) >= candidates:
+            raise Refusal(
+                f"source.{split}: class {classes[number]} has {candidates} of its samples left, too few to keep a share of {share} "
+                f"for {split} and some for train: add samples, lower the share, or remove the class"
+            )

@@ -14,11 +14,11 @@ class EvaluateSettings(Section):
     """A sample counts for `top_k_accuracy` when its class is among this many likeliest."""
     calibration_bins: PositiveInt
     """Equal-width bins of confidence for the reliability curve and the expected calibration error."""
-    bootstrap_samples: PositiveInt
+    bootstrap_samples: Annotated[int, Field(gt=0, le=1_000_000)]
     """Resamplings of the test split behind the interval of the accuracy."""
     interval: Annotated[float, Field(gt=0, lt=1)]
     """Coverage of that interval."""
-    mistakes: NonNegativeInt
+    mistakes: Annotated[int, Field(ge=0, le=100)]
     """The most confidently wrong samples to show in a picture; 0 for none."""
 
 

@@ -26,6 +26,9 @@ class ModelSettings(Section):
         """A module from (n, channels, height, width) to logits (n, classes)."""
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
+    def prime(self, network: "nn.Module") -> None:
+        """Called once before a training begins, and never when a model file is opened: the place for pretrained weights."""
+
 
 class SgdSettings(Section):
     name: Literal["sgd"]
@@ -171,6 +174,7 @@ class TrainParams(Section):
     seed: NonNegativeInt
     """The one seed: splits, order, initial weights, dropout, augmentation and the bootstrap derive theirs from it."""
     model: Annotated[ModelSettings, MODELS]
+    """The architecture: a module of `pipeline/models/`."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
     augment: AugmentSettings

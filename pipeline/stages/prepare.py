@@ -2,38 +2,39 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.collection import SPLITS, TRAIN, Collection
+from pipeline.collection import SPLITS, TRAIN
 from pipeline.data import prepared, split
 from pipeline.environment import Environment
 from pipeline.params.prepare import PrepareParams
+from pipeline.paths import Paths
 from pipeline.progress import progress
 from pipeline.refusal import Refusal
 
 Targets = NDArray[np.int64]
 
 
-def prepare(params: PrepareParams, folder: Path, environment: Environment) -> None:
+def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and say what came of it. Raises Refusal for a dataset that nothing can be learned from."""
     source = params.source
     if not source.root.exists():
-        raise Refusal(f"source.root: {source.root} does not exist: name the folder or archive that holds the data")
+        raise Refusal(
+            f"source.root: {source.root} does not exist: name the folder or archive that holds the data, or make an empty folder for what is downloaded"
+        )
     collection = source.open(workers=environment.workers or len(os.sched_getaffinity(0)))
     refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
-    assigned = split.assign(collection.targets, valid=source.valid, test=source.test, seed=params.seed)
+    assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
     total = sum(len(targets) for targets in collection.targets.values())
     with progress("prepare", total, "images") as advance:
-        record = prepared.write(collection, assigned, folder, blocks=advance.each(collection.blocks(), lambda block: len(block.inputs)))
-    refuse_empty_classes(
-        collection.classes, np.load(folder / "train-targets.npy"), f"{source.root}, after the splits and without the corrupt ones"
-    )
+        record = prepared.write(
+            collection, assigned, paths.prepared, blocks=advance.each(collection.blocks(), lambda block: len(block.inputs))
+        )
     for name in SPLITS:
         if name in record.splits:
-            entry = record.splits[name]  # type: ignore[index]  # a str that is one of the keys
+            entry = record.splits[name]
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))
 
 

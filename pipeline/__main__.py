@@ -1,0 +1,75 @@
+"""The verbs of `python -m pipeline`: parse, call, nothing else. What a verb needs is imported when it is called."""
+
+import argparse
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from pipeline.interruption import Interrupted
+from pipeline.refusal import Refusal
+
+VERBS = {
+    "prepare": "stage: from a source to data/prepared/",
+    "train": "stage: from data/prepared/ to models/model.safetensors",
+    "evaluate": "stage: score the test split with the model file",
+    "check": "validate params.yaml, the environment and the machine before anything runs",
+    "summary": "print the result; see that its run is in MLflow",
+    "preset": "put a preset in place as params.yaml",
+    "sync": "deliver what MLflow has not yet received",
+    "schema": "write params.schema.json and the README's table of parameters",
+    "mirror": "deliver one journal to MLflow (started by the stages)",
+}
+ARGUMENTS = {"preset": ("name",), "mirror": ("journal",)}
+BAD_INPUT = 2
+INTERRUPTED = 130
+MENDABLE = {
+    errno.ENOSPC: "the disk is full: free some space and run the same command again; it goes on where it was",
+    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again; it goes on where it was",
+    errno.EROFS: "the file system is read-only: run in a folder that can be written",
+    errno.EACCES: "permission denied: run as the owner of this folder, or change its permissions",
+}
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m pipeline", description="A reproducible training pipeline.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for verb, purpose in VERBS.items():
+        subparser = verbs.add_parser(verb, help=purpose, description=purpose)
+        for argument in ARGUMENTS.get(verb, ()):
+            subparser.add_argument(argument)
+    return parser.parse_args(arguments)
+
+
+def command(verb: str) -> Callable[..., int | None]:
+    """A stage is run through `commands/stage.py`, every other verb is a module of `commands/` of its own."""
+    if verb in ("prepare", "train", "evaluate"):
+        return lambda: import_module("pipeline.commands.stage").run(verb)  # type: ignore[no-any-return]
+    return import_module(f"pipeline.commands.{verb}").run  # type: ignore[no-any-return]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    extra = {name: getattr(options, name) for name in ARGUMENTS.get(options.verb, ())}
+    try:
+        return command(options.verb)(**extra) or 0
+    except Refusal as refusal:
+        return complain(str(refusal), BAD_INPUT)
+    except Interrupted as interrupted:
+        return complain(str(interrupted), interrupted.exit_code)
+    except KeyboardInterrupt:
+        return complain("interrupted", INTERRUPTED)
+    except OSError as error:
+        if error.errno not in MENDABLE:
+            raise
+        return complain(f"{error.filename or 'writing'}: {MENDABLE[error.errno]}", BAD_INPUT)
+
+
+def complain(text: str, code: int) -> int:
+    for line in text.splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""Deliver one journal to MLflow; the stages start this as a process of its own."""
+
+from pathlib import Path
+
+from pipeline.engine.deploy import deployable
+from pipeline.environment import Environment
+from pipeline.tracking.mirror import mirror
+
+
+def run(journal: str) -> int:
+    return mirror(Path(journal), Environment.read(), build=deployable)

@@ -1,0 +1,36 @@
+"""Put a preset in place as params.yaml, without losing what the user wrote there."""
+
+import subprocess
+from pathlib import Path
+
+from pipeline import files
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+
+FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
+
+
+def run(name: str) -> None:
+    """Raises Refusal for an unknown preset, and where params.yaml has changes that no commit and no preset holds."""
+    target = Paths().params
+    known = {path.stem: in_place(path) for path in sorted(Path("presets").glob("*.yaml"))}
+    if name not in known:
+        raise Refusal(f"there is no preset {name!r}: known are {', '.join(known)}")
+    if target.exists() and target.read_text(encoding="utf-8") not in known.values() and not committed(target):
+        raise Refusal(f"{target} has changes that no commit holds: commit them, or undo them with `git restore {target}`, and try again")
+    files.write_text(target, known[name])
+    print(f"preset: {target} is now {name}")
+
+
+def in_place(preset: Path) -> str:
+    """The preset's text as it reads at the top of the checkout."""
+    return preset.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP)
+
+
+def committed(path: Path) -> bool:
+    """Whether git holds this very content; where git cannot tell, it does not."""
+    try:
+        answer = subprocess.run(["git", "status", "--porcelain", "--", str(path)], capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return answer.stdout.strip() == ""

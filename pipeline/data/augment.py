@@ -1,0 +1,70 @@
+"""Augmentation by crop, flip and cutout: a row of integers a sample and epoch, read by one strided gather."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pipeline.params.train import AugmentSettings
+from pipeline.seeding import derive
+from pipeline.spec import Spec
+
+TOP, LEFT, FLIP, CUT_Y, CUT_X = range(5)
+
+
+class Augmentation:
+    """Images stay bytes (n, height, width, channels); draws are (n, 5) integers, a function of seed, epoch and sample."""
+
+    def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int) -> None:
+        self.settings, self.spec, self.num_samples, self.seed = settings, spec, num_samples, seed
+        self.table = lru_cache(maxsize=2)(self.draw)
+
+    @property
+    def active(self) -> bool:
+        return bool(self.settings.crop or self.settings.flip or self.settings.cutout)
+
+    def draw(self, epoch: int) -> Tensor:
+        """The whole epoch's draws at once, on the CPU, where they have the same bits for every device."""
+        generator = torch.Generator().manual_seed(derive(self.seed, "augment", epoch))
+        limits = (2 * self.settings.crop + 1, 2 * self.settings.crop + 1, 2, self.spec.height, self.spec.width)
+        columns = [torch.randint(limit, (self.num_samples,), generator=generator) for limit in limits]
+        return torch.stack(columns, dim=1)
+
+    def padded(self, images: Tensor) -> Tensor:
+        """With a black border of `crop` pixels; the images themselves where there is none."""
+        border = self.settings.crop
+        return pad(images, (0, 0, border, border, border, border)) if border else images
+
+    def gather(self, padded: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+        """Images `rows` (n,) out of the padded ones, cropped, flipped and cut as `draws` (n, 5) say."""
+        height, width, channels = self.spec.shape
+        if self.settings.crop:
+            steps = padded.stride()
+            offsets = 2 * self.settings.crop + 1
+            # a view in which every crop is one strided read of `height` rows of `width * channels` bytes
+            windows = padded.as_strided(
+                (len(padded), offsets, offsets, height, width * channels), (steps[0], steps[1], steps[2], steps[1], 1)
+            )
+            images = windows[rows, draws[:, TOP], draws[:, LEFT]].view(-1, height, width, channels)
+        else:
+            images = padded[rows]
+        if self.settings.flip:
+            images = torch.where((draws[:, FLIP] == 1).view(-1, 1, 1, 1), images.flip(2), images)
+        return self.cut(images, draws) if self.settings.cutout else images
+
+    def cut(self, images: Tensor, draws: Tensor) -> Tensor:
+        """A square of the mean colour, centred where drawn; parts of it may lie outside."""
+        height, width, _ = self.spec.shape
+        hidden = (
+            inside(draws[:, CUT_Y], height, self.settings.cutout)[:, :, None]
+            & inside(draws[:, CUT_X], width, self.settings.cutout)[:, None, :]
+        )
+        colour = torch.tensor([round(mean * 255) for mean in self.spec.mean], dtype=torch.uint8, device=images.device)
+        return torch.where(hidden[..., None], colour, images)
+
+
+def inside(centres: Tensor, extent: int, side: int) -> Tensor:
+    """(n, extent): which of the pixels lie within `side` around each centre (n,)."""
+    distances = torch.arange(extent, device=centres.device)[None, :] - centres[:, None] + side // 2
+    return (distances >= 0) & (distances < side)

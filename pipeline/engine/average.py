@@ -1,0 +1,37 @@
+"""Averaged weights (an exponential moving average), which are validated and exported in place of the raw ones."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+class Average:
+    """A copy of a module whose floating-point parameters and buffers trail behind it.
+
+    The decay grows as (1 + step) / (10 + step) up to `decay`, so that the first weights do not weigh on a short training.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.module = copy.deepcopy(module).requires_grad_(False).eval()
+        self.decay = decay
+        self.pairs = list(zip(tensors(self.module), tensors(module), strict=True))
+        self.trailing = [trailing for trailing, _ in self.pairs if trailing.is_floating_point()]
+        self.leading = [leading.detach() for _, leading in self.pairs if leading.is_floating_point()]
+        self.counters = [pair for pair in self.pairs if not pair[0].is_floating_point()]
+
+    @torch.no_grad()
+    def update(self, step: int, skipped: Tensor | None) -> None:
+        """Move towards the module after `step` (from 0); a step that the scaler skipped (1.0 on the device) moves nothing."""
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        if skipped is None:
+            torch._foreach_lerp_(self.trailing, self.leading, weight)
+        else:
+            for trailing, leading in zip(self.trailing, self.leading, strict=True):
+                trailing.lerp_(leading, (weight * (1 - skipped)).to(trailing.dtype))
+        for trailing, leading in self.counters:
+            trailing.copy_(leading)
+
+
+def tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]

@@ -1,0 +1,57 @@
+"""The model file: weights, and all that is needed to rebuild, judge and verify the model from this one file."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipeline.engine import checkpoint, precision
+from pipeline.engine.classifier import Classifier
+from pipeline.engine.state import Tensors
+from pipeline.params.load import from_data
+from pipeline.params.train import TrainParams
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+
+class Manifest(BaseModel):
+    """What decided the bytes of the weights, and nothing else: no time, no path, no host."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["pipeline-model-1"] = "pipeline-model-1"
+    params: dict[str, Any]
+    spec: Spec
+    precision: precision.Used
+    step: int
+    """The update after which the weights were taken."""
+    inputs: dict[str, str]
+    """SHA-256 of the prepared data, the code and the lock."""
+    fingerprint: dict[str, Any]
+
+    @property
+    def train_params(self) -> TrainParams:
+        return from_data(self.params, TrainParams, "the model file")
+
+
+def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
+    checkpoint.save(path, weights, manifest.model_dump(mode="json"))
+
+
+def load(path: Path) -> tuple[Classifier, Manifest]:
+    """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal for anything but a whole file of ours."""
+    weights, metadata = checkpoint.load(path)
+    try:
+        manifest = Manifest.model_validate(metadata)
+        params = manifest.train_params
+        network = params.model.build(manifest.spec)
+        network.load_state_dict(weights)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Refusal(f"{path}: was not written by this pipeline ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
+    except RuntimeError as error:
+        raise Refusal(
+            f"{path}: its weights do not fit the model {params.model.name} of this checkout: {str(error).splitlines()[0]}"
+        ) from None
+    classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last)
+    return classifier.eval().requires_grad_(False), manifest

@@ -1,0 +1,24 @@
+"""Optimizers from their settings, fused, with weight decay on weights alone."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from pipeline.params.train import AdamSettings, OptimizerSettings, SgdSettings
+
+
+def build(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """One fused update for all parameters; norms and biases, which have fewer than two dimensions, do not decay."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    match settings:
+        case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
+            return torch.optim.SGD(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
+        case AdamSettings(name=name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon):
+            kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+            return kind(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)

@@ -1,0 +1,54 @@
+"""Activation checkpointing: the blocks of a network forget their activations and compute them again in the backward pass."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
+
+
+def recompute(network: nn.Module) -> int:
+    """Make every block of the outermost Sequentials recompute; returns how many. Equal bytes, dropout and BatchNorm included."""
+    found = blocks(network)
+    for block in found:
+        block.forward = partial(recomputing, block.forward, block)  # type: ignore[method-assign]
+    return len(found)
+
+
+def blocks(network: nn.Module) -> list[nn.Module]:
+    """The children of each outermost Sequential or ModuleList that hold parameters."""
+    found: list[nn.Module] = []
+    for child in network.children():
+        if isinstance(child, nn.Sequential | nn.ModuleList):
+            found += [block for block in child.children() if any(True for _ in block.parameters())]
+        else:
+            found += blocks(child)
+    return found
+
+
+def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
+    if not block.training:
+        return forward(*inputs)
+    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(contexts, block))
+
+
+def contexts(block: nn.Module) -> Contexts:
+    return nullcontext(), statistics_kept(block)
+
+
+@contextmanager
+def statistics_kept(block: nn.Module) -> Iterator[None]:
+    """BatchNorm counted this batch in the first pass; a second time would move its running statistics twice."""
+    norms = [(module, module.momentum, module.num_batches_tracked) for module in block.modules() if isinstance(module, _BatchNorm)]
+    for norm, _, _ in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, momentum, counted in norms:
+            norm.momentum, norm.num_batches_tracked = momentum, counted

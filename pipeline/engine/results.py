@@ -1,0 +1,54 @@
+"""What a training leaves beside its weights: the history as a table, and its last and best numbers."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline import files
+from pipeline.engine.state import Progress, Row
+from pipeline.refusal import Refusal
+
+COLUMNS = (
+    "step",
+    "learning_rate",
+    "train/loss",
+    "train/accuracy",
+    "train/gradient_norm",
+    "train/skipped_steps",
+    "valid/loss",
+    "valid/accuracy",
+)
+
+
+def write_history(path: Path, rows: Sequence[Row]) -> None:
+    """One line a report; a cell is empty where nothing was measured."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    files.write_text(path, text.getvalue())
+
+
+def write_metrics(path: Path, progress: Progress, exported_step: int) -> None:
+    """Nested as DVC compares it: the last report, the best validation, and the step whose weights were exported."""
+    last = progress.rows[-1]
+    numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
+    for name, value in last.items():
+        split, _, quantity = name.partition("/")
+        if quantity:
+            section = numbers.setdefault(split, {})
+            assert isinstance(section, dict)
+            section[quantity] = value
+    if progress.best_value is not None:
+        numbers["best"] = {"step": progress.best_step, "value": progress.best_value}
+    files.write_json(path, numbers)
+
+
+def read_history(path: Path) -> list[dict[str, str]]:
+    """The rows that `write_history` wrote, their cells as text. Raises Refusal where the file is missing or another."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f train`") from None

@@ -1,0 +1,94 @@
+"""From the bytes of any image that Pillow reads to a square of uint8 pixels."""
+
+import warnings
+from functools import cache
+from io import BytesIO
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+# Pillow hands these to Ghostscript, and so would run a stranger's program
+REFUSED_FORMATS = {"EPS"}
+# tried first: some of the others look at more than the first bytes, and an image of 32x32 pixels costs twice the time
+COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+MODES: dict[int, str] = {1: "L", 3: "RGB"}
+DEEP = 65_535
+
+
+class Corrupt(Exception):
+    """The bytes cannot be decoded; the text says why."""
+
+
+class Oversized(Exception):
+    """The image declares more pixels than allowed; nothing of it was decoded."""
+
+
+def bound(max_pixels: int) -> None:
+    """Make Pillow's own bound ours, for the images that it finds inside of others (icons), and its warnings silent in every thread."""
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow raises beyond twice this number
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) -> NDArray[np.uint8]:
+    """The first frame, upright, on white where it is transparent, its shorter side resized to `size`, the middle: (size, size, channels).
+
+    Raises Corrupt, or Oversized before anything is decoded. `bound` was called before.
+    """
+    try:
+        with Image.open(BytesIO(data), formats=formats()) as image:
+            refuse_oversized(*image.size, max_pixels)
+            image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a fourth or an eighth where that is still twice the goal
+            image.load()
+            square = ImageOps.fit(plain(upright(image), MODES[channels]), (size, size), Image.Resampling.BICUBIC)
+    except (Oversized, Corrupt, MemoryError):
+        raise
+    except Image.DecompressionBombError as error:
+        raise Oversized(f"holds an image beyond the bound ({error})") from None
+    except UnidentifiedImageError:
+        raise Corrupt("is no image that Pillow reads") from None
+    except Exception as error:  # foreign bytes take Pillow's many readers anywhere
+        raise Corrupt(str(error) or type(error).__name__) from None
+    return np.asarray(square).reshape(size, size, channels)
+
+
+def refuse_oversized(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise Oversized(f"declares {width} x {height} pixels")
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    Image.init()
+    known = [name for name in Image.ID if name not in REFUSED_FORMATS]
+    return tuple(sorted(known, key=lambda name: name not in COMMON_FORMATS))
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF orientation says; damaged EXIF data say nothing."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        return image
+
+
+def plain(image: Image.Image, mode: str) -> Image.Image:
+    """8 bits a channel, without palette and transparency."""
+    if image.mode.startswith("I"):
+        image = eight_bits(image)
+    elif image.mode == "F":
+        raise Corrupt("has floating-point pixels, whose scale is not known: store it with 8 or 16 bits")
+    elif image.has_transparency_data:
+        seen = image.convert("RGBA")
+        image = Image.new("RGBA", seen.size, "white")
+        image.alpha_composite(seen)
+    return image.convert(mode)
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit grey, scaled: Pillow's own conversion clips at 255."""
+    pixels = np.asarray(image).astype(np.int64)
+    if pixels.min() < 0 or pixels.max() > DEEP:
+        raise Corrupt(f"has pixels outside 0 to {DEEP}, whose scale is not known: store it with 8 or 16 bits")
+    return Image.fromarray(((pixels * 255 + DEEP // 2) // DEEP).astype(np.uint8))

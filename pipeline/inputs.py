@@ -1,0 +1,70 @@
+"""What dvc.yaml lists as the inputs of a stage, digested: the identity of a result."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from pipeline import files
+from pipeline.refusal import Refusal
+
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """SHA-256 of a stage's data, code and lock, the sections it lists, and the machine's fingerprint."""
+
+    data: str
+    code: str
+    lock: str
+    params: Mapping[str, Any]
+    fingerprint: Mapping[str, Any]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {"data": self.data, "code": self.code, "lock": self.lock}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {**self.digests, "params": dict(self.params), "fingerprint": dict(self.fingerprint)}
+
+    @property
+    def key(self) -> str:
+        """Names this training: equal for equal inputs on a machine of equal bits, different for all others."""
+        return files.digest_of(self.record)[:16]
+
+
+def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[str]:
+    """The paths that dvc.yaml in `folder` lists for a stage, with the parameters filled in as DVC fills them."""
+    listed = read_stage(stage, folder)["deps"]
+    return [REFERENCE.sub(lambda match: str(look_up(params, match[1])), path) for path in listed]
+
+
+def sections(stage: str, folder: Path) -> list[str]:
+    """The top-level keys of params.yaml that dvc.yaml lists for a stage."""
+    return list(read_stage(stage, folder)["params"])
+
+
+def read_stage(stage: str, folder: Path) -> dict[str, Any]:
+    path = folder / "dvc.yaml"
+    try:
+        content: dict[str, Any] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["stages"][stage]
+    except FileNotFoundError:
+        raise Refusal(f"{path}: is missing: run the pipeline at the top of its checkout") from None
+    return content
+
+
+def look_up(params: Mapping[str, Any], dotted: str) -> Any:
+    value: Any = params
+    for part in dotted.split("."):
+        value = value[part]
+    return value
+
+
+def code_digest(paths: list[str], folder: Path) -> str:
+    """One digest of the Python files among the dependencies."""
+    return files.digest_of({path: files.digest(folder / path) for path in paths if path.endswith(".py")})

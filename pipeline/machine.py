@@ -1,0 +1,71 @@
+"""The device that trains, and what of a machine decides bits."""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from pipeline.environment import Environment
+from pipeline.refusal import Refusal
+
+LIBRARIES = ("torch", "torchvision", "numpy")
+
+
+@dataclass(frozen=True)
+class Machine:
+    device: torch.device
+    threads: int
+
+    @classmethod
+    def claim(cls, environment: Environment) -> "Machine":
+        """Choose the device, set the number of compute threads. Raises Refusal for a device that is not there."""
+        # read by cuBLAS when it starts; without it its workspace, and so its sums, may differ between runs
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        threads = environment.threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(threads)
+        return cls(choose_device(environment.device), threads)
+
+    @property
+    def name(self) -> str:
+        """The GPU's name, or the CPU's instruction set, on which its bits depend."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What else than the inputs decides the bytes of a result."""
+        libraries = {library: metadata.version(library) for library in LIBRARIES}
+        return {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
+
+    def memory(self) -> dict[str, float]:
+        """Megabytes of GPU memory allocated and reserved at most so far; empty on a CPU."""
+        if self.device.type != "cuda":
+            return {}
+        allocated, reserved = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        return {"memory/allocated_megabytes": allocated / 1e6, "memory/reserved_megabytes": reserved / 1e6}
+
+
+def choose_device(wish: str) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that exists."""
+    if wish == "cpu" or (wish == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise Refusal(f"PIPELINE_DEVICE={wish}: no CUDA GPU is visible: write `auto` or `cpu`, or give the container one (`--gpus all`)")
+    index = int(wish.partition(":")[2] or 0)
+    if index >= torch.cuda.device_count():
+        raise Refusal(f"PIPELINE_DEVICE={wish}: there are {torch.cuda.device_count()} GPUs, numbered from 0: name one of them")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def set_determinism(deterministic: bool) -> None:
+    """Refuse operations without a deterministic form; nothing is tuned by timing in either mode."""
+    torch.use_deterministic_algorithms(deterministic)
+    # filling fresh memory finds reads of it, which is a debugging aid, at up to 15% of the time
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+    torch.set_float32_matmul_precision("high")  # TF32 on GPUs that have it; a CPU computes in full
+    torch.backends.cudnn.allow_tf32 = True

@@ -1,0 +1,47 @@
+"""A plain convolutional network: three stages of convolution, BatchNorm and ReLU, each half as large and twice as wide."""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+from torch import nn
+
+from pipeline.params.train import ModelSettings, Share
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+SMALLEST = 4
+
+
+class Settings(ModelSettings):
+    name: Literal["convnet"]
+    width: PositiveInt
+    """Channels of the first stage; each further stage has twice as many."""
+    dropout: Share
+    """Share of the pooled features that is silenced at each step."""
+
+    def build(self, spec: Spec) -> nn.Module:
+        if min(spec.height, spec.width) < SMALLEST:
+            raise Refusal(
+                f"model.name: convnet needs images of at least {SMALLEST}x{SMALLEST}, these are {spec.height}x{spec.width}: use mlp"
+            )
+        first, second, third = self.width, 2 * self.width, 4 * self.width
+        return nn.Sequential(
+            stage(spec.channels, first),
+            nn.MaxPool2d(2),
+            stage(first, second),
+            nn.MaxPool2d(2),
+            stage(second, third),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Dropout(self.dropout),
+            nn.Linear(third, spec.num_classes),
+        )
+
+
+def stage(inputs: int, outputs: int) -> nn.Module:
+    """Two 3x3 convolutions; the bias is BatchNorm's."""
+    return nn.Sequential(*layer(inputs, outputs), *layer(outputs, outputs))
+
+
+def layer(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()

@@ -1,0 +1,30 @@
+"""A multilayer perceptron: flattened pixels, fully connected layers with ReLU and dropout."""
+
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import PositiveInt
+from torch import nn
+
+from pipeline.params.train import ModelSettings, Share
+from pipeline.spec import Spec
+
+
+class Settings(ModelSettings):
+    name: Literal["mlp"]
+    width: PositiveInt
+    """Units of each hidden layer."""
+    depth: PositiveInt
+    """Hidden layers."""
+    dropout: Share
+    """Share of the units that is silenced at each step."""
+
+    def build(self, spec: Spec) -> nn.Module:
+        inputs = spec.height * spec.width * spec.channels
+        widths = [inputs, *[self.width] * self.depth]
+        layers = [hidden(before, after, self.dropout) for before, after in pairwise(widths)]
+        return nn.Sequential(nn.Flatten(), *layers, nn.Linear(self.width, spec.num_classes))
+
+
+def hidden(inputs: int, outputs: int, dropout: float) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout))

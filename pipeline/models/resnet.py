@@ -1,0 +1,91 @@
+"""Residual networks for small images: the one of 9 layers that is fast (Page, 2018), and those of 10 to 18 (He et al., 2016)."""
+
+from typing import Literal, cast
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from pipeline.params.train import ModelSettings
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+SMALLEST = 8
+NINE = 9
+BLOCKS = {10: (1, 1, 1, 1), 12: (2, 1, 1, 1), 14: (2, 2, 1, 1), 16: (2, 2, 2, 1), 18: (2, 2, 2, 2)}
+
+
+class Settings(ModelSettings):
+    name: Literal["resnet"]
+    depth: Literal[9, 10, 12, 14, 16, 18]
+    """Layers with weights, the first and the last included."""
+    width: PositiveInt
+    """Channels of the first stage; each further stage has twice as many. The original has 64."""
+
+    def build(self, spec: Spec) -> nn.Module:
+        if min(spec.height, spec.width) < SMALLEST:
+            raise Refusal(
+                f"model.name: resnet needs images of at least {SMALLEST}x{SMALLEST}, these are {spec.height}x{spec.width}: use convnet"
+            )
+        return nine_layers(spec, self.width) if self.depth == NINE else stages_of_blocks(spec, self.width, BLOCKS[self.depth])
+
+
+def nine_layers(spec: Spec, width: int) -> nn.Module:
+    """How to train your ResNet (Page, 2018): pooling halves the image, and two of the three stages have a block without projection."""
+    return nn.Sequential(
+        unit(spec.channels, width),
+        nn.Sequential(unit(width, 2 * width), nn.MaxPool2d(2), Block(2 * width, 2 * width, stride=1)),
+        nn.Sequential(unit(2 * width, 4 * width), nn.MaxPool2d(2)),
+        nn.Sequential(unit(4 * width, 8 * width), nn.MaxPool2d(2), Block(8 * width, 8 * width, stride=1)),
+        GlobalMax(),
+        nn.Linear(8 * width, spec.num_classes),
+    )
+
+
+def stages_of_blocks(spec: Spec, width: int, counts: tuple[int, ...]) -> nn.Module:
+    """Deep residual learning (He et al., 2016): four stages of blocks, with a 3x3 stem in place of the 7x7 one."""
+    layers = [unit(spec.channels, width)]
+    channels = width
+    for stage, count in enumerate(counts):
+        for number in range(count):
+            outputs = width * 2**stage
+            layers.append(Block(channels, outputs, stride=2 if stage and number == 0 else 1))
+            channels = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, spec.num_classes))
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            convolution(inputs, outputs, stride=stride),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            convolution(outputs, outputs),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut = nn.Identity() if inputs == outputs and stride == 1 else projection(inputs, outputs, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return relu(cast("Tensor", self.residual(inputs) + self.shortcut(inputs)))
+
+
+class GlobalMax(nn.Module):
+    """(n, channels, height, width) to (n, channels); unlike AdaptiveMaxPool2d it has a deterministic backward pass."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.amax(dim=(2, 3))
+
+
+def unit(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(convolution(inputs, outputs), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def convolution(inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+
+
+def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))

@@ -1,0 +1,93 @@
+"""The parameters described for people and editors: the JSON schema of `params.yaml`, and a table of every key."""
+
+from collections.abc import Iterator
+from typing import Any, Union
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from pipeline.family import Family
+from pipeline.params.load import STAGE_PARAMS
+
+COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
+
+
+def whole_file() -> type[BaseModel]:
+    """All sections together, with every member of the open families: importing it imports them all."""
+    fields: dict[str, Any] = {}
+    for params in STAGE_PARAMS:
+        for name, field in params.model_fields.items():
+            fields.setdefault(name, definition(field))
+    return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
+    """The field as it is; an open section becomes the union of its family's members, told apart by `name`."""
+    family = next((item for item in field.metadata if isinstance(item, Family)), None)
+    if family is None:
+        return field.annotation, field
+    members = tuple(family.settings(name) for name in family.names)
+    return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # a computed tuple has no other form
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole_file().model_json_schema()}
+
+
+def table() -> str:
+    """Markdown with one line for each key that `params.yaml` may hold."""
+    lines = [line(COLUMNS), line(("---",) * len(COLUMNS)), *(line(row) for row in rows(schema()))]
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+def line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+
+def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for section, entry in whole["properties"].items():
+        members = list(entry["oneOf"] if "oneOf" in entry else [entry] if "$ref" in entry else [])
+        if not members:
+            yield f"`{section}`", values(entry), entry.get("description", "")
+        common = common_keys(whole, members)
+        for number, member in enumerate(members):
+            properties = resolve(whole, member)["properties"]
+            owner = properties["name"]["const"] if "const" in properties.get("name", {}) else None
+            for key, field in properties.items():
+                if key in common and number:
+                    continue
+                label = f"`{section}.{key}`" + (f" ({owner})" if owner and key not in common else "")
+                value = names(whole, members) if key == "name" else values(field)
+                yield label, value, field.get("description") or entry.get("description", "")
+
+
+def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
+    """Keys that every member of a section has."""
+    found = [set(resolve(whole, member)["properties"]) for member in members]
+    return set.intersection(*found) if found else set()
+
+
+def names(whole: dict[str, Any], members: list[dict[str, Any]]) -> str:
+    fields = [resolve(whole, member)["properties"]["name"] for member in members]
+    known = [name for field in fields for name in field.get("enum", [field.get("const")])]
+    return ", ".join(f"`{name}`" for name in known)
+
+
+def resolve(whole: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = whole["$defs"][reference["$ref"].rpartition("/")[2]]
+    return found
+
+
+def values(field: dict[str, Any]) -> str:
+    """What a key may hold, in a few characters."""
+    if "anyOf" in field:
+        return " or ".join(values(option) for option in field["anyOf"])
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    kind = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}[
+        field["type"]
+    ]
+    signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    bounds = [f"{sign} {field[name]:g}" for name, sign in signs.items() if name in field]
+    return f"{kind} {', '.join(bounds)}" if bounds else kind

@@ -1,0 +1,85 @@
+"""What every figure shares: one look, whatever the user's matplotlibrc says, and a file whose bytes depend on the data alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from matplotlib import font_manager, style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
+
+from pipeline import files
+
+DPI = 120
+INK, MUTED, RULE = "#222222", "#6b6b6b", "#dddddd"
+BLUE, VERMILION, GREEN = "#0072b2", "#d55e00", "#009e73"
+"""From the palette of Okabe and Ito (2008), told apart in every kind of colour blindness."""
+STYLE = {
+    "axes.edgecolor": MUTED,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.h_pad": 0.1,
+    "figure.constrained_layout.w_pad": 0.1,
+    "figure.titlesize": 12,
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so that every machine has it
+    "font.size": 9.5,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+}
+
+
+@contextmanager
+def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """`with figure(path, 6, 4) as canvas:` draw; the file is then written whole, with no program name, version or time in it."""
+    with style.context(["default", STYLE]):
+        canvas = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+        yield canvas
+        with files.replacing(path) as draft:
+            canvas.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def note(path: Path, title: str, text: str) -> None:
+    """A figure that says why there is nothing to draw."""
+    with figure(path, 6, 2) as canvas:
+        canvas.suptitle(title)
+        canvas.text(0.5, 0.42, text, ha="center", va="center", color=MUTED, size=11)
+
+
+def bare(axes: Axes) -> None:
+    """No grid, ticks or frame: for pictures and matrices."""
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def label(name: str, number: int, longest: int) -> str:
+    """A class name that can be drawn: on one line, its middle left out where it is long, its number in place of what the font lacks."""
+    words = " ".join(name.split())
+    drawable = "".join(letter for letter in words if has_glyph(letter))
+    if drawable != words or not words:
+        drawable = f"#{number} {' '.join(drawable.split())}".rstrip()
+    if len(drawable) > longest:
+        tail = (longest - 1) // 2
+        drawable = f"{drawable[: longest - 1 - tail]}…{drawable[len(drawable) - tail :]}"
+    return drawable.replace("$", r"\$")  # two of them would open a formula
+
+
+def has_glyph(letter: str) -> bool:
+    return letter.isprintable() and font().get_char_index(ord(letter)) != 0
+
+
+@cache
+def font() -> FT2Font:
+    return font_manager.get_font(font_manager.findfont("DejaVu Sans"))

@@ -1,0 +1,78 @@
+"""The course of a training: losses, accuracies and the learning rate by step."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+
+from pipeline.reports.figures import canvas
+
+Row = Mapping[str, object]
+CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
+FEW = 40
+"""Points up to which each is marked."""
+WIDE = 20.0
+"""Largest over smallest loss from which a logarithmic axis shows more."""
+
+
+def draw(path: Path, rows: Sequence[Row]) -> None:
+    """From the rows of `plots/history.csv`, read or about to be written; an empty cell, and a value that is not finite, is left out."""
+    if not rows:
+        canvas.note(path, "Training history", "No report was made.")
+        return
+    with canvas.figure(path, 7.2, 7.4) as figure:
+        losses, accuracies, rates = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))
+        figure.suptitle("Training history")
+        draw_losses(losses, rows)
+        draw_accuracies(accuracies, rows)
+        draw_rates(rates, rows)
+        figure.align_ylabels()
+        figure.legend(*losses.get_legend_handles_labels(), loc="outside lower center", ncols=len(CURVES))
+
+
+def draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
+    draw_curves(axes, rows, "loss")
+    axes.set_ylabel("loss (nats)")
+    values = [value for split in CURVES for _, value in points(rows, f"{split}/loss")]
+    if values and min(values) > 0 and max(values) / min(values) >= WIDE:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if max(values) / min(values) > 1000 else (1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_accuracies(axes: Axes, rows: Sequence[Row]) -> None:
+    draw_curves(axes, rows, "accuracy")
+    axes.set_ylabel("accuracy (%)")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+
+
+def draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
+    axes.plot(*columns(rows, "learning_rate"), color=canvas.GREEN, linewidth=1.4, marker="." if len(rows) == 1 else None)
+    axes.set(xlabel="step (optimizer updates)", ylabel="learning rate")
+    axes.set_ylim(bottom=0)
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def draw_curves(axes: Axes, rows: Sequence[Row], quantity: str) -> None:
+    """One curve a split; a split that was never scored has none."""
+    for split, colour in CURVES.items():
+        steps, values = columns(rows, f"{split}/{quantity}")
+        if steps:
+            axes.plot(steps, values, color=colour, label=split, linewidth=1.4, marker="." if len(steps) <= FEW else None)
+
+
+def columns(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:
+    found = list(points(rows, name))
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
+    """Steps and values of a column where it has a finite number."""
+    for row in rows:
+        cell = row.get(name)
+        if cell not in (None, "") and math.isfinite(value := float(str(cell))):
+            yield int(float(str(row["step"]))), value

@@ -1,0 +1,97 @@
+"""The most confidently wrong samples, as pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from pipeline.reports.figures import canvas
+from pipeline.reports.predictions import Integers, Predictions
+
+TITLE = "Most confident mistakes"
+MOST_SHOWN = 100
+"""More would be a picture that no screen shows."""
+LONGEST_LABEL = 16
+TILE, PICTURE = 1.8, 1.6
+TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where each picture goes, in inches: placed by hand, because a layout that fits the captions shrinks the pictures."""
+
+    rows: int
+    columns: int
+    picture_height: float
+
+    @classmethod
+    def of(cls, shown: int, *, aspect: float) -> "Grid":
+        """Of the grids that are square or somewhat wider, the one with the fewest empty places; `aspect` is height over width."""
+        square = int(np.ceil(np.sqrt(shown)))
+        columns = min(range(square, int(1.6 * square) + 1), key=lambda columns: -shown % columns)
+        return cls(-(-shown // columns), columns, PICTURE * float(np.clip(aspect, 0.4, 1.5)))
+
+    @property
+    def width(self) -> float:
+        return max(self.columns * TILE, 4.0)
+
+    @property
+    def height(self) -> float:
+        return TITLE_HEIGHT + self.rows * self.row_height
+
+    @property
+    def row_height(self) -> float:
+        return NUMBER_HEIGHT + self.picture_height + CAPTION_HEIGHT
+
+    def rectangle(self, place: int) -> tuple[float, float, float, float]:
+        """Left, bottom, width and height of a picture as shares of the figure."""
+        row, column = divmod(place, self.columns)
+        left = (self.width - self.columns * TILE) / 2 + column * TILE + (TILE - PICTURE) / 2
+        bottom = (self.rows - row - 1) * self.row_height + CAPTION_HEIGHT
+        return left / self.width, bottom / self.height, PICTURE / self.width, self.picture_height / self.height
+
+
+def draw(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
+    """From (n, height, width, channels) images, of which only those shown are read; says so where there is none to show."""
+    wrong = np.count_nonzero(~predictions.correct)
+    shown = most_confident(predictions, min(most, MOST_SHOWN))
+    if len(shown) == 0:
+        why = (
+            f"Every one of the {len(predictions.targets):,} test samples is right."
+            if wrong == 0
+            else "evaluate.mistakes is 0: none are shown."
+        )
+        canvas.note(path, TITLE, why)
+        return
+    grid = Grid.of(len(shown), aspect=images.shape[1] / images.shape[2])
+    with canvas.figure(path, grid.width, grid.height) as figure:
+        figure.set_layout_engine("none")
+        figure.suptitle(f"{TITLE}: {len(shown)} of {wrong:,}", y=1 - 0.12 / grid.height)
+        for place, sample in enumerate(shown):
+            axes = figure.add_axes(grid.rectangle(place))
+            axes.set_axis_off()
+            show(axes, images[sample])
+            caption(axes, predictions, sample, classes)
+
+
+def most_confident(predictions: Predictions, most: int) -> Integers:
+    """Sample numbers of the wrong ones, by falling confidence; among equals the earlier comes first."""
+    wrong = np.flatnonzero(~predictions.correct)
+    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:most]
+
+
+def show(axes: Axes, image: NDArray[np.uint8]) -> None:
+    """Three channels are a colour image; of any other number the mean is shown in grey."""
+    picture = image if image.shape[-1] == 3 else image.mean(axis=-1)
+    axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
+
+
+def caption(axes: Axes, predictions: Predictions, sample: int, classes: Sequence[str]) -> None:
+    actual, answer = (int(numbers[sample]) for numbers in (predictions.targets, predictions.predicted))
+    names = [canvas.label(classes[number], number, LONGEST_LABEL) for number in (actual, answer)]
+    axes.set_title(f"sample {sample}", size=7.5, color=canvas.MUTED, pad=3)
+    text = f"actual: {names[0]}\npredicted: {names[1]}\nconfidence: {predictions.confidence[sample]:.1%}"
+    axes.annotate(text, (0.5, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", size=7.5)

@@ -1,0 +1,64 @@
+"""The numbers of `metrics/evaluate.json`."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.params.evaluate import EvaluateSettings
+from pipeline.reports.calibration import Calibration
+from pipeline.reports.predictions import Floats, Integers, Predictions
+from pipeline.seeding import generator
+
+
+def evaluate(
+    logits: NDArray[np.floating], targets: NDArray[np.integer], classes: tuple[str, ...], settings: EvaluateSettings, seed: int
+) -> dict[str, Any]:
+    """From (n, classes) logits and (n,) class numbers; every number is finite. Raises Refusal as `Predictions.of` does."""
+    assert logits.shape[1] == len(set(classes)) == len(classes)
+    predictions = Predictions.of(logits, targets)
+    correct = predictions.correct
+    per_class = score_classes(predictions.targets, predictions.predicted, classes)
+    return {
+        "loss": float(predictions.loss.mean()),
+        "accuracy": float(correct.mean()),
+        "top_k_accuracy": float((predictions.rank < settings.top_k).mean()),
+        "macro_f1": float(np.mean([scores["f1"] for scores in per_class.values()])),
+        "expected_calibration_error": Calibration.of(predictions.confidence, correct, settings.calibration_bins).error,
+        "accuracy_interval": bootstrap(correct, settings, seed),
+        "samples": len(correct),
+        "per_class": per_class,
+    }
+
+
+def bootstrap(correct: NDArray[np.bool_], settings: EvaluateSettings, seed: int) -> dict[str, float]:
+    """The percentile interval of the accuracy.
+
+    To resample n outcomes of which a share is right, and count the right ones, is to draw from Binomial(n, share): exact, and one draw
+    a resampling instead of n. Where all or none are right, every resampling is the same and the interval has no width.
+    """
+    samples, right = correct.size, np.count_nonzero(correct)
+    counts = generator(seed, "bootstrap").binomial(samples, right / samples, size=settings.bootstrap_samples)
+    tail = (1 - settings.interval) / 2
+    low, high = np.quantile(counts / samples, [tail, 1 - tail])
+    return {"low": float(low), "high": float(high)}
+
+
+def score_classes(targets: Integers, predicted: Integers, classes: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Precision, recall, F1 and support (samples) of each class.
+
+    What would divide by zero is 0: the recall of a class without samples and the precision of a class that was never predicted. Such a
+    class counts in the mean over all classes.
+    """
+    num_classes = len(classes)
+    support = np.bincount(targets, minlength=num_classes)
+    named = np.bincount(predicted, minlength=num_classes)
+    hits = np.bincount(targets[targets == predicted], minlength=num_classes)
+    columns = (share(hits, named), share(hits, support), share(2 * hits, named + support))
+    rows = zip(classes, *(column.tolist() for column in columns), support.tolist(), strict=True)
+    return {name: {"precision": p, "recall": r, "f1": f1, "support": n} for name, p, r, f1, n in rows}
+
+
+def share(part: Integers, whole: Integers) -> Floats:
+    """`part / whole`, and 0 where there is nothing to divide by."""
+    return part / np.maximum(whole, 1)

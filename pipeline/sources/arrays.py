@@ -1,0 +1,127 @@
+"""NumPy arrays of images and class numbers: an `.npz` file, or a folder of `.npy` files."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.arrayfile import ArrayFile, array_files
+from pipeline.collection import SPLITS, TRAIN, Block, Collection
+from pipeline.params.prepare import SourceSettings
+from pipeline.refusal import Refusal
+
+BLOCK_BYTES = 16 * 2**20
+MAX_CHANNELS = 16
+PARTS = ("inputs", "targets")
+KNOWN = {*PARTS, *(f"{split}-{part}" for split in SPLITS for part in PARTS), "classes"}
+
+
+class Settings(SourceSettings):
+    """`root` is an `.npz` file, or a folder of `.npy` files, with the arrays `train-inputs` and `train-targets`, and perhaps `valid-inputs`,
+    `valid-targets`, `test-inputs`, `test-targets`; or with `inputs` and `targets` alone, which are all train and split by `valid` and `test`.
+
+    Inputs are uint8, (samples, height, width) or (samples, height, width, channels); targets are integers from 0, (samples,). An array
+    `classes` of strings, or a file `classes.txt` with one name a line in the folder, names the classes. `_` may stand for `-`.
+    Nothing is unpickled, and the inputs are read block by block.
+    """
+
+    name: Literal["arrays"]
+
+    def open(self, *, workers: int) -> Collection:  # noqa: ARG002  # nothing here needs decoding
+        arrays = array_files(self.root)
+        keys = split_keys(arrays, self.root)
+        targets = {split: read_targets(arrays[f"{key}targets"]) for split, key in keys.items()}
+        inputs = {split: checked_inputs(arrays[f"{key}inputs"], targets[split]) for split, key in keys.items()}
+        shapes = {image_shape(array) for array in inputs.values()}
+        if len(shapes) > 1:
+            raise Refusal(f"source.root: {self.root}: the splits have images of different shapes {sorted(shapes)}: make them equal")
+        classes = class_names(arrays.get("classes"), self.root, targets)
+        return Collection(classes, shapes.pop(), targets, partial(blocks, inputs))
+
+
+def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
+    """The splits that are there, and what the names of their arrays begin with."""
+    listed = ", ".join(sorted(arrays)) or "no arrays"
+    unknown = sorted(set(arrays) - KNOWN)
+    if unknown:
+        raise Refusal(f"source.root: {root}: does not know the array {unknown[0]}: the names are {', '.join(sorted(KNOWN))}")
+    keys = {split: f"{split}-" for split in SPLITS if any(f"{split}-{part}" in arrays for part in PARTS)}
+    if any(part in arrays for part in PARTS):
+        if keys:
+            raise Refusal(f"source.root: {root}: has inputs or targets both with and without a split ({listed}): rename or remove some")
+        keys = {TRAIN: ""}
+    missing = [f"{key}{part}" for key in {TRAIN: "train-", **keys}.values() for part in PARTS if f"{key}{part}" not in arrays]
+    if missing:
+        raise Refusal(f"source.root: {root}: has no array {missing[0]}: it has {listed}")
+    return keys
+
+
+def read_targets(array: ArrayFile) -> NDArray[np.int64]:
+    if array.dtype.kind not in "iu" or len(array.shape) != 1:
+        raise Refusal(f"{array.place}: holds {array.shape} {array.dtype}: write whole class numbers, (samples,), such as int64")
+    if array.shape[0] == 0:
+        raise Refusal(f"{array.place}: is empty: fill it, or remove the split")
+    targets = next(array.blocks(array.shape[0]))
+    if targets.min() < 0 or targets.max() > np.iinfo(np.int32).max:
+        raise Refusal(f"{array.place}: holds {targets.min()} to {targets.max()}: class numbers run from 0 on")
+    return targets.astype(np.int64)
+
+
+def checked_inputs(array: ArrayFile, targets: NDArray[np.int64]) -> ArrayFile:
+    if array.dtype != np.uint8:
+        raise Refusal(f"{array.place}: holds {array.dtype}: write uint8 from 0 to 255, such as `(255 * x).round().astype(np.uint8)`")
+    if len(array.shape) not in (3, 4) or 0 in array.shape[1:]:
+        raise Refusal(f"{array.place}: is of shape {array.shape}: write (samples, height, width) or (samples, height, width, channels)")
+    if image_shape(array)[2] > MAX_CHANNELS:
+        raise Refusal(f"{array.place}: is of shape {array.shape}: channels come last, at most {MAX_CHANNELS}: `x.transpose(0, 2, 3, 1)`")
+    if array.shape[0] != len(targets):
+        raise Refusal(f"{array.place}: has {array.shape[0]} samples, its targets are {len(targets)}: make them equal")
+    return array
+
+
+def image_shape(array: ArrayFile) -> tuple[int, int, int]:
+    height, width, channels = (*array.shape[1:], 1)[:3]
+    return height, width, channels
+
+
+def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[np.int64]]) -> tuple[str, ...]:
+    """The names given, or else the numbers."""
+    highest = max(int(numbers.max()) for numbers in targets.values())
+    names = given_names(array, root)
+    if names is None:
+        if highest >= len(targets[TRAIN]):  # or a stray number would name a billion classes
+            raise Refusal(
+                f"source.root: {root}: has the class number {highest} but {len(targets[TRAIN])} samples: number from 0 without gaps"
+            )
+        return tuple(str(number) for number in range(highest + 1))
+    if highest >= len(names):
+        raise Refusal(f"source.root: {root}: has the class number {highest}, but classes names {len(names)}: add the missing names")
+    if len(set(names)) < len(names) or not all(names):
+        raise Refusal(f"source.root: {root}: classes has an empty name or one name twice: give each class its own")
+    return names
+
+
+def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
+    if array is not None:
+        if array.dtype.kind != "U" or len(array.shape) != 1:
+            raise Refusal(f"{array.place}: holds {array.shape} {array.dtype}: write the names as `np.array([...], dtype=str)`")
+        return tuple(str(name) for name in next(array.blocks(max(1, array.shape[0])), ()))
+    path = root / "classes.txt"
+    if not path.is_file():
+        return None
+    try:
+        return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    except UnicodeDecodeError:
+        raise Refusal(f"source.root: {path}: is not UTF-8: save it as UTF-8, one name a line") from None
+
+
+def blocks(inputs: dict[str, ArrayFile]) -> Iterator[Block]:
+    for split, array in inputs.items():
+        shape = image_shape(array)
+        start = 0
+        for rows in array.blocks(max(1, BLOCK_BYTES // int(np.prod(shape)))):
+            yield Block(split, np.arange(start, start + len(rows)), rows.reshape(-1, *shape))
+            start += len(rows)

@@ -1,0 +1,134 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): 60,000 colour images of 32x32 pixels, from the `-binary` archives, which hold no pickle."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import archives, download
+from pipeline.collection import TEST, TRAIN, Block, Collection
+from pipeline.params.prepare import SourceSettings
+from pipeline.refusal import Refusal
+from pipeline.tree import BROKEN
+
+ADDRESS = "https://www.cs.toronto.edu/~kriz/"
+CHANNELS, SIDE = 3, 32
+PIXELS = CHANNELS * SIDE * SIDE
+BLOCK_SAMPLES = 4096
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A published archive; of the labels before each image the last one counts (CIFAR-100 has the coarse one first)."""
+
+    archive: str
+    md5: str
+    folder: str
+    files: dict[str, tuple[str, ...]]
+    names: str
+    num_classes: int
+    labels: int
+
+
+VARIANTS = {
+    "cifar10": Variant(
+        archive="cifar-10-binary.tar.gz",
+        md5="c32a1d4ab5d03f1284b67883e8d87530",
+        folder="cifar-10-batches-bin",
+        files={TRAIN: tuple(f"data_batch_{number}.bin" for number in range(1, 6)), TEST: ("test_batch.bin",)},
+        names="batches.meta.txt",
+        num_classes=10,
+        labels=1,
+    ),
+    "cifar100": Variant(
+        archive="cifar-100-binary.tar.gz",
+        md5="03b5dce01913d631647c71ecec9e9cb8",
+        folder="cifar-100-binary",
+        files={TRAIN: ("train.bin",), TEST: ("test.bin",)},
+        names="fine_label_names.txt",
+        num_classes=100,
+        labels=2,
+    ),
+}
+
+
+class Settings(SourceSettings):
+    """`root` is a folder that holds the published archive (`cifar-10-binary.tar.gz`, `cifar-100-binary.tar.gz`) or what it unpacks to;
+    where neither is there, the archive is downloaded and checked against the published MD5. It is read where it lies, never unpacked.
+    """
+
+    name: Literal["cifar"]
+    variant: Literal["cifar10", "cifar100"]
+    """`cifar10`, or `cifar100` with its 100 fine labels."""
+
+    def open(self, *, workers: int) -> Collection:  # noqa: ARG002  # nothing here needs decoding
+        variant = VARIANTS[self.variant]
+        place = find(self.root, variant)
+        contents = read(place, variant)
+        classes = class_names(contents[variant.names], place, variant)
+        records = {split: [parse(contents[name], place / name, variant) for name in names] for split, names in variant.files.items()}
+        targets = {split: np.concatenate([labels for labels, _ in parts]) for split, parts in records.items()}
+        images = {split: [pixels for _, pixels in parts] for split, parts in records.items()}
+        return Collection(classes, (SIDE, SIDE, CHANNELS), targets, partial(blocks, images))
+
+
+def find(root: Path, variant: Variant) -> Path:
+    """The archive or the folder it unpacks to; the archive is downloaded where there is neither."""
+    if root.is_file() or (root / variant.names).is_file():
+        return root
+    archive, folder = root / variant.archive, root / variant.folder
+    if folder.is_dir() and not archive.exists():
+        return folder
+    if not archive.exists():
+        remedy = f"put {variant.archive} or the folder {variant.folder} into {root}"
+        download.fetch(archive, [ADDRESS + variant.archive], md5=variant.md5, remedy=remedy)
+    return archive
+
+
+def read(place: Path, variant: Variant) -> dict[str, bytes]:
+    """The wanted files by their own names, wherever in the tree they lie."""
+    tree = archives.opened(place)
+    wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
+    chosen = [name for name in tree.listing().files if Path(name).name in wanted]
+    try:
+        with tree.contents(chosen) as members:
+            contents = {Path(member.name).name: member.read() for member in members}
+    except BROKEN as error:
+        raise Refusal(f"source.root: {place}: cannot be read ({error}): fetch it again") from None
+    missing = sorted(wanted - set(contents))
+    if missing:
+        raise Refusal(f"source.root: {place}: has no {missing[0]}: name a folder with {variant.archive} or {variant.folder} in it")
+    return contents
+
+
+def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
+    names = tuple(text.decode("ascii", "replace").split())
+    if len(set(names)) != variant.num_classes:
+        raise Refusal(f"source.root: {place}: {variant.names} names {len(set(names))} classes, not {variant.num_classes}: fetch it again")
+    return names
+
+
+def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Labels (n,) and images (n, height, width, channels) of records that are labels, then red, green and blue, row by row."""
+    length = variant.labels + PIXELS
+    if len(data) == 0 or len(data) % length:
+        raise Refusal(f"source.root: {place}: has {len(data)} bytes, not records of {length}: fetch it again")
+    records = np.frombuffer(data, np.uint8).reshape(-1, length)
+    labels = records[:, variant.labels - 1].astype(np.int64)
+    if labels.max() >= variant.num_classes:
+        raise Refusal(f"source.root: {place}: has the label {labels.max()}, there are {variant.num_classes} classes: fetch it again")
+    return labels, records[:, variant.labels :].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
+
+
+def blocks(images: dict[str, list[NDArray[np.uint8]]]) -> Iterator[Block]:
+    for split, parts in images.items():
+        position = 0
+        for pixels in parts:
+            for start in range(0, len(pixels), BLOCK_SAMPLES):
+                rows = np.ascontiguousarray(pixels[start : start + BLOCK_SAMPLES])
+                yield Block(split, np.arange(position, position + len(rows)), rows)
+                position += len(rows)

@@ -1,0 +1,108 @@
+"""Images in folders: `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+
+from pipeline import archives, images
+from pipeline.collection import SPLITS, Block, Collection
+from pipeline.layout import Layout, Sample, arrange
+from pipeline.params.prepare import SourceSettings
+from pipeline.refusal import Refusal
+from pipeline.spec import Extent
+from pipeline.threads import ordered
+from pipeline.tree import BROKEN, Member, Tree, shown
+
+CHUNK_BYTES = 8 * 2**20
+CHUNK_SAMPLES = 128
+
+Chunk = list[tuple[Sample, Member]]
+Decoded = list[tuple[Sample, NDArray[np.uint8] | images.Corrupt]]
+
+
+class Settings(SourceSettings):
+    """`root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` archive with `SPLIT/CLASS/image` or `CLASS/image` in it.
+
+    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`; without such folders everything is train, and `valid` and `test` are
+    shares of it. One folder around it all does no harm. Every file in a class folder is an image; hidden files and files above the
+    class folders are not. An image is turned upright by its EXIF data and laid on white where it is transparent.
+    """
+
+    name: Literal["image_folder"]
+    size: Extent
+    """Side of the square that every image is made to, in pixels: the shorter side is resized to it and the middle kept."""
+    channels: Literal[1, 3]
+    """1 for grey, 3 for colour; every image is converted."""
+    on_corrupt: Literal["fail", "skip"]
+    """What an image that cannot be decoded does: `fail` stops the stage, `skip` names it, counts it and leaves it out."""
+    max_pixels: PositiveInt
+    """An image that declares more pixels than this is refused before it is decoded: a few kilobytes can unpack to gigabytes."""
+
+    def open(self, *, workers: int) -> Collection:
+        tree = archives.opened(self.root)
+        layout = arrange(tree.listing(), str(self.root))
+        blocks = partial(self.blocks, tree, layout, workers=workers)
+        return Collection(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
+
+    def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Iterator[Block]:
+        images.bound(self.max_pixels)
+        with tree.contents([sample.name for sample in layout.samples]) as members:
+            chunks = chunked(zip(layout.samples, members, strict=True), self.size**2 * self.channels)
+            for decoded in ordered(self.decode, chunks, workers=workers):
+                yield from grouped(self.kept(decoded))
+
+    def decode(self, chunk: Chunk) -> Decoded:
+        return [(sample, self.pixels(member)) for sample, member in chunk]
+
+    def pixels(self, member: Member) -> NDArray[np.uint8] | images.Corrupt:
+        try:
+            return images.decode(member.read(), size=self.size, channels=self.channels, max_pixels=self.max_pixels)
+        except images.Corrupt as error:
+            return error
+        except images.Oversized as error:
+            raise Refusal(f"{self.place(member.name)}: {error}: remove it, or raise source.max_pixels ({self.max_pixels})") from None
+        except BROKEN as error:
+            return images.Corrupt(str(error) or type(error).__name__)
+
+    def kept(self, decoded: Decoded) -> Iterator[tuple[Sample, NDArray[np.uint8]]]:
+        """Names what cannot be decoded, in the order of the samples, however many threads found it."""
+        for sample, pixels in decoded:
+            if not isinstance(pixels, images.Corrupt):
+                yield sample, pixels
+            elif self.on_corrupt == "skip":
+                print(f"prepare: left out {self.place(sample.name)}: cannot be decoded ({pixels})")
+            else:
+                raise Refusal(
+                    f"{self.place(sample.name)}: cannot be decoded ({pixels}): mend or remove it, or write `source.on_corrupt: skip`"
+                )
+
+    def place(self, name: str) -> str:
+        return f"source.root: {self.root}: {shown(name)}"
+
+
+def chunked(pairs: Iterable[tuple[Sample, Member]], image_bytes: int) -> Iterator[Chunk]:
+    """Enough images for a thread to be worth its while, and few enough bytes, undecoded and decoded."""
+    chunk: Chunk = []
+    held_bytes = 0
+    for sample, member in pairs:
+        chunk.append((sample, member))
+        held_bytes += member.held_bytes + image_bytes
+        if len(chunk) == CHUNK_SAMPLES or held_bytes >= CHUNK_BYTES:
+            yield chunk
+            chunk, held_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def grouped(pairs: Iterable[tuple[Sample, NDArray[np.uint8]]]) -> Iterator[Block]:
+    """One block for each split among the samples: an archive may hold them in any order."""
+    pairs = list(pairs)
+    for split in SPLITS:
+        chosen = [(sample.position, pixels) for sample, pixels in pairs if sample.split == split]
+        if chosen:
+            positions, inputs = zip(*chosen, strict=True)
+            yield Block(split, np.array(positions), np.stack(inputs))

@@ -1,0 +1,98 @@
+"""MNIST, Fashion-MNIST and Kuzushiji-MNIST: 70,000 grey images of 28x28 pixels, 10 classes."""
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import download
+from pipeline.collection import TEST, TRAIN, Block, Collection
+from pipeline.params.prepare import SourceSettings
+from pipeline.refusal import Refusal
+
+PREFIXES = {TRAIN: "train", TEST: "t10k"}
+IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
+UINT8 = 8
+BLOCK_SAMPLES = 4096
+
+
+class Settings(SourceSettings):
+    """`root` is a folder that holds the four idx files, `.gz` or not, directly or as torchvision lays them (`MNIST/raw/`); what is missing
+    is downloaded there, from the addresses and with the checksums that torchvision publishes.
+    """
+
+    name: Literal["mnist"]
+    variant: Literal["mnist", "fashion", "kmnist"]
+    """`mnist`: digits; `fashion`: clothes; `kmnist`: cursive Japanese characters."""
+
+    def open(self, *, workers: int) -> Collection:  # noqa: ARG002  # nothing here needs decoding
+        dataset = torchvision_class(self.variant)
+        paths = find(self.root, dataset)
+        inputs = {split: read_idx(paths[f"{prefix}-{IMAGES}"], dimensions=3)[..., None] for split, prefix in PREFIXES.items()}
+        targets = {split: read_idx(paths[f"{prefix}-{LABELS}"], dimensions=1).astype(np.int64) for split, prefix in PREFIXES.items()}
+        for split, numbers in targets.items():
+            check(self.root, split, inputs[split], numbers, num_classes=len(dataset.classes))
+        if inputs[TRAIN].shape[1:] != inputs[TEST].shape[1:]:
+            raise Refusal(f"source.root: {self.root}: train and test have images of different sizes: fetch the files again")
+        height, width = inputs[TRAIN].shape[1:3]
+        return Collection(tuple(dataset.classes), (height, width, 1), targets, partial(blocks, inputs))
+
+
+def torchvision_class(variant: str) -> Any:
+    from torchvision import datasets  # late: it brings torch, which no other source needs
+
+    return {"mnist": datasets.MNIST, "fashion": datasets.FashionMNIST, "kmnist": datasets.KMNIST}[variant]
+
+
+def find(root: Path, dataset: Any) -> dict[str, Path]:
+    """The four files by name; those that are nowhere are downloaded to where torchvision would look for them."""
+    home = root / dataset.__name__ / "raw"
+    wanted = [f"{prefix}-{part}" for prefix in PREFIXES.values() for part in (IMAGES, LABELS)]
+    found = {name: path for name in wanted if (path := present(name, (root, root / "raw", home)))}
+    missing = [f"{name}.gz" for name in wanted if name not in found]
+    checksums = dict(dataset.resources)
+    for name in missing:
+        addresses = [f"{mirror}{name}" for mirror in dataset.mirrors]
+        download.fetch(home / name, addresses, md5=checksums[name], remedy=f"put {', '.join(missing)} into {root}")
+        found[name.removesuffix(".gz")] = home / name
+    return found
+
+
+def present(name: str, folders: tuple[Path, ...]) -> Path | None:
+    candidates = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    """An array in the idx format: two zeros, type, number of dimensions, the dimensions in big-endian order, the bytes."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            zeros, kind, depth, *shape = struct.unpack(f">HBB{dimensions}I", file.read(4 + 4 * dimensions))
+            data = file.read()
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise Refusal(f"source.root: {path}: cannot be read ({error}): remove it, and it is downloaded again") from None
+    if (zeros, kind, depth) != (0, UINT8, dimensions):
+        raise Refusal(f"source.root: {path}: is not an idx file of bytes in {dimensions} dimensions: remove it, and it is downloaded again")
+    if len(data) != np.prod(shape, dtype=object):
+        raise Refusal(f"source.root: {path}: holds {len(data)} bytes, its header says {shape}: remove it, and it is downloaded again")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np.int64], *, num_classes: int) -> None:
+    if len(inputs) != len(targets) or len(targets) == 0:
+        raise Refusal(f"source.root: {root}: {split} has {len(inputs)} images and {len(targets)} labels: fetch the files again")
+    if targets.max() >= num_classes:
+        raise Refusal(f"source.root: {root}: {split} has the label {targets.max()}, there are {num_classes} classes: fetch the files again")
+
+
+def blocks(inputs: dict[str, NDArray[np.uint8]]) -> Iterator[Block]:
+    for split, images in inputs.items():
+        for start in range(0, len(images), BLOCK_SAMPLES):
+            rows = images[start : start + BLOCK_SAMPLES]
+            yield Block(split, np.arange(start, start + len(rows)), rows)

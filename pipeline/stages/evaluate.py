@@ -1,0 +1,71 @@
+"""Stage evaluate: from the model file alone to scores and figures of the test split."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import files, machine
+from pipeline.collection import TEST
+from pipeline.data import loader
+from pipeline.data.prepared import Prepared, Split
+from pipeline.engine import model_file, results, score
+from pipeline.engine.classifier import Classifier
+from pipeline.engine.model_file import Manifest
+from pipeline.environment import Environment
+from pipeline.machine import Machine
+from pipeline.params.evaluate import EvaluateParams
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.reports import metrics, tables
+from pipeline.reports.calibration import Calibration
+from pipeline.reports.flatten import flatten
+from pipeline.reports.predictions import Predictions
+from pipeline.tracking import run as tracking
+from pipeline.tracking import story
+
+
+def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> None:
+    """Score the test split with the model that the file describes, and draw what it got right and wrong."""
+    here = Machine.claim(environment)
+    classifier, manifest = model_file.load(paths.model)
+    machine.set_determinism(manifest.train_params.train.deterministic)
+    prepared = Prepared.open(paths.prepared)
+    refuse_other_data(manifest, prepared, paths)
+    split = prepared.split(TEST)
+    logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
+    scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
+    files.write_json(paths.metrics / "evaluate.json", scores)
+    draw(Predictions.of(logits, split.targets), split, params, paths, classes=prepared.spec.classes)
+    with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as run:
+        story.add_evaluation(run, paths, step=manifest.step, scores=flatten(scores, TEST))
+
+
+def refuse_other_data(manifest: Manifest, prepared: Prepared, paths: Paths) -> None:
+    expected, found = manifest.spec, prepared.spec
+    if (expected.shape, expected.classes) != (found.shape, found.classes):
+        raise Refusal(
+            f"{paths.model}: was trained on {expected.num_classes} classes of {expected.shape}, {paths.prepared} holds "
+            f"{found.num_classes} classes of {found.shape}: run `dvc repro`"
+        )
+
+
+def predict(classifier: Classifier, split: Split, here: Machine, manifest: Manifest, batch_size: int) -> NDArray[np.float32]:
+    """Logits (n, classes) of a split, in its order."""
+    images = loader.Images(split, here.device)
+    batches = loader.scoring(images, batch_size=min(batch_size, len(images)))
+    parts = score.predict(classifier.to(here.device), batches, used=manifest.precision, device=here.device)
+    return np.concatenate([logits.cpu().numpy() for logits, _ in parts])
+
+
+def draw(predictions: Predictions, split: Split, params: EvaluateParams, paths: Paths, *, classes: tuple[str, ...]) -> None:
+    from pipeline.reports.figures import confusion, history, mistakes, reliability  # late: a second of matplotlib, after all refusals
+
+    calibration = Calibration.of(predictions.confidence, predictions.correct, params.evaluate.calibration_bins)
+    answers = {"targets": predictions.targets, "predicted": predictions.predicted, "classes": classes}
+    tables.write_confusion(paths.plots / "confusion.csv", **answers)
+    tables.write_reliability(paths.plots / "reliability.csv", calibration)
+    confusion.draw(paths.plots / "confusion.png", **answers)
+    reliability.draw(paths.plots / "reliability.png", calibration)
+    history.draw(paths.plots / "history.png", results.read_history(paths.plots / "history.csv"))
+    mistakes.draw(
+        paths.plots / "mistakes.png", images=split.inputs, predictions=predictions, classes=classes, most=params.evaluate.mistakes
+    )

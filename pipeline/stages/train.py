@@ -1,0 +1,89 @@
+"""Stage train: from `data/prepared/` to `models/model.safetensors`."""
+
+import time
+from collections.abc import Iterator
+
+from pipeline import files, inputs, interruption, machine, work
+from pipeline.data.prepared import Prepared
+from pipeline.engine import fit, model_file, results
+from pipeline.engine.checkpoint import Checkpoints
+from pipeline.environment import Environment
+from pipeline.machine import Machine
+from pipeline.params.document import Document
+from pipeline.params.train import TrainParams
+from pipeline.paths import Paths
+from pipeline.tracking import run as tracking
+from pipeline.tracking import story
+from pipeline.tracking.facts import Facts
+from pipeline.tracking.run import Run
+from pipeline.training import Training
+
+
+def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
+    """Train from scratch, or go on from the last whole checkpoint of the same inputs."""
+    here = Machine.claim(environment)
+    machine.set_determinism(params.train.deterministic)
+    prepared = Prepared.open(paths.prepared)
+    identity = identify(paths, prepared, here)
+    with interruption.deferred() as interrupted, work.claimed(environment.root, identity) as place:
+        training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
+        with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, prepared)) as run:
+            for report in watched(training, run):
+                training.save_when_due(report.step, environment, force=interrupted.number is not None)
+                interrupted.check()
+            write_results(training, paths, identity)
+            place.clear()
+            story.add_training(run, paths, identity.record)
+
+
+def identify(paths: Paths, prepared: Prepared, here: Machine) -> inputs.Inputs:
+    """What decides the bytes of this training, by dvc.yaml's own list."""
+    document = Document.read(paths.params).data
+    listed = inputs.dependencies("train", document, paths.top)
+    return inputs.Inputs(
+        data=prepared.digest,
+        code=inputs.code_digest(listed, paths.top),
+        lock=files.digest(paths.lock),
+        params={name: document[name] for name in inputs.sections("train", paths.top)},
+        fingerprint=here.fingerprint(),
+    )
+
+
+def watched(training: Training, run: Run) -> Iterator[fit.Report]:
+    """The reports, passed on to tracking and the terminal, with the rates that belong to neither the loop nor its result."""
+    start_s, start_step = time.perf_counter(), training.state.step
+    for report in training.reports():
+        if report.metrics:
+            elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
+            rate = {"train/samples_per_second": steps * training.params.train.batch_size / elapsed_s}
+            run.metrics(report.step, {**report.metrics, **rate, **training.here.memory()})
+            start_s, start_step = time.perf_counter(), report.step
+        if "valid/accuracy" in report.metrics:
+            shown = ", ".join(
+                f"{name} {report.metrics[name]:.4f}" for name in ("train/loss", "valid/loss", "valid/accuracy") if name in report.metrics
+            )
+            print(f"train: step {report.step} of {training.plan.num_steps}: {shown}", flush=True)
+        yield report
+
+
+def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> None:
+    """The model and what DVC tracks beside it; no time, path or run id is in them."""
+    progress, state = training.progress, training.state
+    best = progress.best is not None
+    manifest = model_file.Manifest(
+        params=training.params.model_dump(mode="json"),
+        spec=training.prepared.spec,
+        precision=state.precision,
+        step=progress.best_step if best and progress.best_step else state.step,
+        inputs=identity.digests,
+        fingerprint=dict(identity.fingerprint),
+    )
+    model_file.export(paths.model, progress.best if progress.best is not None else fit.weights(state), manifest)
+    results.write_history(paths.plots / "history.csv", progress.rows)
+    results.write_metrics(paths.metrics / "train.json", progress, manifest.step)
+
+
+def facts(paths: Paths, environment: Environment, prepared: Prepared) -> Facts:
+    """What is known of this run before its first step."""
+    splits = {name: len(split) for name, split in prepared.splits.items()}
+    return story.of_training(paths, environment, splits=splits, dataset=prepared.spec.model_dump(mode="json"), digest=prepared.digest)

@@ -1,0 +1,161 @@
+"""The journal of a run: local, append-only, complete on disk before MLflow hears of it."""
+
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline import files
+from pipeline.tracking import events
+from pipeline.tracking.facts import Facts
+
+Status = Literal["FINISHED", "KILLED", "FAILED"]
+MODEL_DIGEST = "model.sha256"
+WRITER_LOCK = "writer.lock"
+
+
+def shelf(root: Path) -> Path:
+    """Where the journals lie, a folder each, named so that the sorted order is that of their beginning."""
+    return root / ".pipeline" / "journal"
+
+
+def new_name() -> str:
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(4)}"
+
+
+def journals(root: Path) -> list[Path]:
+    """Every journal, oldest first."""
+    return sorted(path.parent for path in shelf(root).glob(f"*/{events.EVENTS}"))
+
+
+def find(root: Path, model_digest: str) -> Path | None:
+    """The newest journal of the model with this SHA-256."""
+    for folder in reversed(journals(root)):
+        try:
+            if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
+                return folder
+        except OSError:
+            continue
+    return None
+
+
+def is_written(folder: Path) -> bool:
+    """Whether the journal's writer lives: the kernel drops its lock with it."""
+    with files.locked(folder / WRITER_LOCK, wait=False) as taken:
+        return not taken
+
+
+class Journal:
+    """The one writer of a journal; `create` and `reopen` make it. What it is given to keep is copied, for it may change later."""
+
+    def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
+        """Raises BlockingIOError while another writer lives."""
+        self.folder = folder
+        self._stage = stage
+        self._amends = amends
+        self._points: dict[str, tuple[int, float | str]] = {}
+        self._copies: dict[tuple[str, str], str] = {}
+        self._num_copies = 0
+        self._closing = ExitStack()
+        with ExitStack() as on_failure:
+            on_failure.enter_context(self._closing)
+            self._closing.enter_context(exclusive(folder))
+            self._recall(events.read(folder / events.EVENTS))
+            self._writer = events.Writer(folder / events.EVENTS)
+            self._closing.callback(self._writer.close)
+            on_failure.pop_all()
+
+    @classmethod
+    def create(cls, root: Path, *, stage: str, facts: Facts, name: str | None = None, run_id: str | None = None, **more: str) -> "Journal":
+        """A journal of its own; `run_id` is the MLflow run that it shall go to, where the user named one."""
+        folder = shelf(root) / (name or new_name())
+        folder.mkdir(parents=True, exist_ok=True)
+        journal = cls(folder, stage=stage, amends=False)
+        journal._append("start", stage=stage, run_id=run_id, **facts.as_fields(), **more)
+        return journal
+
+    @classmethod
+    def reopen(cls, folder: Path, *, stage: str, facts: Facts, amends: bool = False) -> "Journal":
+        """Go on with a journal. With `amends`, the last step of a metric may be written again when its value differs."""
+        if not (folder / events.EVENTS).is_file():
+            raise FileNotFoundError(f"{folder} holds no journal")
+        journal = cls(folder, stage=stage, amends=amends)
+        journal._append("reopen", stage=stage, **facts.as_fields())
+        return journal
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """A resumed training repeats steps: what the journal holds already is not written again."""
+        fresh = {}
+        for name, value in values.items():
+            point = (step, events.number(value))
+            if self._is_beyond(point, self._points.get(name)):
+                self._points[name] = point
+                fresh[name] = point[1]
+        if fresh:
+            self._append("metrics", step=step, values=fresh)
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        self._append("tags", tags=dict(tags))
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Keep a copy of a file; the same bytes under the same name are kept once."""
+        digest = files.digest(path)
+        if self._copies.get((folder, path.name)) == digest:
+            return
+        self._num_copies += 1
+        copy = self.folder / "files" / str(self._num_copies) / path.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        self._append("artifact", file=copy.relative_to(self.folder).as_posix(), folder=folder, sha256=digest)
+        self._copies[(folder, path.name)] = digest
+
+    def model(self, path: Path) -> None:
+        """Keep a copy of the model file until the mirror has logged it; from then on `find` knows this journal by its digest."""
+        copy = self.folder / f"model{path.suffix}"
+        with files.replacing(copy) as draft:
+            shutil.copyfile(path, draft)
+        digest = files.digest(copy)
+        self._append("model", file=copy.name, sha256=digest)
+        files.write_text(self.folder / MODEL_DIGEST, digest + "\n")
+
+    def end(self, status: Status) -> None:
+        self._append("end", status=status)
+        self._writer.sync()
+
+    def close(self) -> None:
+        """Let go of the journal; without `end` before it, the run counts as killed."""
+        self._closing.close()
+
+    def _append(self, kind: str, **fields: Any) -> None:
+        self._writer.append({"kind": kind, "time_ms": time.time_ns() // 1_000_000, **fields})
+
+    def _is_beyond(self, point: tuple[int, float | str], held: tuple[int, float | str] | None) -> bool:
+        if held is None or point[0] > held[0]:
+            return True
+        return self._amends and point[0] == held[0] and point[1] != held[1]
+
+    def _recall(self, lines: Iterable[events.Event]) -> None:
+        """What this stage wrote before, so that a repetition is known."""
+        stage = ""
+        for line in lines:
+            if line.kind in {"start", "reopen"}:
+                stage = line.fields["stage"]
+            elif line.kind == "metrics" and stage == self._stage:
+                self._points.update({name: (line.fields["step"], value) for name, value in line.fields["values"].items()})
+            elif line.kind == "artifact":
+                self._copies[(line.fields["folder"], Path(line.fields["file"]).name)] = line.fields["sha256"]
+                self._num_copies = int(Path(line.fields["file"]).parent.name)
+
+
+def exclusive(folder: Path, attempts: int = 40) -> ExitStack:
+    """The writer's lock, until the stack is closed. A mirror that asks whether the writer lives holds it for an instant, hence the attempts."""
+    for attempt in range(attempts):
+        with ExitStack() as stack:
+            if stack.enter_context(files.locked(folder / WRITER_LOCK, wait=False)):
+                return stack.pop_all()
+        time.sleep(0.025 if attempt else 0)
+    raise BlockingIOError(f"{folder.name} is being written by another process")

@@ -1,0 +1,56 @@
+"""How far a journal has been delivered, store by store, durably in `delivered.json`."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import files
+from pipeline.tracking import events
+
+DELIVERED = "delivered.json"
+SYSTEM = "system.jsonl"
+
+
+@dataclass
+class Position:
+    """`offset` and `system_offset` are bytes of the two journals; `status` is what MLflow was told last."""
+
+    run_id: str | None = None
+    offset: int = 0
+    system_offset: int = 0
+    status: str = ""
+    time_ms: int = 0
+    step: int = 0
+
+    @classmethod
+    def load(cls, folder: Path, store: str) -> "Position":
+        """Nothing delivered, where nothing readable says otherwise: MLflow ignores the repetition."""
+        try:
+            return cls(**read_stores(folder)[store])
+        except (KeyError, TypeError):
+            return cls()
+
+    def save(self, folder: Path, store: str) -> None:
+        files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
+
+    def is_complete(self, folder: Path) -> bool:
+        """Whether nothing is left to deliver of a journal whose writer is gone."""
+        return (
+            self.status not in {"", "RUNNING"}
+            and self.offset >= events.whole_bytes(folder / events.EVENTS)
+            and self.system_offset >= events.whole_bytes(folder / SYSTEM)
+        )
+
+
+def read_stores(folder: Path) -> dict[str, Any]:
+    try:
+        stores = json.loads((folder / DELIVERED).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return stores if isinstance(stores, dict) else {}
+
+
+def is_pending(folder: Path) -> bool:
+    """Whether no store has all of the journal: one that was delivered elsewhere is not sent to every other store as well."""
+    return not any(Position.load(folder, store).is_complete(folder) for store in read_stores(folder))

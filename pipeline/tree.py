@@ -1,0 +1,84 @@
+"""What a folder and an archive of any kind have in common: a listing, contents, and what is refused in all of them."""
+
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.refusal import Refusal
+
+MEMBER_BYTES = 256 * 2**20
+BROKEN = (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError, OSError, zlib.error, lzma.LZMAError)
+
+
+@dataclass
+class Listing:
+    """Names as the archive writes them: files in a fixed order, and folders, which may be empty."""
+
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Member:
+    """`read()` may be called on any thread and raises one of BROKEN; `held_bytes` of it are in memory already."""
+
+    name: str
+    read: Callable[[], bytes]
+    held_bytes: int
+
+
+class Tree(Protocol):
+    """What folders and archives have in common. No file may be larger than MEMBER_BYTES."""
+
+    def listing(self) -> Listing:
+        """Raises Refusal for a member that is neither file nor folder, lies outside, is too large, or comes twice."""
+
+    def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
+        """The named files in the order given, which is that of `listing()`; to be read before the context ends."""
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BROKEN as error:
+        reason = str(error) or type(error).__name__
+        raise Refusal(f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason}): fetch or pack it again") from None
+
+
+def refuse_outside(path: Path, name: str) -> None:
+    if name.startswith("/") or ".." in name.split("/"):
+        raise Refusal(f"source.root: {path}: {shown(name)}: would land outside its folder: pack it again with relative names")
+
+
+def refuse_too_large(path: Path, name: str, size_bytes: int) -> None:
+    if size_bytes > MEMBER_BYTES:
+        raise Refusal(f"source.root: {path}: {shown(name)}: has {size_bytes} bytes, more than {MEMBER_BYTES}: remove or shrink it")
+
+
+def refuse_repeated(path: Path, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise Refusal(f"source.root: {path}: {shown(name)}: comes twice: pack it again")
+        seen.add(name)
+
+
+def in_byte_order(found: Listing) -> Listing:
+    return Listing(sorted(found.files, key=name_bytes), sorted(found.folders, key=name_bytes))
+
+
+def name_bytes(name: str) -> bytes:
+    """A sort key that is the same in every locale and takes names that are not UTF-8."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def shown(name: str | Path) -> str:
+    """A stranger's file name, fit to be printed: no control characters, no broken UTF-8."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in str(name))

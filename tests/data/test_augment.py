@@ -1,0 +1,59 @@
+"""Augmentation against a plain reference, pixel by pixel."""
+
+import pytest
+import torch
+
+from pipeline.data.augment import CUT_X, CUT_Y, FLIP, LEFT, TOP, Augmentation
+from pipeline.params.train import AugmentSettings
+from pipeline.spec import Spec
+
+COLOUR = Spec(shape=(6, 5, 3), classes=("a", "b"), mean=(0.1, 0.5, 0.9), std=(0.2, 0.2, 0.2))
+
+
+def images(count: int) -> torch.Tensor:
+    return torch.randint(0, 256, (count, *COLOUR.shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def slowly(image: torch.Tensor, draw: list[int], settings: AugmentSettings) -> torch.Tensor:
+    """One image, one pixel at a time."""
+    height, width, _ = COLOUR.shape
+    colour = torch.tensor([round(mean * 255) for mean in COLOUR.mean], dtype=torch.uint8)
+    result = torch.zeros_like(image)
+    for y in range(height):
+        for x in range(width):
+            column = width - 1 - x if settings.flip and draw[FLIP] else x
+            source_y, source_x = (y, column)
+            if settings.crop:
+                source_y, source_x = y + draw[TOP] - settings.crop, column + draw[LEFT] - settings.crop
+            if 0 <= source_y < height and 0 <= source_x < width:
+                result[y, x] = image[source_y, source_x]
+            top, left = draw[CUT_Y] - settings.cutout // 2, draw[CUT_X] - settings.cutout // 2
+            if top <= y < top + settings.cutout and left <= x < left + settings.cutout:
+                result[y, x] = colour
+    return result
+
+
+@pytest.mark.parametrize(
+    ("crop", "flip", "cutout"), [(0, False, 0), (2, False, 0), (0, True, 0), (0, False, 3), (2, True, 2), (1, True, 4)]
+)
+def test_every_pixel_is_where_the_draws_say(crop: int, flip: bool, cutout: int) -> None:
+    settings = AugmentSettings(crop=crop, flip=flip, cutout=cutout)
+    augmentation, source = Augmentation(settings, COLOUR, 20, seed=3), images(20)
+    rows = torch.tensor([4, 0, 19, 4, 7])
+    draws = augmentation.table(1)[rows]
+    found = augmentation.gather(augmentation.padded(source), rows, draws)
+    expected = torch.stack([slowly(source[row], draw, settings) for row, draw in zip(rows.tolist(), draws.tolist(), strict=True)])
+    assert torch.equal(found, expected)
+
+
+def test_draws_are_a_function_of_seed_epoch_and_sample() -> None:
+    settings = AugmentSettings(crop=2, flip=True, cutout=2)
+    tables = {(seed, epoch): Augmentation(settings, COLOUR, 200, seed=seed).table(epoch) for seed in (1, 2) for epoch in (0, 1)}
+    assert torch.equal(tables[1, 0], Augmentation(settings, COLOUR, 200, seed=1).table(0))
+    assert all(not torch.equal(tables[1, 0], other) for key, other in tables.items() if key != (1, 0))
+
+
+def test_draws_cover_their_whole_range() -> None:
+    table = Augmentation(AugmentSettings(crop=2, flip=True, cutout=2), COLOUR, 500, seed=1).table(0)
+    assert table.amin(0).tolist() == [0, 0, 0, 0, 0]
+    assert table.amax(0).tolist() == [4, 4, 1, COLOUR.height - 1, COLOUR.width - 1]

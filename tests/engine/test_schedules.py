@@ -1,0 +1,41 @@
+"""Schedules: their ends, their peak, and that they never leave [0, 1]."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.engine.schedules import factor
+from pipeline.params.train import ConstantSettings, CosineSettings, OneCycleSettings
+
+CONSTANT = ConstantSettings(name="constant", warmup=0.1)
+COSINE = CosineSettings(name="cosine", warmup=0.1, final_factor=0.05)
+ONE_CYCLE = OneCycleSettings(name="one_cycle", warmup=0.3, start_factor=0.04, final_factor=0.0)
+
+
+@given(st.integers(1, 500), st.data())
+def test_a_factor_lies_between_nought_and_one(num_steps: int, data: st.DataObject) -> None:
+    step = data.draw(st.integers(0, num_steps - 1))
+    for schedule in (CONSTANT, COSINE, ONE_CYCLE):
+        assert 0 <= factor(step, num_steps, schedule) <= 1
+
+
+def test_warm_up_rises_linearly_to_the_peak() -> None:
+    assert [factor(step, 100, COSINE) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert factor(99, 100, CONSTANT) == 1
+
+
+def test_cosine_ends_at_its_final_factor_and_is_half_way_in_the_middle() -> None:
+    assert factor(99, 100, COSINE) == pytest.approx(0.05)
+    assert factor(54, 100, COSINE) == pytest.approx((1 + 0.05) / 2)
+
+
+def test_one_cycle_rises_from_its_start_to_the_peak_and_falls_to_its_end() -> None:
+    factors = [factor(step, 100, ONE_CYCLE) for step in range(100)]
+    assert factors[0] == pytest.approx(0.04, abs=0.01)
+    assert factors.index(max(factors)) == 29
+    assert max(factors) == pytest.approx(1)
+    assert factors[-1] == pytest.approx(0)
+
+
+def test_no_warm_up_begins_at_the_peak() -> None:
+    assert factor(0, 1000, CosineSettings(name="cosine", warmup=0, final_factor=0)) == pytest.approx(1, abs=1e-5)

@@ -1,0 +1,49 @@
+"""Which project modules a module imports, read from its syntax tree, imports inside functions included."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+TOP = Path(__file__).parents[1]
+
+
+def path_of(module: str) -> Path | None:
+    """The file of a project module, relative to the top; None for what is no module, and for a package that is a docstring alone."""
+    stem = Path(*module.split("."))
+    for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+        if (TOP / path).is_file() and len(ast.parse((TOP / path).read_text(encoding="utf-8")).body) > 1:
+            return path
+    return None
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def imported(path: Path) -> frozenset[Path]:
+    """Project files that the file imports directly."""
+    tree = ast.parse((TOP / path).read_text(encoding="utf-8"))
+    return frozenset(found for name in names(tree) if (found := path_of(name)))
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def closure(path: Path, *, without: str = "") -> set[Path]:
+    """The file and all project files it comes to import, passing through none of the package `without`."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        current = waiting.pop()
+        if current not in found:
+            found.add(current)
+            waiting += [path for path in imported(current) if not (without and path.as_posix().startswith(without))]
+    return found
