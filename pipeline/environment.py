@@ -3,13 +3,18 @@
 import re
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pipeline.refusal import Refusal
 
-TRACKING_ADDRESS = re.compile(r"(https?://[^/\s]+|(sqlite|postgresql|mysql|mssql)(\+\w+)?://).*|databricks(:.*)?")
+TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
+DEVICES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
+
+Threads = Annotated[int, Field(gt=0, le=1024)]
 
 
 class Environment(BaseSettings):
@@ -17,9 +22,9 @@ class Environment(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore")
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field("auto", validation_alias="PIPELINE_DEVICE")
-    threads: PositiveInt | None = Field(None, validation_alias="PIPELINE_THREADS")
-    workers: PositiveInt | None = Field(None, validation_alias="PIPELINE_WORKERS")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")] = Field("auto", validation_alias="PIPELINE_DEVICE")
+    threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
+    workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
     checkpoint_every_s: NonNegativeFloat = Field(30.0, validation_alias="PIPELINE_CHECKPOINT_EVERY_S")
     checkpoint_every_steps: NonNegativeInt = Field(0, validation_alias="PIPELINE_CHECKPOINT_EVERY_STEPS")
     checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
@@ -35,7 +40,7 @@ class Environment(BaseSettings):
     @field_validator("mlflow_tracking_uri")
     @classmethod
     def well_formed(cls, address: str | None) -> str | None:
-        if address is not None and not TRACKING_ADDRESS.fullmatch(address):
+        if address is not None and not is_address(address):
             # the address itself is not repeated: it may hold a password
             raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it")
         return address
@@ -55,5 +60,21 @@ class Environment(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            lines = [f"{problem['loc'][0]}: {problem['msg'].removeprefix('Value error, ')}" for problem in error.errors()]
-            raise Refusal("\n".join(lines)) from None
+            raise Refusal("\n".join(f"{problem['loc'][0]}: {explain(problem)}" for problem in error.errors())) from None
+
+
+def is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises for one that is no port
+    except ValueError:
+        return False
+    has_host = bool(parts.hostname) or not parts.scheme.startswith("http")
+    return has_host and TRACKING_ADDRESS.fullmatch(text) is not None
+
+
+def explain(problem: ErrorDetails) -> str:
+    if problem["type"] == "value_error":
+        return problem["msg"].removeprefix("Value error, ")
+    complaint = DEVICES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
+    return f"{complaint.partition(', unable')[0]}, not {problem['input']!r}"

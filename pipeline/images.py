@@ -44,8 +44,8 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
             square = ImageOps.fit(plain(upright(image), MODES[channels]), (size, size), Image.Resampling.BICUBIC)
     except (Oversized, Corrupt, MemoryError):
         raise
-    except Image.DecompressionBombError as error:
-        raise Oversized(f"holds an image beyond the bound ({error})") from None
+    except Image.DecompressionBombError:
+        raise Oversized(f"declares more than {max_pixels} pixels") from None
     except UnidentifiedImageError:
         raise Corrupt("is no image that Pillow reads") from None
     except Exception as error:  # foreign bytes take Pillow's many readers anywhere
@@ -55,7 +55,7 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
 
 def refuse_oversized(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise Oversized(f"declares {width} x {height} pixels")
+        raise Oversized(f"declares more than {max_pixels} pixels")
 
 
 @cache

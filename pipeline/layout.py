@@ -75,7 +75,8 @@ def split_names(tops: set[str], place: str) -> dict[str, str]:
         raise Refusal(f"source.root: {place}: {shown(foreign[0])}/ holds folders but is no split: arrange the files as {WANTED}")
     splits = {top: SPLIT_NAMES[top.lower()] for top in sorted(tops)}
     if len(set(splits.values())) < len(splits):
-        raise Refusal(f"source.root: {place}: has one split under two names ({', '.join(splits)}): keep one folder for each")
+        twice = [top for top, split in splits.items() if list(splits.values()).count(split) > 1]
+        raise Refusal(f"source.root: {place}: has one split under two names ({', '.join(twice)}): keep one folder")
     if TRAIN not in splits.values():
         raise Refusal(f"source.root: {place}: has no train folder with images beside {', '.join(splits)}")
     return splits

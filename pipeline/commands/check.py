@@ -1,32 +1,28 @@
 """Refuse bad input before DVC deletes or runs anything."""
 
 from collections.abc import Callable
-
-from pydantic import BaseModel
+from typing import TypeVar
 
 from pipeline.environment import Environment
+from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load
+from pipeline.params.load import load, placed
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
+
+Found = TypeVar("Found")
 
 
 def run() -> None:
     """Says what will run where, or everything that is wrong at once."""
     paths, problems = Paths(), Problems()
     environment = problems.gather(Environment.read)
-    prepare, _, train = (problems.gather(reading(paths, params)) for params in (PrepareParams, EvaluateParams, TrainParams))
-    if isinstance(prepare, PrepareParams):
-        problems.gather(lambda: source_is_there(prepare))
-    place = None
-    if isinstance(train, TrainParams) and isinstance(environment, Environment):
-        place = problems.gather(lambda: machine_can(train, environment))
+    document = problems.gather(lambda: Document.read(paths.params))
+    plan = look_over(document, environment, problems) if document else None
     problems.refuse()
-    assert isinstance(prepare, PrepareParams)
-    assert isinstance(train, TrainParams)
-    print(f"check: {paths.params} is fine: {train.model.name} on {prepare.source.name}, {place}")
+    print(f"check: {paths.params} is fine: {plan}")
 
 
 class Problems:
@@ -35,7 +31,7 @@ class Problems:
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
 
-    def gather(self, attempt: Callable[[], object]) -> object:
+    def gather(self, attempt: Callable[[], Found]) -> Found | None:
         try:
             return attempt()
         except Refusal as refusal:
@@ -47,20 +43,31 @@ class Problems:
             raise Refusal("\n".join(self.lines))
 
 
-def reading(paths: Paths, params: type[BaseModel]) -> Callable[[], object]:
-    return lambda: load(paths.params, params)
+def look_over(document: Document, environment: Environment | None, problems: Problems) -> str | None:
+    """What would run where, as far as nothing is wrong with it."""
+    prepare = problems.gather(lambda: load(document, PrepareParams))
+    train = problems.gather(lambda: load(document, TrainParams))
+    problems.gather(lambda: load(document, EvaluateParams))
+    if prepare:
+        problems.gather(lambda: source_is_there(prepare, document))
+    place = problems.gather(lambda: machine_can(train, environment, document)) if train and environment else None
+    return f"{train.model.name} on {prepare.source.name}, {place}" if prepare and train else None
 
 
-def source_is_there(params: PrepareParams) -> None:
+def source_is_there(params: PrepareParams, document: Document) -> None:
     if not params.source.root.exists():
-        raise Refusal(f"source.root: {params.source.root} does not exist: name the folder or archive that holds the data")
+        refusal = Refusal(f"source.root: {params.source.root} does not exist: name the folder or archive that holds the data")
+        raise placed(document, refusal)
 
 
-def machine_can(params: TrainParams, environment: Environment) -> str:
+def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:
     """The device and precision that training would use."""
-    from pipeline.engine import precision
+    from pipeline.engine import precision  # late: torch takes seconds, and a typing error is said without it
     from pipeline.machine import Machine
 
     machine = Machine.claim(environment)
-    used = precision.choose(params.train.precision, machine.device)
+    try:
+        used = precision.choose(params.train.precision, machine.device)
+    except Refusal as refusal:
+        raise placed(document, refusal) from None
     return f"training on {machine.device} ({machine.name}) in {used}"

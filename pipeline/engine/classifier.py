@@ -11,7 +11,7 @@ BYTE = 255.0
 
 
 class Classifier(nn.Module):
-    """`images` (n, height, width, channels) uint8 to logits (n, classes)."""
+    """`images` (n, height, width, channels) uint8 to logits (n, classes). Raises ValueError for images on another device."""
 
     scale: Tensor
     shift: Tensor
@@ -26,8 +26,15 @@ class Classifier(nn.Module):
         self.register_buffer("shift", (-mean / std).float().view(shape), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        # NHWC bytes seen as NCHW are channels_last already
-        inputs = images.permute(0, 3, 1, 2) * self.scale + self.shift
-        if not self.channels_last:
-            inputs = inputs.contiguous()
-        return cast("Tensor", self.network(inputs))
+        if images.device != self.scale.device:
+            raise ValueError(f"the batch is on {images.device}, the model on {self.scale.device}: move the batch with `.to(...)`")
+        return cast("Tensor", self.network(self.arranged(images) * self.scale + self.shift))
+
+    def arranged(self, images: Tensor) -> Tensor:
+        """The bytes as (n, channels, height, width) in the memory order that the network computes in."""
+        if self.channels_last:
+            return images.permute(0, 3, 1, 2)
+        if images.shape[-1] == 1:
+            # a permuted single channel fits both orders, and convolutions would take it for channels_last
+            return images.reshape(len(images), 1, *images.shape[1:3])
+        return images.permute(0, 3, 1, 2).contiguous()

@@ -21,14 +21,10 @@ def recompute(network: nn.Module) -> int:
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """The children of each outermost Sequential or ModuleList that hold parameters."""
-    found: list[nn.Module] = []
-    for child in network.children():
-        if isinstance(child, nn.Sequential | nn.ModuleList):
-            found += [block for block in child.children() if any(True for _ in block.parameters())]
-        else:
-            found += blocks(child)
-    return found
+    """The children of each outermost Sequential or ModuleList that hold several layers; a single layer keeps only its input anyway."""
+    if isinstance(network, nn.Sequential | nn.ModuleList):
+        return [child for child in network.children() if any(True for _ in child.children()) and any(True for _ in child.parameters())]
+    return [block for child in network.children() for block in blocks(child)]
 
 
 def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:

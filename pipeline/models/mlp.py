@@ -3,18 +3,18 @@
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import PositiveInt
 from torch import nn
 
+from pipeline.params.section import Count
 from pipeline.params.train import ModelSettings, Share
 from pipeline.spec import Spec
 
 
 class Settings(ModelSettings):
     name: Literal["mlp"]
-    width: PositiveInt
+    width: Count
     """Units of each hidden layer."""
-    depth: PositiveInt
+    depth: Count
     """Hidden layers."""
     dropout: Share
     """Share of the units that is silenced at each step."""

@@ -4,17 +4,17 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from pipeline.params.section import Section
+from pipeline.params.section import Count, Section
 
 
 class EvaluateSettings(Section):
-    batch_size: PositiveInt
+    batch_size: Count
     """Samples scored at once."""
     top_k: PositiveInt
     """A sample counts for `top_k_accuracy` when its class is among this many likeliest."""
-    calibration_bins: PositiveInt
+    calibration_bins: Count
     """Equal-width bins of confidence for the reliability curve and the expected calibration error."""
-    bootstrap_samples: Annotated[int, Field(gt=0, le=1_000_000)]
+    bootstrap_samples: Count
     """Resamplings of the test split behind the interval of the accuracy."""
     interval: Annotated[float, Field(gt=0, lt=1)]
     """Coverage of that interval."""

@@ -1,12 +1,13 @@
 """From `params.yaml` to typed sections: everything that is wrong is said at once, with file, line, key and remedy."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.family import Family
@@ -17,18 +18,33 @@ from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 
 Params = TypeVar("Params", bound=BaseModel)
+Problem = tuple[Location, str]
 STAGE_PARAMS: tuple[type[BaseModel], ...] = (PrepareParams, TrainParams, EvaluateParams)
 SECTIONS = tuple(dict.fromkeys(name for params in STAGE_PARAMS for name in params.model_fields))
+KEY = re.compile(r"(\w+(?:\.\w+)*): ")
 MOST_SHOWN = 60
+NEAR = 0.7
+EXPECTED = {
+    "int_type": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be `true` or `false`",
+    "string_type": "should be text",
+    "path_type": "should be text",
+    "model_type": "should be a section with keys of its own",
+    "model_attributes_type": "should be a section with keys of its own",
+    "dict_type": "should be a section with keys of its own",
+}
 
 
-def load(path: Path, params: type[Params]) -> Params:
+def load(document: Document, params: type[Params]) -> Params:
     """The sections of the file that `params` names. Raises Refusal with one line for each thing that is wrong."""
-    document = Document.read(path)
     value, problems = validate(document.data, params)
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
-        raise Refusal("\n".join(describe(document, *problem) for problem in (*unknown, *problems)))
+        found = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
+        raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in found))
     return value
 
 
@@ -40,15 +56,22 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
     return value
 
 
-def describe(document: Document, location: Location, message: str) -> str:
-    return f"{document.path}:{document.line(location)}: {dotted(location)}: {message}"
+def placed(document: Document, refusal: Refusal) -> Refusal:
+    """The refusal of a value that was found bad after reading, each line with the place of the key that it begins with."""
+    return Refusal("\n".join(place(document, line) for line in str(refusal).splitlines()))
+
+
+def place(document: Document, text: str) -> str:
+    key = KEY.match(text)
+    location = tuple(key[1].split(".")) if key else ()
+    return f"{document.path}:{document.line(location)}: {text}" if location and location[0] in SECTIONS else text
 
 
 def dotted(location: Location) -> str:
     return ".".join(str(part) for part in location)
 
 
-def validate(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | None, list[tuple[Location, str]]]:
+def validate(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | None, list[Problem]]:
     """Sections as `params`, or what is wrong with them."""
     resolved, problems = resolve(params, data)
     chosen = {name: data[name] for name in params.model_fields if name in data}
@@ -56,79 +79,75 @@ def validate(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | No
         # through JSON, in which strict types still take a list for a tuple and a string for a path
         value = resolved.model_validate_json(json.dumps(chosen, default=str))
     except ValidationError as error:
-        problems += [explain(problem, data) for problem in error.errors()]
+        problems += [explain(problem, resolved) for problem in error.errors()]
     return (None if problems else value), problems
 
 
-def resolve(params: type[Params], data: Mapping[str, Any]) -> tuple[type[Params], list[tuple[Location, str]]]:
-    """`params` with each open section typed by the module that its `name` chooses; an unknown name is a problem."""
+def resolve(params: type[Params], data: Mapping[str, Any]) -> tuple[type[Params], list[Problem]]:
+    """`params` with each section of several kinds typed by the one that its `name` chooses; an unknown name is a problem."""
     fields: dict[str, Any] = {}
-    problems: list[tuple[Location, str]] = []
+    problems: list[Problem] = []
     for name, field in params.model_fields.items():
-        family = next((item for item in field.metadata if isinstance(item, Family)), None)
-        section = data.get(name)
-        if family is None or not isinstance(section, Mapping) or "name" not in section:
+        section, kinds = data.get(name), kinds_of(name, field)
+        if kinds is None or not isinstance(section, Mapping):
             continue
-        if section["name"] in family.names:
-            fields[name] = (family.settings(section["name"]), ...)
+        if section.get("name") in kinds.names:
+            fields[name] = (kinds.settings(section["name"]), ...)
         else:
             fields[name] = (Any, ...)
-            problems.append(((name, "name"), f"there is no {family.noun} {section['name']!r}: {suggestion(section['name'], family.names)}"))
+            problems.append(((name, "name"), unknown_kind(section, kinds)))
     return create_model(params.__name__, __base__=params, **fields), problems
 
 
-def explain(problem: ErrorDetails, data: Mapping[str, Any]) -> tuple[Location, str]:
+class Kinds(NamedTuple):
+    """The kinds of a section whose `name` decides which other keys it has."""
+
+    noun: str
+    names: tuple[str, ...]
+    settings: Callable[[str], type[BaseModel]]
+
+
+def kinds_of(section: str, field: FieldInfo) -> Kinds | None:
+    """Those of an open family or of a union; None for a section of one kind."""
+    family = next((item for item in field.metadata if isinstance(item, Family)), None)
+    if family:
+        return Kinds(family.noun, family.names, family.settings)
+    if field.discriminator is None:
+        return None
+    members = {name: member for member in get_args(field.annotation) for name in get_args(member.model_fields["name"].annotation)}
+    return Kinds(section, tuple(members), members.__getitem__)
+
+
+def unknown_kind(section: Mapping[str, Any], kinds: Kinds) -> str:
+    if "name" not in section:
+        return f"is missing: add `name:` to this section: known are {', '.join(kinds.names)}"
+    return f"there is no {kinds.noun} {shown(section['name'])}: {suggestion(section['name'], kinds.names)}"
+
+
+def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
     """Where the key stands in the file, and pydantic's complaint in the words of the file."""
-    location = in_file(problem["loc"], data)
+    location = problem["loc"]
     match problem["type"]:
         case "missing":
-            return location, f"is missing: add `{location[-1]}:` here (README.md has the table of parameters)"
+            into = "to this section" if len(location) > 1 else "and its keys"
+            return location, f"is missing: add `{location[-1]}:` {into} (README.md has the table of parameters)"
         case "extra_forbidden":
-            return location, f"is not a key here: {suggestion(str(location[-1]), siblings(problem, data))}"
-        case "union_tag_invalid" | "union_tag_not_found":
-            expected = problem.get("ctx", {}).get("expected_tags", "")
-            return (*location, "name"), f"should be one of {expected}"
+            siblings = getattr(resolved.model_fields[str(location[0])].annotation, "model_fields", ())
+            return location, f"is not a key here: {suggestion(location[-1], tuple(siblings))}"
         case "value_error":
             return location, problem["msg"].removeprefix("Value error, ")
-    complaint = problem["msg"].removeprefix("Input ").replace("Input should", "should")
+    complaint = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
     return location, f"{complaint}, not {shown(problem['input'])}"
 
 
-def in_file(location: Location, data: Any) -> Location:
-    """Pydantic's location without the tags of unions, which are no keys of the file."""
-    path: list[str | int] = []
-    for part in location:
-        if isinstance(data, Mapping) and part not in data and part == data.get("name"):
-            continue
-        path.append(part)
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            data = None
-    return tuple(path)
-
-
-def siblings(problem: ErrorDetails, data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys that are known where an unknown one stands."""
-    section = str(problem["loc"][0])
-    fields: set[str] = set()
-    for params in STAGE_PARAMS:
-        if section in params.model_fields:
-            resolved, _ = resolve(params, data)
-            fields |= keys(resolved.model_fields[section].annotation, data.get(section))
-    return tuple(sorted(fields))
-
-
-def keys(annotation: Any, section: Any) -> set[str]:
-    """Field names of a section's type; of a union, those of the member that its `name` chooses."""
-    models = [member for member in get_args(annotation) or (annotation,) if hasattr(member, "model_fields")]
-    name = section.get("name") if isinstance(section, Mapping) else None
-    chosen = [model for model in models if len(models) > 1 and name in get_args(model.model_fields["name"].annotation)]
-    return {field for model in chosen or models for field in model.model_fields}
+def without_echoes(problems: list[Problem]) -> list[Problem]:
+    """One mistake, one line: the key that a misspelt one was meant to be is not reported as missing too."""
+    meant = {(*location[:-1], found[1]) for location, message in problems if (found := re.search(r"did you mean `(.+)`\?$", message))}
+    return [(location, message) for location, message in problems if location not in meant or not message.startswith("is missing")]
 
 
 def suggestion(name: object, known: tuple[str, ...]) -> str:
-    close = get_close_matches(str(name), known, n=1)
+    close = get_close_matches(str(name), known, n=1, cutoff=NEAR)
     return f"did you mean `{close[0]}`?" if close else f"known are {', '.join(known)}"
 
 

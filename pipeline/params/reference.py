@@ -47,7 +47,7 @@ def line(cells: tuple[str, ...]) -> str:
 
 def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for section, entry in whole["properties"].items():
-        members = list(entry["oneOf"] if "oneOf" in entry else [entry] if "$ref" in entry else [])
+        members = list(entry.get("oneOf", [entry] if "$ref" in entry else []))
         if not members:
             yield f"`{section}`", values(entry), entry.get("description", "")
         common = common_keys(whole, members)

@@ -1,6 +1,11 @@
 """The base of every section of `params.yaml`."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(gt=0, le=1_000_000)]
+"""Of what takes memory: a slip of the finger is refused here and not by the allocator."""
 
 
 class Section(BaseModel):

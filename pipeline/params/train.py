@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from pipeline.family import MODELS
-from pipeline.params.section import Section
+from pipeline.params.section import Count, Section
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,7 +97,7 @@ ScheduleSettings = Annotated[ConstantSettings | CosineSettings | OneCycleSetting
 
 
 class AugmentSettings(Section):
-    crop: NonNegativeInt
+    crop: Annotated[int, Field(ge=0, le=1024)]
     """Pixels of zero padding on every side, out of which a window of the image's size is cut at random; 0 for none."""
     flip: bool
     """Mirror left and right, every second sample on average."""
@@ -110,9 +110,9 @@ class LoopSettings(Section):
     """Length in passes over the train split; null where `steps` says it."""
     steps: PositiveInt | None
     """Length in optimizer updates; null where `epochs` says it."""
-    batch_size: PositiveInt
+    batch_size: Count
     """Samples of one optimizer update, over all micro-batches."""
-    micro_batch_size: PositiveInt
+    micro_batch_size: Count
     """Samples of one forward and backward at most; smaller needs less memory. See docs/training.md for BatchNorm and dropout."""
     precision: Precision
     """`auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU."""
@@ -158,8 +158,11 @@ class LoopSettings(Section):
     @field_validator("validate_every_steps")
     @classmethod
     def falls_on_a_report(cls, validate_every_steps: int, info: ValidationInfo) -> int:
-        if validate_every_steps % info.data.get("report_every_steps", 1):
-            raise ValueError(f"is no multiple of train.report_every_steps ({info.data['report_every_steps']})")
+        between = info.data.get("report_every_steps", 1)
+        if validate_every_steps % between:
+            raise ValueError(
+                f"is no multiple of train.report_every_steps ({between}): write {-(-validate_every_steps // between) * between}"
+            )
         return validate_every_steps
 
     def num_steps(self, num_samples: int) -> int:

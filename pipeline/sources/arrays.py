@@ -30,7 +30,7 @@ class Settings(SourceSettings):
 
     name: Literal["arrays"]
 
-    def open(self, *, workers: int) -> Collection:  # noqa: ARG002  # nothing here needs decoding
+    def open(self, *, workers: int) -> Collection:
         arrays = array_files(self.root)
         keys = split_keys(arrays, self.root)
         targets = {split: read_targets(arrays[f"{key}targets"]) for split, key in keys.items()}

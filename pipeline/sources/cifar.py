@@ -65,7 +65,7 @@ class Settings(SourceSettings):
     variant: Literal["cifar10", "cifar100"]
     """`cifar10`, or `cifar100` with its 100 fine labels."""
 
-    def open(self, *, workers: int) -> Collection:  # noqa: ARG002  # nothing here needs decoding
+    def open(self, *, workers: int) -> Collection:
         variant = VARIANTS[self.variant]
         place = find(self.root, variant)
         contents = read(place, variant)

@@ -64,7 +64,7 @@ class Settings(SourceSettings):
         except images.Corrupt as error:
             return error
         except images.Oversized as error:
-            raise Refusal(f"{self.place(member.name)}: {error}: remove it, or raise source.max_pixels ({self.max_pixels})") from None
+            raise Refusal(f"{self.place(member.name)}: {error}: remove it, or raise source.max_pixels") from None
         except BROKEN as error:
             return images.Corrupt(str(error) or type(error).__name__)
 

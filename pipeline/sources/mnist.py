@@ -31,7 +31,7 @@ class Settings(SourceSettings):
     variant: Literal["mnist", "fashion", "kmnist"]
     """`mnist`: digits; `fashion`: clothes; `kmnist`: cursive Japanese characters."""
 
-    def open(self, *, workers: int) -> Collection:  # noqa: ARG002  # nothing here needs decoding
+    def open(self, *, workers: int) -> Collection:
         dataset = torchvision_class(self.variant)
         paths = find(self.root, dataset)
         inputs = {split: read_idx(paths[f"{prefix}-{IMAGES}"], dimensions=3)[..., None] for split, prefix in PREFIXES.items()}

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.collection import SPLITS, TRAIN
-from pipeline.data import prepared, split
+from pipeline.data import split, writer
 from pipeline.environment import Environment
 from pipeline.params.prepare import PrepareParams
 from pipeline.paths import Paths
@@ -29,7 +29,7 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
     total = sum(len(targets) for targets in collection.targets.values())
     with progress("prepare", total, "images") as advance:
-        record = prepared.write(
+        record = writer.write(
             collection, assigned, paths.prepared, blocks=advance.each(collection.blocks(), lambda block: len(block.inputs))
         )
     for name in SPLITS:

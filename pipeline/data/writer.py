@@ -1,0 +1,131 @@
+"""Writes `data/prepared/` in a stream: appended rows, exact statistics, and `spec.json` last."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from pipeline import files
+from pipeline.collection import SPLITS, TRAIN, Block, Collection
+from pipeline.data.prepared import FORMAT, PreparedRecord, SplitRecord
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+BYTE = 255.0
+
+
+class GrowingArray:
+    """An `.npy` file of rows that are appended, whose header is completed when the context ends well."""
+
+    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type) -> None:
+        self.path, self.row_shape, self.dtype = path, row_shape, np.dtype(dtype)
+        self.rows = 0
+        self.file = path.open("wb")
+        self.write_header()
+
+    def write_header(self) -> None:
+        # numpy pads the header so that the first dimension can grow in place
+        header = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.rows, *self.row_shape)}
+        self.file.seek(0)
+        npy.write_array_header_1_0(self.file, header)
+
+    def append(self, rows: NDArray[Any]) -> None:
+        assert rows.shape[1:] == self.row_shape
+        assert rows.dtype == self.dtype
+        self.file.write(np.ascontiguousarray(rows).data)
+        self.rows += len(rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self.file:
+            if error is None:
+                self.write_header()
+        files.sync(self.path)
+
+
+class ChannelSums:
+    """Exact sums of the bytes of each channel and of their squares, so that the statistics depend on no order."""
+
+    def __init__(self, channels: int) -> None:
+        self.count = 0
+        self.sums = np.zeros(channels, dtype=np.int64)
+        self.squares = np.zeros(channels, dtype=np.int64)
+
+    def add(self, inputs: NDArray[np.uint8]) -> None:
+        for channel in range(len(self.sums)):
+            histogram = np.bincount(inputs[..., channel].ravel(), minlength=256)
+            self.sums[channel] += histogram @ np.arange(256)
+            self.squares[channel] += histogram @ np.arange(256) ** 2
+        self.count += inputs[..., 0].size
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of `byte / 255` by channel; a constant channel keeps its scale."""
+        mean = self.sums / self.count
+        variance = self.squares / self.count - mean**2
+        std = np.where(variance > 0, np.sqrt(np.maximum(variance, 0)), BYTE)
+        return tuple(float(m / BYTE) for m in mean), tuple(float(s / BYTE) for s in std)
+
+
+def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[Block]) -> PreparedRecord:
+    """Stream the blocks into the splits they are assigned to; memory stays bounded by one block.
+
+    `spec.json` goes first and comes last, so that what lies in between is never taken for prepared data.
+    Raises Refusal where the corrupt samples took all of a split or of a class of train with them.
+    """
+    clear(folder)
+    names = [name for name in SPLITS if any((splits == name).any() for splits in assigned.values())]
+    counts = {name: np.zeros(len(collection.classes), dtype=np.int64) for name in names}
+    sums = ChannelSums(collection.shape[2])
+    with ExitStack() as stack:
+        inputs = {name: stack.enter_context(GrowingArray(folder / f"{name}-inputs.npy", collection.shape, np.uint8)) for name in names}
+        targets = {name: stack.enter_context(GrowingArray(folder / f"{name}-targets.npy", (), np.int64)) for name in names}
+        for block in blocks:
+            destinations = assigned[block.split][block.positions]
+            numbers = collection.targets[block.split][block.positions]
+            for name in np.unique(destinations):
+                rows = destinations == name
+                inputs[name].append(block.inputs[rows])
+                targets[name].append(numbers[rows])
+                counts[name] += np.bincount(numbers[rows], minlength=len(collection.classes))
+            sums.add(block.inputs[destinations == TRAIN])
+    refuse_losses(collection.classes, counts)
+    mean, std = sums.statistics()
+    record = PreparedRecord(
+        format=FORMAT,
+        spec=Spec(shape=collection.shape, classes=collection.classes, mean=mean, std=std),
+        splits={name: describe(folder, name, inputs[name].rows, planned(assigned, name)) for name in names},
+    )
+    files.write_json(folder / "spec.json", record.model_dump(mode="json"))
+    return record
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier `prepare` left, also of splits that are no more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("spec.json", *(f"{split}-{part}.npy" for split in SPLITS for part in ("inputs", "targets"))):
+        (folder / name).unlink(missing_ok=True)
+
+
+def refuse_losses(classes: tuple[str, ...], counts: Mapping[str, NDArray[np.int64]]) -> None:
+    for name, numbers in counts.items():
+        if not numbers.any():
+            raise Refusal(f"source.root: every sample of {name} is corrupt: mend or replace them")
+    lost = [classes[number] for number in np.flatnonzero(counts[TRAIN] == 0)]
+    if lost:
+        raise Refusal(f"source.root: train has no sample of {', '.join(lost[:5])} that is not corrupt: add some, or remove the class")
+
+
+def planned(assigned: Mapping[str, NDArray[np.str_]], name: str) -> int:
+    return sum(int((splits == name).sum()) for splits in assigned.values())
+
+
+def describe(folder: Path, name: str, samples: int, expected: int) -> SplitRecord:
+    inputs_digest, targets_digest = (files.digest(folder / f"{name}-{part}.npy") for part in ("inputs", "targets"))
+    return SplitRecord(samples=samples, left_out=expected - samples, inputs_digest=inputs_digest, targets_digest=targets_digest)

@@ -1,0 +1,73 @@
+"""The trained model in MLflow: raw uint8 images in, logits out, loadable without pickle."""
+
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.tracking.store import MODEL_TAG, Store
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from torch import nn
+
+Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8]]"]
+"""From a model file to a module (uint8 NHWC to logits) and an example batch of two: one of one makes a model that takes only one."""
+NAME = "model"
+
+
+def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, build: Build) -> None:
+    """Log the model once: a run that has it, whole, is left alone, and the half of an interrupted attempt goes first."""
+    if has_model(store, run_id, digest):
+        return
+    if not path.is_file():
+        raise LookupError(f"{path.name} was delivered to another store and is no longer in the journal")
+    import mlflow
+    import mlflow.pytorch
+
+    module, example = build(path)
+    mlflow.set_tracking_uri(store.address.for_mlflow)
+    mlflow.set_experiment(experiment_id=store.experiment_id)
+    mlflow.pytorch.log_model(
+        module,
+        name=NAME,
+        run_id=run_id,
+        step=step,
+        tags={MODEL_TAG: digest},
+        signature=signature_of(module, example),
+        input_example=example,
+        pip_requirements=[f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch")],
+        serialization_format="pt2",
+        validate_serving_input=False,  # it would load the model once more only to warn
+    )
+
+
+def has_model(store: Store, run_id: str, digest: str) -> bool:
+    """Whether the run has this model; removes what an interrupted attempt left of it."""
+    whole = False
+    outputs = store.client.get_run(run_id).outputs
+    for output in (outputs and outputs.model_outputs) or []:
+        model: Any = store.client.get_logged_model(output.model_id)
+        if model.tags.get(MODEL_TAG) != digest:
+            continue
+        if model.status.name == "READY":
+            whole = True
+        else:
+            store.client.delete_logged_model(output.model_id)
+    return whole
+
+
+def signature_of(module: "nn.Module", example: NDArray[np.uint8]) -> "ModelSignature":
+    import torch
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    with torch.inference_mode():
+        logits = module.eval()(torch.from_numpy(example)).numpy()
+    return ModelSignature(
+        inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]), name=None)]),
+        outputs=Schema([TensorSpec(logits.dtype, (-1, *logits.shape[1:]), name=None)]),
+    )

@@ -1,0 +1,130 @@
+"""The process beside a training that carries its journal to MLflow, so that the loop never waits for it."""
+
+import contextlib
+import io
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from pipeline import files
+from pipeline.environment import Environment
+from pipeline.tracking import journal
+from pipeline.tracking.address import Address
+from pipeline.tracking.delivery import Delivery
+from pipeline.tracking.logged_model import Build
+from pipeline.tracking.position import is_pending
+from pipeline.tracking.store import Store
+from pipeline.tracking.system import Sampler
+
+POLL_S = 0.2
+LAST_ATTEMPTS = 3
+LONGEST_PAUSE_S = 15.0
+LEFTOVERS, LEFTOVERS_S = 10, 30.0
+MIRROR_LOCK = "mirror.lock"
+
+
+def mirror(folder: Path, environment: Environment, build: Build) -> int:
+    """Follow a journal until its writer is gone and all of it is delivered. Returns 0, or 1 when something is left."""
+    store = Store(environment)
+    with secretive(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
+        sampler = Sampler(folder)
+        sampler.start()  # before MLflow is imported: that takes longer than a short training
+        return Mirror(folder, store, build, sampler).follow()
+
+
+class Mirror:
+    def __init__(self, folder: Path, store: Store, build: Build, sampler: Sampler) -> None:
+        self._delivery = Delivery(folder, store, build)
+        self._leftovers = leftovers(store, build, but=folder)
+        self._sampler = sampler
+
+    def follow(self) -> int:
+        attempts = failures = 0
+        while True:
+            # asked before reading, so that nothing is written after the last look
+            is_written = journal.is_written(self._delivery.folder)
+            if not is_written:
+                self._sampler.stop()
+                attempts += 1
+            try:
+                self._delivery.catch_up()
+                failures = 0
+                if not is_written:
+                    return self._finish()
+            except Exception as error:  # whatever MLflow raises, the place is kept and tried again
+                failures += 1
+                print(f"tracking: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                if attempts >= LAST_ATTEMPTS:
+                    return 1
+                self._pause(min(0.5 * 2**failures, LONGEST_PAUSE_S), until_gone=is_written)
+                continue
+            next(self._leftovers, None)
+            time.sleep(POLL_S)
+
+    def _finish(self) -> int:
+        self._delivery.close()
+        for _ in self._leftovers:
+            pass
+        return 0 if self._delivery.is_complete else 1
+
+    def _pause(self, seconds: float, *, until_gone: bool) -> None:
+        """A stage that ends must not wait for a long pause to pass."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not (until_gone and not journal.is_written(self._delivery.folder)):
+            time.sleep(POLL_S)
+
+
+def deliver(folder: Path, store: Store, build: Build) -> bool | None:
+    """Deliver what a journal holds at this moment. Returns whether it is complete, or None where another mirror is at it."""
+    with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
+        if not taken:
+            return None
+        is_written = journal.is_written(folder)
+        delivery = Delivery(folder, store, build)
+        delivery.catch_up()
+        if not is_written:
+            delivery.close()
+        return delivery.is_complete
+
+
+def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
+    """Deliver what earlier runs left, oldest first, one a step; bounded, and given up at the first failure."""
+    found = [
+        folder for folder in journal.journals(store.address.root) if folder != but and is_pending(folder) and not journal.is_written(folder)
+    ]
+    spent_s = 0.0
+    for folder in found[:LEFTOVERS]:
+        begin = time.monotonic()
+        try:
+            deliver(folder, store, build)
+        except Exception as error:  # the next stage or `sync` tries again
+            print(f"tracking: {folder.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            return
+        yield folder
+        spent_s += time.monotonic() - begin
+        if spent_s > LEFTOVERS_S:
+            return
+
+
+class Redacted(io.TextIOBase):
+    """A stream on which no secret of the address appears, whoever writes."""
+
+    def __init__(self, stream: TextIO, address: Address) -> None:
+        self._stream = stream
+        self._address = address
+
+    def write(self, text: str) -> int:
+        self._stream.write(self._address.redacted(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+@contextlib.contextmanager
+def secretive(address: Address) -> Iterator[None]:
+    """Let nothing that is printed inside hold a password, also what MLflow and its libraries print."""
+    with contextlib.redirect_stdout(Redacted(sys.stdout, address)), contextlib.redirect_stderr(Redacted(sys.stderr, address)):
+        yield

@@ -1,0 +1,156 @@
+"""What a stage uses to report: it never raises into the stage, and the stage waits for it at the end only."""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline import files
+from pipeline.environment import Environment
+from pipeline.tracking import attendant, journal, mirror, position
+from pipeline.tracking.events import EVENTS
+from pipeline.tracking.facts import Facts
+from pipeline.tracking.journal import Journal, Status
+from pipeline.tracking.logged_model import Build
+from pipeline.tracking.store import Store
+
+INTERRUPTED_WAIT_S = 5.0  # whoever interrupts does not wait for long; `sync` or the next stage delivers the rest
+
+
+class Run:
+    """Reports go to the journal. Without one (tracking is off, or broken) they go nowhere."""
+
+    def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
+        self._environment = environment
+        self._complained = False
+        self._journal: Journal | None = None
+        self._mirror: attendant.Attendant | None = None
+        if open_journal:
+            with self._quiet():
+                self._journal = open_journal()
+                self._mirror = attendant.start(self._journal.folder, environment)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the journal lies."""
+        return self._journal.folder if self._journal else None
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Named `split/quantity`, at a step; steps that a resumed training repeats are known and left out."""
+        if self._journal:
+            with self._quiet():
+                self._journal.metrics(step, values)
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """A file as it is at this moment, for MLflow's artifact folder `folder`."""
+        if self._journal:
+            with self._quiet():
+                self._journal.artifact(path, folder)
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        if self._journal:
+            with self._quiet():
+                self._journal.tags(tags)
+
+    def model(self, path: Path) -> None:
+        """The exported model file, once it is whole."""
+        if self._journal:
+            with self._quiet():
+                self._journal.model(path)
+
+    def end(self, status: Status) -> None:
+        """Close the journal and see it delivered, within bounds."""
+        if self._journal:
+            with self._quiet():
+                self._journal.end(status)
+            with self._quiet():
+                self._journal.close()
+        if self._mirror:
+            with self._quiet():
+                self._mirror.wait(INTERRUPTED_WAIT_S if status == "KILLED" else self._environment.tracking_wait_s)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Tracking never stops a training: what goes wrong is said once, in one line."""
+        try:
+            yield
+        except Exception as error:  # the law of this module
+            if not self._complained:
+                self._complained = True
+                attendant.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def training(environment: Environment, *, resume_file: Path, facts: Facts, stage: str = "train") -> Iterator[Run]:
+    """One training, one run: goes on with the journal that `resume_file` names, or begins one and names it there."""
+
+    def open_journal() -> Journal:
+        name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
+        if name and (journal.shelf(environment.root) / name / EVENTS).is_file():
+            return Journal.reopen(journal.shelf(environment.root) / name, stage=stage, facts=facts)
+        name = journal.new_name()
+        files.write_text(resume_file, name + "\n")  # first: a journal that nothing names would be a run of its own
+        return Journal.create(environment.root, name=name, stage=stage, facts=facts, run_id=environment.mlflow_run_id)
+
+    with tracked(environment, open_journal) as run:
+        yield run
+
+
+@contextmanager
+def addition(environment: Environment, model: Path, *, facts: Facts, stage: str = "evaluate") -> Iterator[Run]:
+    """Add to the run of a model: by its journal, or else by a new one whose mirror looks for the run on the server."""
+
+    def open_journal() -> Journal:
+        digest = files.digest(model)
+        folder = journal.find(environment.root, digest)
+        if folder and not journal.is_written(folder):
+            return Journal.reopen(folder, stage=stage, facts=facts, amends=True)
+        begun = Journal.create(environment.root, stage=stage, facts=facts, run_id=environment.mlflow_run_id, model_sha256=digest)
+        begun.model(model)  # the run that is found has it already, or this one is the first to hear of it
+        return begun
+
+    with tracked(environment, open_journal) as run:
+        yield run
+
+
+@contextmanager
+def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> Iterator[Run]:
+    run = Run(environment, open_journal if environment.tracking else None)
+    status: Status = "FINISHED"
+    try:
+        yield run
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt) or bool(getattr(error, "interrupted", False))
+        status = "KILLED" if interrupted else "FAILED"
+        raise
+    finally:
+        run.end(status)
+
+
+def sync(environment: Environment, build: Build) -> int:
+    """Deliver what earlier runs left, a line each. Returns how many are still not delivered."""
+    pending = [folder for folder in journal.journals(environment.root) if position.is_pending(folder)]
+    if not pending:
+        print("tracking: nothing is left to deliver")
+        return 0
+    if importlib.util.find_spec("mlflow") is None:
+        print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")
+        return len(pending)
+    store, num_left = Store(environment), 0
+    with mirror.secretive(store.address):
+        for place, folder in enumerate(pending):
+            try:
+                complete = mirror.deliver(folder, store, build)
+            except Exception as error:  # the place in the journal is kept
+                print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr)
+                return num_left + len(pending) - place
+            outcome = {True: "delivered", False: "delivered so far, its writer lives", None: "another mirror is at it"}[complete]
+            print(f"tracking: {folder.name}: {outcome}")
+            num_left += complete is not True
+    return num_left
+
+
+def knows(environment: Environment, model: Path) -> bool:
+    """Whether the journals here hold the run of this model file; always, where tracking is off."""
+    return not environment.tracking or journal.find(environment.root, files.digest(model)) is not None

@@ -1,0 +1,185 @@
+"""The prepared data on disk: what is written is what is read, and anything else is refused."""
+
+import json
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.collection import TEST, TRAIN, VALID, Block, Collection
+from pipeline.data.prepared import Prepared
+from pipeline.data.writer import ChannelSums, write
+from pipeline.refusal import Refusal
+
+RNG = np.random.default_rng(0)
+INPUTS = RNG.integers(0, 256, (60, 5, 4, 3), dtype=np.uint8)
+TARGETS = np.arange(60) % 3
+ASSIGNED = np.array([TRAIN, TRAIN, TRAIN, VALID, VALID, VALID, TEST, TEST, TEST, TRAIN, TRAIN, TRAIN] * 5)
+
+
+def collection(*, size=7, missing=()):
+    """The samples in blocks, but for those that are `missing` as if corrupt."""
+
+    def blocks():
+        for start in range(0, len(INPUTS), size):
+            positions = np.array([place for place in range(start, min(start + size, len(INPUTS))) if place not in missing], dtype=np.int64)
+            yield Block(TRAIN, positions, INPUTS[positions])
+
+    return Collection(("a", "b", "c"), (5, 4, 3), {TRAIN: TARGETS}, blocks)
+
+
+def written(folder, **options):
+    source = collection(**options)
+    return write(source, {TRAIN: ASSIGNED}, folder, blocks=source.blocks())
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    written(tmp_path)
+    prepared = Prepared.open(tmp_path)
+    for name in (TRAIN, VALID, TEST):
+        assert np.array_equal(prepared.split(name).inputs, INPUTS[name == ASSIGNED])
+        assert np.array_equal(prepared.split(name).targets, TARGETS[name == ASSIGNED])
+    assert len(prepared.train) == 30
+    assert prepared.spec.classes == ("a", "b", "c")
+    assert prepared.spec.shape == (5, 4, 3)
+
+
+def test_the_statistics_are_those_of_train(tmp_path):
+    spec = written(tmp_path).spec
+    train = INPUTS[ASSIGNED == TRAIN] / 255
+    assert np.allclose(spec.mean, train.mean((0, 1, 2)), rtol=1e-12)
+    assert np.allclose(spec.std, train.std((0, 1, 2)), rtol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(cut=st.integers(1, 59), value=st.integers(0, 255))
+def test_statistics_depend_on_no_order_and_survive_a_constant(cut, value):
+    sums = [ChannelSums(3) for _ in range(2)]
+    sums[0].add(INPUTS)
+    sums[1].add(INPUTS[cut:])
+    sums[1].add(INPUTS[:cut])
+    assert sums[0].statistics() == sums[1].statistics()
+    constant = ChannelSums(1)
+    constant.add(np.full((9, 4, 4, 1), value, np.uint8))
+    assert constant.statistics() == ((value / 255,), (1.0,))
+
+
+def test_the_size_of_the_blocks_changes_no_byte(tmp_path):
+    records = [written(tmp_path / str(size), size=size) for size in (1, 7, 60)]
+    assert records[0] == records[1] == records[2]
+    assert Prepared.open(tmp_path / "1").digest == Prepared.open(tmp_path / "60").digest
+
+
+def test_corrupt_samples_are_counted_and_left_out(tmp_path):
+    record = written(tmp_path, missing={0, 9, 3})
+    assert {name: (split.samples, split.left_out) for name, split in record.splits.items()} == {
+        TRAIN: (28, 2),
+        VALID: (14, 1),
+        TEST: (15, 0),
+    }
+    assert np.array_equal(Prepared.open(tmp_path).train.inputs, INPUTS[np.setdiff1d(np.flatnonzero(ASSIGNED == TRAIN), [0, 9])])
+
+
+def test_losing_a_whole_class_or_split_is_refused_and_leaves_no_prepared_data(tmp_path):
+    written(tmp_path)
+    with pytest.raises(Refusal, match="train has no sample of b that is not corrupt"):
+        written(tmp_path, missing=set(np.flatnonzero(TARGETS == 1)[np.flatnonzero(TARGETS == 1) % 12 % 9 < 3]))
+    with pytest.raises(Refusal, match="every sample of valid is corrupt"):
+        written(tmp_path, missing=set(np.flatnonzero(ASSIGNED == VALID)))
+    with pytest.raises(Refusal, match=r"spec\.json: is missing: run `dvc repro prepare`"):
+        Prepared.open(tmp_path)
+
+
+def test_a_failure_in_the_middle_leaves_no_prepared_data(tmp_path):
+    written(tmp_path)
+
+    def failing():
+        yield next(collection().blocks())
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        write(collection(), {TRAIN: ASSIGNED}, tmp_path, blocks=failing())
+    assert not (tmp_path / "spec.json").exists()
+
+
+def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
+    written(tmp_path)
+    source = collection()
+    write(source, {TRAIN: np.full(60, TRAIN)}, tmp_path, blocks=source.blocks())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-targets.npy"]
+    with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
+        Prepared.open(tmp_path).split(VALID)
+
+
+def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):
+    """100 MB pass through: while one block is made, at most one other is alive."""
+    dropped: list[int] = []
+
+    def blocks():
+        for number in range(100):
+            inputs = np.full((1, 1024, 1024, 1), number, np.uint8)
+            weakref.finalize(inputs, dropped.append, number)
+            assert number - len(dropped) <= 1
+            yield Block(TRAIN, np.array([number]), inputs)
+
+    source = Collection(("a", "b"), (1024, 1024, 1), {TRAIN: np.arange(100) % 2}, blocks)
+    tracemalloc.start()
+    write(source, {TRAIN: np.full(100, TRAIN)}, tmp_path, blocks=source.blocks())
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 16 * 2**20
+
+
+def test_training_cannot_write_into_the_prepared_data(tmp_path):
+    written(tmp_path)
+    before = (tmp_path / "train-inputs.npy").read_bytes()
+    Prepared.open(tmp_path).train.inputs[:] = 0
+    assert (tmp_path / "train-inputs.npy").read_bytes() == before
+
+
+def test_a_changed_byte_is_noticed(tmp_path):
+    written(tmp_path)
+    path = tmp_path / "valid-inputs.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Refusal, match=r"valid-inputs\.npy: is not the file that spec\.json describes: run `dvc repro -f prepare`"):
+        Prepared.open(tmp_path)
+    path.unlink()
+    with pytest.raises(Refusal, match=r"valid-inputs\.npy: cannot be read"):
+        Prepared.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "another-2"}, r"is not of the format pipeline-prepared-1 \(format: "),
+        ({"extra": 1}, r"is not of the format pipeline-prepared-1 \(extra: "),
+        ({"spec": {"kind": "image", "shape": [5, 4, 1], "classes": ["a", "b", "c"], "mean": [0], "std": [1]}}, "spec.json says"),
+        ({"spec": {"kind": "image", "shape": [5, 4, 3], "classes": ["a", "b"], "mean": [0], "std": [1]}}, "targets outside its 2 classes"),
+    ],
+)
+def test_prepared_data_of_another_format_is_refused(tmp_path, change, message):
+    written(tmp_path)
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(Refusal, match=message):
+        Prepared.open(tmp_path)
+
+
+def test_a_spec_that_is_no_json_is_refused(tmp_path):
+    (tmp_path / "spec.json").write_text("{")
+    with pytest.raises(Refusal, match="the whole file: Invalid JSON"):
+        Prepared.open(tmp_path)
+
+
+def test_an_array_that_is_a_pickle_is_not_opened(tmp_path):
+    from pipeline import files
+    from pipeline.data.prepared import read_array
+
+    np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(Refusal, match="cannot be read"):
+        read_array(tmp_path / "x.npy", files.digest(tmp_path / "x.npy"), (1,), np.uint8)

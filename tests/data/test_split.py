@@ -1,0 +1,86 @@
+"""Splits: seeded, stratified, complete, and refused where they cannot be had."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.collection import TEST, TRAIN, VALID
+from pipeline.data import split
+from pipeline.refusal import Refusal
+
+CLASSES = tuple("abcde")
+targets_of_five_classes = st.lists(st.integers(0, 4), min_size=60, max_size=200).map(lambda more: np.array([*range(5)] * 20 + more))
+
+
+def assign(targets, *, valid=0.0, test=0.0, seed=1):
+    return split.assign(targets, classes=CLASSES, valid=valid, test=test, seed=seed)
+
+
+@settings(max_examples=30, deadline=None)
+@given(targets=targets_of_five_classes, valid=st.floats(0.01, 0.5), test=st.floats(0.01, 0.5), seed=st.integers(0, 2**40))
+def test_every_class_gives_its_share_to_every_split(targets, valid, test, seed):
+    assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed)[TRAIN]
+    for number in range(5):
+        names = assigned[targets == number]
+        kept = max(1, round(test * len(names)))
+        assert (names == TEST).sum() == kept
+        assert (names == VALID).sum() == max(1, round(valid * (len(names) - kept)))
+        assert (names == TRAIN).any()
+
+
+@settings(max_examples=20, deadline=None)
+@given(targets=targets_of_five_classes, seed=st.integers(0, 2**40))
+def test_a_split_is_a_function_of_seed_and_targets(targets, seed):
+    first, again, other = (assign({TRAIN: targets}, valid=0.3, test=0.3, seed=s)[TRAIN] for s in (seed, seed, seed + 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_the_test_split_does_not_depend_on_the_share_for_validation():
+    targets = np.arange(500) % 5
+    with_valid, without = (assign({TRAIN: targets}, valid=valid, test=0.2)[TRAIN] for valid in (0.3, 0.0))
+    assert np.array_equal(with_valid == TEST, without == TEST)
+
+
+def test_one_class_does_not_change_the_draw_of_another():
+    short, long = np.arange(50) % 2, np.concatenate([np.arange(50) % 2, np.full(30, 1)])
+    few, many = (assign({TRAIN: targets}, test=0.2)[TRAIN] for targets in (short, long))
+    assert np.array_equal(few[:50][short == 0], many[:50][short == 0])
+
+
+def test_a_split_that_the_source_brings_is_kept():
+    targets = {split: np.arange(40) % 4 for split in (TRAIN, VALID, TEST)}
+    assigned = assign(targets)
+    assert {name: set(names) for name, names in assigned.items()} == {name: {name} for name in targets}
+    drawn = assign({TRAIN: targets[TRAIN], TEST: targets[TEST]}, valid=0.5)
+    assert set(drawn[TEST]) == {TEST}
+    assert (drawn[TRAIN] == VALID).sum() == 20
+
+
+def test_no_validation_is_a_choice():
+    assert set(assign({TRAIN: np.arange(40) % 4}, test=0.25)[TRAIN]) == {TRAIN, TEST}
+
+
+def test_the_recorded_draw():
+    assigned = assign({TRAIN: np.arange(20) % 2}, valid=0.2, test=0.2, seed=7)[TRAIN]
+    letters = "".join(name[1] for name in assigned)
+    assert letters == RECORDED, f"the splits of every dataset change: if that is meant, write {letters!r} here"
+
+
+RECORDED = "rerrrrereaaraerarrrr"
+
+
+def test_a_missing_and_a_needless_fraction_are_refused():
+    targets = {TRAIN: np.arange(40) % 4}
+    with pytest.raises(Refusal, match=r"source.test: .* brings no test split: write the share to keep for it, such as `test: 0.2`"):
+        assign(targets)
+    for name in (VALID, TEST):
+        with pytest.raises(Refusal, match=rf"source.{name}: the dataset brings a {name} split of its own: write `{name}: 0`"):
+            assign({TRAIN: targets[TRAIN], TEST: targets[TRAIN], name: targets[TRAIN]}, **{name: 0.1})
+
+
+@pytest.mark.parametrize(("samples", "shares"), [(1, {"test": 0.1}), (2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])
+def test_a_class_too_small_for_every_split_is_named(samples, shares):
+    with pytest.raises(Refusal, match=r"source.(test|valid): class b has [123] of its samples left, too few to keep a share of 0\.\d"):
+        assign({TRAIN: np.array([0] * 50 + [1] * samples)}, **shares)

@@ -1,0 +1,146 @@
+"""One update: accumulation, clipping, scaling and smoothing, each against its definition."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from pipeline.engine import precision
+from pipeline.engine.state import Sums, TrainState
+from pipeline.engine.update import summed_loss, update
+from pipeline.params.train import AdamSettings, SgdSettings
+from tests.engine.building import Identity, Parts
+
+PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, momentum=0.0, nesterov=False)
+ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, beta1=0.9, beta2=0.99, epsilon=1e-8)
+
+
+def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
+
+
+def state_of(module: nn.Module, *, settings=PLAIN, used: precision.Used = "fp32", average_decay: float = 0.0) -> TrainState:
+    return TrainState.begin(Identity(module), settings, used=used, average_decay=average_decay, device=torch.device("cpu"))
+
+
+def step(state: TrainState, *parts: tuple[torch.Tensor, torch.Tensor], clip_norm: float | None = None, smoothing: float = 0.0) -> Sums:
+    sums = Sums.zero(torch.device("cpu"))
+    update(state, Parts(*parts), sums, forward=state.classifier, seed=1, learning_rate=0.1, label_smoothing=smoothing, clip_norm=clip_norm)
+    return sums
+
+
+def samples(count: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(count, 5, generator=generator, dtype=dtype), torch.randint(0, 3, (count,), generator=generator)
+
+
+def gradients(state: TrainState) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in state.classifier.parameters()])
+
+
+@pytest.mark.parametrize("sizes", [[13], [7, 6], [5, 4, 4], [1] * 13])
+def test_micro_batches_add_up_to_one_batch(sizes: list[int]) -> None:
+    inputs, targets = samples(13)
+    whole, parts = state_of(network()), state_of(network())
+    sums = step(whole, (inputs, targets), smoothing=0.1)
+    sums_of_parts = step(parts, *zip(inputs.split(sizes), targets.split(sizes), strict=True), smoothing=0.1)
+    difference = (gradients(whole) - gradients(parts)).norm() / gradients(whole).norm()
+    assert difference <= 1e-12
+    assert sums_of_parts.averages() == pytest.approx(sums.averages(), rel=1e-12)
+
+
+def test_the_loss_is_the_mean_over_the_batch() -> None:
+    inputs, targets = samples(8)
+    module = network()
+    expected = cross_entropy(module(inputs), targets).item()
+    sums = step(state_of(module), (inputs, targets))
+    assert sums.averages()["train/loss"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_targets_may_have_any_shape() -> None:
+    logits, targets = torch.randn(2, 4, 3), torch.randint(0, 3, (2, 4))
+    expected = cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
+    assert torch.allclose(summed_loss(logits, targets, 0.0), expected)
+
+
+def test_the_gradient_is_clipped_by_its_norm_after_unscaling() -> None:
+    inputs, targets = samples(8, torch.float32)
+    free, clipped, scaled = (state_of(network(dtype=torch.float32)) for _ in range(3))
+    scaled.scaler = precision.scaler("fp16", torch.device("cpu"))
+    step(free, (inputs, targets))
+    norm = gradients(free).norm()
+    for state in (clipped, scaled):
+        step(state, (inputs, targets), clip_norm=float(norm) / 2)
+        assert gradients(state).norm() == pytest.approx(float(norm) / 2, rel=1e-4)
+    assert torch.allclose(gradients(clipped), gradients(scaled), rtol=1e-6)
+
+
+def test_a_norm_within_the_limit_is_left_alone() -> None:
+    inputs, targets = samples(8)
+    free, clipped = state_of(network()), state_of(network())
+    step(free, (inputs, targets))
+    step(clipped, (inputs, targets), clip_norm=1e9)
+    assert torch.equal(gradients(free), gradients(clipped))
+
+
+class Overflowing(nn.Module):
+    """Gives infinite gradients where it is told to, as fp16 does when its scale is too large; BatchNorm sees the batch all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.last, self.overflows = nn.BatchNorm1d(5), nn.Linear(5, 3), False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits = self.last(self.norm(inputs))
+        return logits * torch.inf if self.overflows else logits
+
+
+@pytest.mark.parametrize("settings", [PLAIN, ADAM], ids=["sgd", "adamw"])
+def test_a_step_that_overflows_changes_nothing_but_the_scale_and_is_counted(settings) -> None:
+    module = Overflowing()
+    state = state_of(module, settings=settings, used="fp16", average_decay=0.9)
+    step(state, samples(8, torch.float32))
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    scale = state.scaler.get_scale()
+    module.overflows = True
+    sums = step(state, samples(9, torch.float32))
+    after = state.tensors()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == set()
+    assert (state.step, state.scaler.get_scale()) == (2, scale / 2)
+    assert sums.averages() == {"train/skipped_steps": 1}
+
+
+def test_averages_leave_out_the_steps_that_were_skipped() -> None:
+    module = Overflowing()
+    state, sums = state_of(module, used="fp16"), Sums.zero(torch.device("cpu"))
+    common = {"forward": state.classifier, "seed": 1, "learning_rate": 0.1, "label_smoothing": 0.0, "clip_norm": None}
+    update(state, Parts(samples(8, torch.float32)), sums, **common)
+    alone = Sums(*(tensor.clone() for tensor in (sums.loss, sums.correct, sums.skipped)), sums.targets, sums.steps).averages()
+    module.overflows = True
+    update(state, Parts(samples(8, torch.float32)), sums, **common)
+    assert sums.averages() == alone | {"train/skipped_steps": 1}
+
+
+def test_dropout_draws_by_step_and_micro_batch() -> None:
+    drawn: list[torch.Tensor] = []
+
+    class Recording(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(5, 3, dtype=torch.float64)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            drawn.append(torch.rand(4))
+            return self.last(inputs)
+
+    for _ in range(2):
+        state = state_of(Recording())
+        for _ in range(2):
+            torch.rand(3)  # what others draw in between has no influence
+            step(state, samples(2), samples(3))
+    first, second = drawn[:4], drawn[4:]
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert len({tuple(draw.tolist()) for draw in first}) == 4

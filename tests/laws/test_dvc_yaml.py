@@ -1,0 +1,60 @@
+"""dvc.yaml names exactly what decides each stage's result: its parameters, and the code it imports but for tracking, which returns nothing."""
+
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.inputs import REFERENCE
+from pipeline.params.evaluate import EvaluateParams
+from pipeline.params.prepare import PrepareParams
+from pipeline.params.train import TrainParams
+from tests.imports import TOP, closure
+
+STAGES = YAML(typ="safe").load((TOP / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+PARAMS = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
+MEMBERS = {
+    "prepare": "pipeline/sources/${source.name}.py",
+    "train": "pipeline/models/${model.name}.py",
+    "evaluate": "pipeline/models/${model.name}.py",
+}
+TRACKING = "pipeline/tracking/"
+
+
+def needed(stage: str) -> set[str]:
+    """What the stage and every member of its family come to import, the members themselves by their placeholder."""
+    family = Path(MEMBERS[stage]).parent
+    members = {path.relative_to(TOP) for path in (TOP / family).glob("[!_]*.py")}
+    reached = set().union(*(closure(path, without=TRACKING) for path in (Path(f"pipeline/stages/{stage}.py"), *members)))
+    return {path.as_posix() for path in reached - members} | {MEMBERS[stage]}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_deps_are_the_import_closure(stage: str) -> None:
+    listed = {path for path in STAGES[stage]["deps"] if path.endswith(".py")}
+    assert listed == needed(stage), f"to add: {sorted(needed(stage) - listed)}; to remove: {sorted(listed - needed(stage))}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_params_are_the_sections_of_the_stage(stage: str) -> None:
+    assert sorted(STAGES[stage]["params"]) == sorted(PARAMS[stage].model_fields)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_stage_depends_on_the_lock_and_is_described(stage: str) -> None:
+    assert "requirements.lock" in STAGES[stage]["deps"]
+    assert STAGES[stage]["desc"]
+    assert STAGES[stage]["cmd"] == f"python -m pipeline {stage}"
+
+
+def test_data_and_model_flow_from_stage_to_stage() -> None:
+    assert "${source.root}" in STAGES["prepare"]["deps"]
+    assert "data/prepared" in STAGES["prepare"]["outs"]
+    assert "data/prepared" in STAGES["train"]["deps"]
+    assert "models/model.safetensors" in STAGES["train"]["outs"]
+    assert {"data/prepared", "models/model.safetensors"} <= set(STAGES["evaluate"]["deps"])
+
+
+def test_every_placeholder_is_a_parameter_of_its_own_stage_or_the_chosen_model() -> None:
+    found = {REFERENCE.findall(dep)[0] for stage in STAGES.values() for dep in stage["deps"] if "$" in dep}
+    assert found == {"source.root", "source.name", "model.name"}

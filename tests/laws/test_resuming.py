@@ -1,0 +1,96 @@
+"""A training that was stopped at any step goes on to the same bytes, with everything switched on that has a state."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.environment import Environment
+from tests.engine.building import begin, same
+
+EVERY_STEP = Environment(PIPELINE_CHECKPOINT_EVERY_STEPS=1, PIPELINE_CHECKPOINT_EVERY_S=0)
+STEPS = 9
+COMMON = {
+    "train.epochs": None,
+    "train.steps": STEPS,
+    "train.batch_size": 16,
+    "train.micro_batch_size": 6,
+    "train.report_every_steps": 2,
+    "train.validate_every_steps": 4,
+    "train.average_decay": 0.9,
+    "augment.flip": True,
+    "augment.cutout": 2,
+}
+CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
+MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
+SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "momentum": 0.9, "nesterov": True}
+NO_MOMENTUM = {**SGD, "momentum": 0.0, "nesterov": False}
+ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+VARIANTS = {
+    "adamw": {"model": CONVNET},
+    "adam": {"model": CONVNET, "optimizer": ADAM},
+    "sgd": {"model": CONVNET, "optimizer": SGD},
+    "sgd without momentum": {"model": CONVNET, "optimizer": NO_MOMENTUM},
+    "channels_last with adamw": {"model": CONVNET, "train.channels_last": True},
+    "channels_last with sgd": {"model": CONVNET, "train.channels_last": True, "optimizer": SGD},
+    "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
+    "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
+    "mobilenet": {"model": MOBILENET},
+    "no average, last weights": {"model": CONVNET, "train.average_decay": 0.0, "train.keep": "last"},
+}
+
+
+def outcome(training) -> tuple:
+    progress = training.progress
+    return progress.rows, progress.best_step, progress.best_value, progress.stale
+
+
+def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
+    """Train, dropping everything at each of the steps in turn; what goes on knows the checkpoint alone."""
+    for stop in itertools.chain(stops, [STEPS]):
+        training = begin(params, prepared, folder)
+        for report in training.reports():
+            training.save_when_due(report.step, EVERY_STEP, force=False)
+            if report.step >= stop:
+                break
+    return training
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, prepared, tmp_path: Path, changes) -> None:
+    params = train_params({**COMMON, **changes})
+    whole = begin(params, prepared)
+    list(whole.reports())
+    resumed = stopped_at(params, prepared, tmp_path, iter(range(1, STEPS)))
+    assert same(whole.state.tensors(), resumed.state.tensors())
+    assert (whole.progress.best is None) == (resumed.progress.best is None)
+    assert whole.progress.best is None or same(whole.progress.best, resumed.progress.best)
+    assert outcome(whole) == outcome(resumed)
+    assert whole.state.scalars() == resumed.state.scalars()
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_params, prepared, tmp_path: Path, capsys) -> None:
+    params = train_params({**COMMON, "model": CONVNET})
+    whole = begin(params, prepared)
+    list(whole.reports())
+    training = begin(params, prepared, tmp_path)
+    for report in itertools.islice(training.reports(), 5):
+        training.save_when_due(report.step, EVERY_STEP, force=False)
+    newest = training.checkpoints.paths()[-1]
+    damaged = bytearray(newest.read_bytes())
+    damaged[-1] ^= 1
+    newest.write_bytes(damaged)
+    again = begin(params, prepared, tmp_path)
+    said = capsys.readouterr().out
+    assert f"warning: {newest}: is damaged" in said
+    assert "going on after step 4" in said
+    list(again.reports())
+    assert same(whole.state.tensors(), again.state.tensors())
+
+
+def test_only_the_newest_checkpoints_stay(train_params, prepared, tmp_path: Path) -> None:
+    training = begin(train_params({**COMMON, "model": CONVNET}), prepared, tmp_path)
+    for report in training.reports():
+        training.save_when_due(report.step, EVERY_STEP, force=False)
+    assert [path.name for path in training.checkpoints.paths()] == ["step-000000000008.safetensors", "step-000000000009.safetensors"]

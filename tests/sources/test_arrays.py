@@ -1,0 +1,148 @@
+"""Arrays in `.npz` and `.npy`: read block by block, never unpickled, and refused with what to write instead."""
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.collection import TEST, TRAIN, VALID
+from pipeline.refusal import Refusal
+from pipeline.sources import arrays
+
+from .pictures import gathered
+
+RNG = np.random.default_rng(0)
+INPUTS = RNG.integers(0, 256, (9, 4, 5, 3), dtype=np.uint8)
+TARGETS = np.arange(9) % 3
+
+
+def settings(root: Path) -> arrays.Settings:
+    return arrays.Settings(name="arrays", root=root, valid=0.0, test=0.0)
+
+
+def stored(root: Path, form: str, content: dict[str, np.ndarray]) -> Path:
+    root.mkdir(exist_ok=True)
+    if form == "folder":
+        for name, array in content.items():
+            np.save(root / f"{name}.npy", array)
+        return root
+    {"npz": np.savez, "compressed": np.savez_compressed}[form](root / "all.npz", **content)
+    return root / "all.npz"
+
+
+def refusal(root: Path) -> str:
+    with pytest.raises(Refusal) as caught:
+        gathered(settings(root).open(workers=1))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["folder", "npz", "compressed"])
+def test_splits_are_read_as_they_were_saved(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", 200)  # three images
+    content = {}
+    for index, split in enumerate((TRAIN, VALID, TEST)):
+        content |= {f"{split}-inputs": INPUTS[index:], f"{split}_targets": TARGETS[index:].astype(f">i{2**index}")}
+    collection = settings(stored(tmp_path / "x", form, content)).open(workers=1)
+    assert collection.classes == ("0", "1", "2")
+    assert collection.shape == (4, 5, 3)
+    assert max(len(block.inputs) for block in collection.blocks()) == 3
+    found = gathered(collection)
+    for index, split in enumerate((TRAIN, VALID, TEST)):
+        assert np.array_equal(found[split], INPUTS[index:])
+        assert np.array_equal(collection.targets[split], TARGETS[index:])
+        assert collection.targets[split].dtype == np.int64
+
+
+def test_grey_images_need_no_channel_axis(tmp_path):
+    collection = settings(stored(tmp_path, "npz", {"inputs": INPUTS[..., 0], "targets": TARGETS})).open(workers=1)
+    assert collection.shape == (4, 5, 1)
+    assert np.array_equal(gathered(collection)[TRAIN], INPUTS[..., :1])
+
+
+def test_names_of_classes_come_from_an_array_or_a_file(tmp_path):
+    content = {"inputs": INPUTS, "targets": TARGETS}
+    named = stored(tmp_path / "a", "npz", content | {"classes": np.array(["cat", "dog", "eel"])})
+    assert settings(named).open(workers=1).classes == ("cat", "dog", "eel")
+    folder = stored(tmp_path / "b", "folder", content)
+    (folder / "classes.txt").write_text("kaktus\nrose\nölbaum\n\n", encoding="utf-8")
+    assert settings(folder).open(workers=1).classes == ("kaktus", "rose", "ölbaum")
+    (folder / "classes.txt").write_bytes(b"\xff\xfe\n")
+    assert "is not UTF-8" in refusal(folder)
+
+
+GOOD = {"inputs": INPUTS, "targets": TARGETS}
+WRONG = {
+    "float inputs": ({"inputs": INPUTS / 255}, "holds float64: write uint8 from 0 to 255"),
+    "flat inputs": ({"inputs": INPUTS.reshape(9, -1)}, "is of shape (9, 60): write (samples, height, width)"),
+    "channels first": ({"inputs": np.zeros((9, 3, 32, 32), np.uint8)}, "channels come last, at most 16: `x.transpose(0, 2, 3, 1)`"),
+    "no pixels": ({"inputs": np.zeros((9, 0, 4), np.uint8)}, "is of shape (9, 0, 4)"),
+    "lengths": ({"targets": TARGETS[:5]}, "has 9 samples, its targets are 5"),
+    "float targets": ({"targets": TARGETS * 1.0}, "holds (9,) float64: write whole class numbers"),
+    "one-hot targets": ({"targets": np.eye(9, dtype=int)}, "holds (9, 9) int64"),
+    "negative targets": ({"targets": TARGETS - 1}, "holds -1 to 1: class numbers run from 0 on"),
+    "huge targets": ({"targets": np.full(9, 2**63, np.uint64)}, "class numbers run from 0 on"),
+    "gaps": ({"targets": TARGETS * 1000}, "has the class number 2000 but 9 samples"),
+    "no samples": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "is empty"),
+    "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but classes names 2"),
+    "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but classes names 0"),
+    "names twice": ({"classes": np.array(["a", "b", "a"])}, "one name twice"),
+    "numbers as names": ({"classes": np.arange(3)}, "write the names as `np.array([...], dtype=str)`"),
+    "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
+    "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),
+    "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is stored column by column: save `numpy.ascontiguousarray(x)`"),
+    "unknown names": ({"train-input": INPUTS}, "does not know the array train-input: the names are classes, inputs"),
+    "both forms": ({"test-inputs": INPUTS}, "both with and without a split"),
+}
+
+
+@pytest.mark.parametrize("form", ["folder", "npz"])
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_array_is_refused_with_what_to_write(tmp_path, form, case):
+    changes, message = WRONG[case]
+    assert message in refusal(stored(tmp_path / "x", form, GOOD | changes))
+
+
+def test_missing_arrays_are_named(tmp_path):
+    assert "has no array train-inputs: it has no arrays" in refusal(tmp_path)
+    assert "has no array targets: it has inputs" in refusal(stored(tmp_path / "a", "npz", {"inputs": INPUTS}))
+    content = {"test-inputs": INPUTS, "test-targets": TARGETS}
+    assert "has no array train-inputs" in refusal(stored(tmp_path / "b", "npz", content))
+    content = {"train-inputs": INPUTS, "train-targets": TARGETS, "test-inputs": INPUTS[:, 1:], "test-targets": TARGETS}
+    assert "images of different shapes [(3, 5, 3), (4, 5, 3)]" in refusal(stored(tmp_path / "c", "npz", content))
+    content = {"inputs": INPUTS, "train-inputs": INPUTS, "train_inputs": INPUTS}
+    assert "is there twice" in refusal(stored(tmp_path / "d", "npz", content))
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    folder = stored(tmp_path, "folder", GOOD)
+    whole = (folder / "inputs.npy").read_bytes()
+    (folder / "inputs.npy").write_bytes(whole[:-1])
+    assert "it is cut or damaged" in refusal(folder)
+    (folder / "inputs.npy").write_bytes(b"no array")
+    assert "is no .npy array" in refusal(folder)
+    (folder / "inputs.npy").write_bytes(b"\x93NUMPY\x03\x00" + whole[8:])
+    assert "its format is (3, 0)" in refusal(folder)
+    (tmp_path / "x.npz").write_bytes(b"no archive")
+    assert "is neither a folder of .npy files nor an .npz file" in refusal(tmp_path / "x.npz")
+
+
+def test_damage_inside_an_npz_is_noticed(tmp_path):
+    inputs = RNG.integers(0, 256, (9, 300, 300), dtype=np.uint8)
+    path = stored(tmp_path, "npz", GOOD | {"inputs": inputs})
+    data = bytearray(path.read_bytes())
+    data[data.index(inputs[8].tobytes())] ^= 1
+    path.write_bytes(data)
+    assert "all.npz: inputs.npy: cannot be read (Bad CRC-32" in refusal(path)
+
+
+@pytest.mark.parametrize("form", ["folder", "compressed"])
+def test_inputs_larger_than_memory_pass_block_by_block(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", 2**20)
+    root = stored(tmp_path / "x", form, {"inputs": np.zeros((40, 512, 1024), np.uint8), "targets": np.arange(40) % 2})
+    tracemalloc.start()
+    samples = sum(len(block.inputs) for block in settings(root).open(workers=1).blocks())
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert samples == 40
+    assert peak_bytes < 6 * 2**20

@@ -1,0 +1,122 @@
+"""The stage prepare from real files to prepared data, and what it says of datasets that nothing can be learned from."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.data.prepared import Prepared
+from pipeline.environment import Environment
+from pipeline.params.prepare import PrepareParams
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.sources import digits, image_folder
+from pipeline.stages.prepare import prepare
+
+
+def picture(value):
+    stream = io.BytesIO()
+    Image.new("RGB", (6, 6), (value, value, value)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two classes of ten images each, without splits."""
+    for index, name in enumerate(("cat", "dog")):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(10):
+            (tmp_path / "images" / name / f"{number}.png").write_bytes(picture(100 * index + number))
+    return tmp_path / "images"
+
+
+def run(root, top, *, seed=1, workers=None, **changes):
+    fields = {"size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2} | changes
+    source = image_folder.Settings(name="image_folder", root=root, **fields)
+    # constructed, as the choice of the source by its name is the loader's affair
+    prepare(PrepareParams.model_construct(seed=seed, source=source), Paths(top), Environment(PIPELINE_WORKERS=workers))
+    return Prepared.open(Paths(top).prepared)
+
+
+def refusal(root, top, **changes):
+    with pytest.raises(Refusal) as caught:
+        run(root, top, **changes)
+    return str(caught.value)
+
+
+def test_images_are_split_and_stored(root, tmp_path, capsys):
+    prepared = run(root, tmp_path)
+    assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 14, "valid": 2, "test": 4}
+    everything = np.concatenate([split.inputs[:, 0, 0, 0] for split in prepared.splits.values()])
+    assert sorted(everything.tolist()) == [*range(10), *range(100, 110)]
+    for split in prepared.splits.values():
+        assert np.array_equal(split.inputs[:, 0, 0, 0] >= 100, split.targets == 1)
+    assert capsys.readouterr().out == "prepare: train: 14 samples\nprepare: valid: 2 samples\nprepare: test: 4 samples\n"
+
+
+def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path):
+    digests = [run(root, tmp_path / str(workers), workers=workers).digest for workers in (1, 2, 5, None)]
+    assert len(set(digests)) == 1
+    assert run(root, tmp_path / "other", seed=2).digest != digests[0]
+
+
+def test_the_default_dataset(tmp_path):
+    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.2)
+    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment())
+    assert sum(len(split) for split in Prepared.open(Paths(tmp_path).prepared).splits.values()) == 1797
+
+
+def test_a_missing_root_is_refused(tmp_path):
+    assert "source.root: " in refusal(tmp_path / "nowhere", tmp_path)
+    assert "nowhere does not exist: name the folder or archive" in refusal(tmp_path / "nowhere", tmp_path)
+
+
+def test_an_empty_class_folder_is_named(root, tmp_path):
+    (root / "eel").mkdir()
+    assert "images has no samples of eel: add some, or remove the class" in refusal(root, tmp_path)
+
+
+def test_a_class_that_is_not_in_train_is_named(root, tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / "split" / split).mkdir(parents=True)
+        (root / "cat").rename(tmp_path / "split/train/cat") if split == "train" else (root / "dog").rename(tmp_path / "split/test/dog")
+    assert "has no samples of dog" in refusal(tmp_path / "split", tmp_path, test=0.0)
+
+
+def test_one_class_is_refused(root, tmp_path):
+    for path in (root / "dog").iterdir():
+        path.unlink()
+    (root / "dog").rmdir()
+    assert "has one class only (cat): nothing can be learned" in refusal(root, tmp_path)
+
+
+def test_a_class_with_one_sample_is_named(root, tmp_path):
+    (root / "eel").mkdir()
+    (root / "eel/only.png").write_bytes(picture(1))
+    assert "source.test: class eel has 1 of its samples left" in refusal(root, tmp_path)
+
+
+def test_fractions_that_are_missing_or_needless_are_refused(root, tmp_path):
+    assert "write the share to keep for it, such as `test: 0.2`" in refusal(root, tmp_path, test=0.0)
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "split" / split / name).mkdir(parents=True)
+            (tmp_path / "split" / split / name / "1.png").write_bytes(picture(1))
+    assert "brings a test split of its own: write `test: 0`" in refusal(tmp_path / "split", tmp_path)
+
+
+def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
+    (root / "cat/broken.png").write_bytes(b"broken")
+    assert "cat/broken.png: cannot be decoded (is no image that Pillow reads)" in refusal(root, tmp_path)
+    prepared = run(root, tmp_path, on_corrupt="skip")
+    assert sum(len(split) for split in prepared.splits.values()) == 20
+    said = capsys.readouterr().out
+    assert f"left out source.root: {root}: cat/broken.png: cannot be decoded" in said
+    assert ", 1 corrupt left out" in said
+
+
+def test_a_class_of_corrupt_images_is_refused(root, tmp_path):
+    for path in (root / "dog").iterdir():
+        path.write_bytes(b"broken")
+    assert "train has no sample of dog that is not corrupt" in refusal(root, tmp_path, on_corrupt="skip", valid=0.0)

@@ -1,0 +1,87 @@
+"""One store that a training and its evaluation told of, shared by all tests here: making it takes longer than most of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.environment import Environment
+from pipeline.tracking import attendant, mirror, run
+from pipeline.tracking.facts import Facts
+from pipeline.tracking.journal import journals
+from pipeline.tracking.store import Store
+from tests.tracking import tiny
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+NUM_STEPS = 300
+FACTS = Facts(
+    params={"seed": 1, "model.name": "tiny", "train.compile": False, "train.clip": None},
+    tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
+    dataset_name="digits",
+    dataset_digest="d" * 64,
+    dataset={"classes": 3},
+    description="A run for the **tests**.",
+    name="tiny-digits",
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    environment: Environment
+    model: Path
+    journal: Path
+    client: "MlflowClient"
+
+    def run_of(self, journal: str) -> "Run":
+        runs = self.client.search_runs(
+            [each.experiment_id for each in self.client.search_experiments()], f"tags.`pipeline.journal` = '{journal}'"
+        )
+        assert len(runs) == 1, runs
+        return self.client.get_run(runs[0].info.run_id)
+
+
+@pytest.fixture(scope="session")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    root = tmp_path_factory.mktemp("told")
+    environment = Environment.model_validate({"DVC_ROOT": root})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attendant, "command", tiny.command)
+        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
+            patch.delenv(name, raising=False)
+        model = tiny.write(root / "model.safetensors")
+        with run.training(environment, resume_file=root / "work" / "run", facts=FACTS) as reports:
+            for step in range(1, NUM_STEPS + 1):
+                reports.metrics(step, {"train/loss": 1 / step, "train/scale": float("inf"), "valid/loss": float("nan")})
+            history = root / "history.csv"
+            history.write_text("step,loss\n")
+            reports.artifact(history, folder="plots")
+            history.write_text("changed after it was logged")
+            reports.model(model)
+        patch.setattr(attendant, "start", lambda *_: None)
+        with run.addition(environment, model, facts=Facts(params={"seed": 2}, tags={"evaluate.top_k": "3"})) as reports:
+            reports.metrics(NUM_STEPS, {"test/accuracy": 0.75})
+    (journal,) = journals(root)
+    assert mirror.deliver(journal, Store(environment), tiny.build)
+    from mlflow import MlflowClient
+
+    return Told(environment, model, journal, MlflowClient(f"sqlite:///{root}/mlflow.db"))
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """A root without MLflow: stages write their journals, and no mirror is started."""
+    monkeypatch.setattr(attendant, "start", lambda *_: None)
+    return Environment.model_validate({"DVC_ROOT": tmp_path})
+
+
+@pytest.fixture
+def addressed(tmp_path: Path) -> Callable[[str], Environment]:
+    def build(address: str, **more: str) -> Environment:
+        return Environment.model_validate({"DVC_ROOT": tmp_path, "MLFLOW_TRACKING_URI": address, **more})
+
+    return build

@@ -1,0 +1,104 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import files
+from pipeline.tracking import events, journal
+from pipeline.tracking.facts import Facts
+from pipeline.tracking.journal import Journal
+
+
+def begin(root: Path) -> Journal:
+    return Journal.create(root, stage="train", facts=Facts(params={"seed": 1}, name="a"))
+
+
+def told(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [dict(event.fields) for event in events.read(folder / events.EVENTS) if event.kind == kind]
+
+
+def test_a_journal_holds_what_it_was_told(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    written.metrics(1, {"train/loss": 0.5})
+    written.tags({"colour": "blue"})
+    written.end("FINISHED")
+    kinds = [event.kind for event in events.read(written.folder / events.EVENTS)]
+    assert kinds == ["start", "metrics", "tags", "end"]
+    assert told(written.folder, "start")[0]["params"] == {"seed": 1}
+    assert told(written.folder, "metrics")[0]["values"] == {"train/loss": 0.5}
+
+
+def test_a_resumed_training_writes_no_step_twice(tmp_path: Path) -> None:
+    first = begin(tmp_path)
+    for step in (10, 20, 30):
+        first.metrics(step, {"train/loss": 1 / step})
+    first.metrics(30, {"valid/loss": 0.5})  # another metric of the same step is no repetition
+    first.close()
+    second = Journal.reopen(first.folder, stage="train", facts=Facts())
+    for step in (20, 30, 40):
+        second.metrics(step, {"train/loss": 1 / step, "valid/loss": 0.4})
+    second.close()
+    points = [(event["step"], sorted(event["values"])) for event in told(first.folder, "metrics")]
+    assert points == [
+        (10, ["train/loss"]),
+        (20, ["train/loss"]),
+        (30, ["train/loss"]),
+        (30, ["valid/loss"]),
+        (40, ["train/loss", "valid/loss"]),
+    ]
+
+
+def test_a_journal_has_one_writer(tmp_path: Path) -> None:
+    writing = begin(tmp_path)
+    with pytest.raises(BlockingIOError, match="another process"):
+        Journal.reopen(writing.folder, stage="evaluate", facts=Facts())
+
+
+def test_an_evaluation_with_other_settings_is_written_and_an_equal_one_is_not(tmp_path: Path) -> None:
+    first = begin(tmp_path)
+    first.close()
+    for value in (0.9, 0.9, 0.8):
+        again = Journal.reopen(first.folder, stage="evaluate", facts=Facts(), amends=True)
+        again.metrics(5, {"test/error": value})
+        again.close()
+    assert [event["values"]["test/error"] for event in told(first.folder, "metrics")] == [0.9, 0.8]
+
+
+def test_a_journal_is_written_while_its_writer_lives(tmp_path: Path) -> None:
+    writing = begin(tmp_path)
+    assert journal.is_written(writing.folder)
+    writing.close()
+    assert not journal.is_written(writing.folder)
+
+
+def test_files_are_kept_as_they_were_and_once(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text("first")
+    written = begin(tmp_path)
+    written.artifact(path, "plots")
+    written.artifact(path, "plots")
+    path.write_text("second")
+    written.close()
+    again = Journal.reopen(written.folder, stage="train", facts=Facts())
+    again.artifact(path, "plots")
+    copies = [written.folder / event["file"] for event in told(written.folder, "artifact")]
+    assert [copy.read_text() for copy in copies] == ["first", "second"]
+
+
+def test_the_newest_journal_of_a_model_is_found_by_its_digest(tmp_path: Path) -> None:
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"weights")
+    first, second, other = begin(tmp_path), begin(tmp_path), begin(tmp_path)
+    first.model(model)
+    second.model(model)
+    model.write_bytes(b"other weights")
+    other.model(model)
+    model.write_bytes(b"weights")
+    assert journal.find(tmp_path, files.digest(model)) == second.folder
+    assert journal.find(tmp_path, "0" * 64) is None
+    assert journal.journals(tmp_path) == [first.folder, second.folder, other.folder]
+
+
+def test_a_folder_without_a_journal_cannot_be_reopened(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no journal"):
+        Journal.reopen(tmp_path, stage="train", facts=Facts())

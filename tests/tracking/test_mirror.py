@@ -1,0 +1,166 @@
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.tracking import attendant, journal, mirror, run
+from pipeline.tracking.facts import Facts
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.position import DELIVERED, Position, is_pending
+from pipeline.tracking.store import Store
+from tests.tracking import tiny
+from tests.tracking.conftest import FACTS, NUM_STEPS, Told
+
+
+def delivered(told: Told, folder: Path) -> None:
+    assert mirror.deliver(folder, Store(told.environment), tiny.build)
+
+
+def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
+    found = told.run_of(told.journal.name)
+    assert (found.info.status, found.info.run_name) == ("FINISHED", FACTS.name)
+    assert found.data.params == {"seed": "1", "model.name": "tiny", "train.compile": "false", "train.clip": "null"}
+    assert (
+        found.data.tags.items()
+        >= {
+            "mlflow.note.content": FACTS.description,
+            "mlflow.source.git.commit": "c0ffee",
+            "mlflow.user": "someone",
+            "evaluate.top_k": "3",
+            "pipeline.changed.seed": "2",
+        }.items()
+    )
+    assert found.data.metrics["test/accuracy"] == 0.75
+    for name in ("train/loss", "train/scale", "valid/loss"):
+        assert [point.step for point in told.client.get_metric_history(found.info.run_id, name)] == list(range(1, NUM_STEPS + 1))
+    assert "pipeline.refused" not in found.data.tags
+    (dataset,) = found.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest, dataset.tags[0].value) == ("digits", "d" * 36, "training")
+
+
+def test_artifacts_are_those_of_the_moment(told: Told, tmp_path: Path) -> None:
+    run_id = told.run_of(told.journal.name).info.run_id
+    assert Path(told.client.download_artifacts(run_id, "plots/history.csv", str(tmp_path))).read_text() == "step,loss\n"
+
+
+def test_even_a_short_run_has_system_metrics(told: Told) -> None:
+    names = told.run_of(told.journal.name).data.metrics
+    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= set(names)
+
+
+def test_artifacts_lie_under_the_root_and_the_model_is_no_longer_held_twice(told: Told) -> None:
+    assert told.run_of(told.journal.name).info.artifact_uri.startswith((told.environment.root / "mlruns").as_uri())
+    assert not (told.journal / "model.safetensors").exists()
+
+
+def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    for step in range(20_000):
+        writing.metrics(step, {"a": step / 3, "b": float("inf"), "c": float("nan")})
+    command = tiny.command(writing.folder)
+    store = Store(told.environment).address.key
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DVC_ROOT", str(told.environment.root))
+        first = subprocess.Popen(command, cwd=attendant.CHECKOUT)
+    while first.poll() is None and Position.load(writing.folder, store).offset < 10_000:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    position = Position.load(writing.folder, store)
+    assert 0 < position.offset < (writing.folder / "events.jsonl").stat().st_size
+    position.offset //= 2  # as if the last batches had arrived and the kill had come before they were noted
+    position.offset = (writing.folder / "events.jsonl").read_bytes().rfind(b"\n", 0, position.offset) + 1
+    position.save(writing.folder, store)
+    writing.end("FINISHED")
+    writing.close()
+    delivered(told, writing.folder)
+    (writing.folder / DELIVERED).unlink()
+    delivered(told, writing.folder)
+    run_id = told.run_of(writing.folder.name).info.run_id
+    for name in ("a", "b", "c"):
+        assert [point.step for point in told.client.get_metric_history(run_id, name)] == list(range(20_000))
+
+
+@pytest.mark.parametrize("status", ["FAILED", "KILLED", "FINISHED"])
+def test_the_end_is_the_state_of_the_run(told: Told, status: journal.Status) -> None:
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    mirror.deliver(writing.folder, Store(told.environment), tiny.build)
+    assert told.run_of(writing.folder.name).info.status == "RUNNING"
+    writing.end(status)
+    writing.close()
+    delivered(told, writing.folder)
+    assert told.run_of(writing.folder.name).info.status == status
+
+
+def test_a_writer_that_died_was_killed_and_runs_again_when_it_resumes(told: Told) -> None:
+    dead = Journal.create(told.environment.root, stage="train", facts=Facts())
+    dead.close()
+    delivered(told, dead.folder)
+    assert told.run_of(dead.folder.name).info.status == "KILLED"
+    again = Journal.reopen(dead.folder, stage="train", facts=Facts())
+    mirror.deliver(dead.folder, Store(told.environment), tiny.build)
+    assert told.run_of(dead.folder.name).info.status == "RUNNING"
+    again.end("FINISHED")
+    again.close()
+    delivered(told, dead.folder)
+
+
+def test_what_mlflow_refuses_does_not_hold_up_the_rest(told: Told) -> None:
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing.metrics(1, {"good": 1.0})
+    writing.metrics(1, {"bad\nname": 1.0})
+    broken = told.environment.root / "broken.safetensors"
+    broken.write_bytes(b"no weights")
+    writing.model(broken)
+    writing.metrics(2, {"good": 2.0})
+    writing.end("FINISHED")
+    writing.close()
+    delivered(told, writing.folder)
+    found = told.run_of(writing.folder.name)
+    assert (found.info.status, found.data.metrics) == ("FINISHED", {"good": 2.0})
+    assert found.data.tags["pipeline.refused"].startswith("model: ")
+
+
+def test_a_model_without_a_journal_goes_on_with_the_run_on_the_server(told: Told) -> None:
+    digest = told.run_of(told.journal.name).data.tags["pipeline.model_sha256"]
+    new = Journal.create(told.environment.root, stage="evaluate", facts=Facts(), model_sha256=digest)
+    new.model(told.model)
+    new.metrics(NUM_STEPS, {"test/elsewhere": 1.0})
+    new.end("FINISHED")
+    new.close()
+    delivered(told, new.folder)
+    found = told.run_of(told.journal.name)
+    assert found.data.metrics["test/elsewhere"] == 1.0
+    assert len(found.outputs.model_outputs) == 1
+
+
+def test_a_run_that_the_user_named_is_gone_on_with(told: Told) -> None:
+    named = told.client.create_run("0").info.run_id
+    new = Journal.create(told.environment.root, stage="train", facts=FACTS, run_id=named)
+    new.end("FINISHED")
+    new.close()
+    delivered(told, new.folder)
+    assert told.client.get_run(named).data.params["seed"] == "1"
+
+
+def test_sync_delivers_what_is_left(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
+    left = [Journal.create(told.environment.root, stage="train", facts=Facts()) for _ in range(2)]
+    for writing in left:
+        writing.close()
+    assert all(is_pending(writing.folder) for writing in left)
+    assert run.sync(told.environment, tiny.build) == 0
+    assert all(f"{writing.folder.name}: delivered" in capsys.readouterr().out or not is_pending(writing.folder) for writing in left)
+    assert run.sync(told.environment, tiny.build) == 0
+
+
+def test_one_mirror_a_journal(told: Told) -> None:
+    from pipeline import files
+
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    with files.locked(writing.folder / mirror.MIRROR_LOCK, wait=False):
+        assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is None
+    writing.end("FINISHED")
+    writing.close()
+    assert mirror.mirror(writing.folder, told.environment, tiny.build) == 0

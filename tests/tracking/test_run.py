@@ -1,0 +1,138 @@
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.environment import Environment
+from pipeline.tracking import attendant, events, journal, run
+from pipeline.tracking.facts import Facts
+from tests.tracking import tiny
+
+
+class Stopped(Exception):  # a stage's own word for an interruption
+    interrupted = True
+
+
+def last_status(environment: Environment) -> str:
+    return str(list(events.read(journal.journals(environment.root)[-1] / events.EVENTS))[-1].fields["status"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt, "KILLED"), (Stopped, "KILLED"), (RuntimeError, "FAILED"), (SystemExit, "FAILED")]
+)
+def test_an_exception_goes_on_and_is_the_status(alone: Environment, tmp_path: Path, error: type[BaseException], status: str) -> None:
+    with pytest.raises(error), run.training(alone, resume_file=tmp_path / "run", facts=Facts()):
+        raise error
+    assert last_status(alone) == status
+
+
+def test_a_resumed_training_goes_on_with_its_journal_and_a_repeated_one_does_not(alone: Environment, tmp_path: Path) -> None:
+    work = tmp_path / "work" / "run"
+    for _ in range(2):
+        with run.training(alone, resume_file=work, facts=Facts()):
+            pass
+    assert len(journal.journals(tmp_path)) == 1
+    work.unlink()
+    with run.training(alone, resume_file=work, facts=Facts()):
+        pass
+    assert len(journal.journals(tmp_path)) == 2
+    assert last_status(alone) == "FINISHED"
+
+
+def test_an_addition_finds_the_journal_of_its_model(alone: Environment, tmp_path: Path) -> None:
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as training:
+        training.model(model)
+    with run.addition(alone, model, facts=Facts()) as same:
+        assert same.folder == training.folder
+        with run.addition(alone, model, facts=Facts()) as beside:  # another evaluation at the same time waits for none
+            assert beside.folder != training.folder
+    tiny.write(model, seed=1)
+    with run.addition(alone, model, facts=Facts()) as other:
+        assert other.folder not in {training.folder, beside.folder}
+
+
+def test_broken_tracking_is_said_once_and_stops_nothing(alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".pipeline").write_text("a file where a folder should be")
+    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+        reports.model(tmp_path / "absent")
+    assert capsys.readouterr().err.count("tracking:") == 1
+
+
+def test_a_full_disk_and_a_missing_file_stop_nothing(
+    alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(descriptor: int, line: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as reports:
+        reports.artifact(tmp_path / "absent.png")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            reports.metrics(1, {"train/loss": 1.0})
+            reports.tags({"a": "b"})
+        reports.metrics(2, {"train/loss": 1.0})
+    assert capsys.readouterr().err.count("tracking:") == 1
+    assert [event.kind for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)] == ["start", "metrics", "end"]
+
+
+def test_tracking_can_be_switched_off(tmp_path: Path) -> None:
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path, "PIPELINE_TRACKING": False})
+    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+    assert reports.folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()):
+        pass
+    assert capsys.readouterr().err.count("MLflow is not installed") == 1
+    assert run.sync(environment, tiny.build) == 1
+
+
+def test_the_process_of_a_stage_never_imports_mlflow() -> None:
+    script = "import sys, pipeline.tracking.run, pipeline.tracking.provenance; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], cwd=attendant.CHECKOUT, check=True)
+
+
+def test_a_dead_server_costs_the_wait_and_no_password(
+    tmp_path: Path, addressed: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://someone:hidden@127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setattr(attendant, "command", tiny.command)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    environment = addressed(address, PIPELINE_TRACKING_WAIT_S="8")
+    begin = time.monotonic()
+    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+        entered = time.monotonic()
+    assert entered - begin < 1
+    assert time.monotonic() - entered < 10
+    said = capfd.readouterr().err
+    assert "3 events of run" in said
+    assert "python -m pipeline sync" in said
+    assert run.sync(environment, tiny.build) == 1
+    said += capfd.readouterr().err + "".join(path.read_text() for path in journal.journals(tmp_path)[0].glob("*.*") if path.is_file())
+    assert "hidden" not in said
+
+
+def test_a_metric_costs_the_loop_little(alone: Environment, tmp_path: Path) -> None:
+    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as reports:
+        values = {f"train/{name}": 0.5 for name in "abcd"}
+        spent_s = []
+        for step in range(2000):
+            begin = time.perf_counter()
+            reports.metrics(step, values)
+            spent_s.append(time.perf_counter() - begin)
+    assert sorted(spent_s)[1000] < 0.05e-3

@@ -1,0 +1,18 @@
+from pathlib import Path
+
+import pytest
+
+from pipeline.tracking import events, system
+from pipeline.tracking.position import SYSTEM
+
+
+def test_a_short_run_has_a_point_and_a_long_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "FIRST_PAUSE_S", 0.01)
+    for _ in range(2):
+        sampler = system.Sampler(tmp_path)
+        sampler.start()
+        sampler.stop()
+    found = list(events.read(tmp_path / SYSTEM))
+    assert [event.fields["step"] for event in found] == list(range(len(found)))
+    assert len(found) >= 2
+    assert 0 <= found[0].fields["values"]["system/cpu_utilization_percentage"] <= 100
