@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def command(verb: str) -> Callable[..., int | None]:
     """A stage is run through `commands/stage.py`, every other verb is a module of `commands/` of its own."""
     if verb in ("prepare", "train", "evaluate"):
-        return lambda: import_module("pipeline.commands.stage").run(verb)  # type: ignore[no-any-return]
+        return lambda: import_module("pipeline.commands.stage").run(verb)
     return import_module(f"pipeline.commands.{verb}").run  # type: ignore[no-any-return]
 
 

@@ -22,6 +22,9 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(draft)
         draft.replace(path)
         sync(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failed write does not say where
+        raise
     finally:
         draft.unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from pipeline import files
 from pipeline.refusal import Refusal
@@ -55,6 +56,8 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["stages"][stage]
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run the pipeline at the top of its checkout") from None
+    except (YAMLError, KeyError, TypeError, UnicodeDecodeError):
+        raise Refusal(f"{path}: does not describe the stage {stage}: undo its changes with `git restore {path}`") from None
     return content
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline import files
 from pipeline.inputs import Inputs
@@ -48,9 +49,18 @@ def others(parent: Path) -> list[Path]:
 def explain_new_start(parent: Path, inputs: Inputs) -> None:
     """Where an unfinished training of other inputs lies, say what changed since."""
     for path in others(parent)[:1]:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_record(path)
         changed = [name for name, value in inputs.record.items() if before.get(name) != value]
         print(f"train: an unfinished training lies in {path.parent}, but its inputs differ ({', '.join(changed)}): starting anew")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Empty where the disk gave back something else: an old folder may not hinder a new training."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def drop_old(parent: Path) -> None:

@@ -16,7 +16,7 @@ def run(name: str) -> None:
     known = {path.stem: in_place(path) for path in sorted(Path("presets").glob("*.yaml"))}
     if name not in known:
         raise Refusal(f"there is no preset {name!r}: known are {', '.join(known)}")
-    if target.exists() and target.read_text(encoding="utf-8") not in known.values() and not committed(target):
+    if target.exists() and target.read_bytes() not in [text.encode() for text in known.values()] and not committed(target):
         raise Refusal(f"{target} has changes that no commit holds: commit them, or undo them with `git restore {target}`, and try again")
     files.write_text(target, known[name])
     print(f"preset: {target} is now {name}")

@@ -1,9 +1,11 @@
 """Any classification architecture of torchvision by its name, with a stem for small images and, if wanted, pretrained weights."""
 
+from difflib import get_close_matches
+from pickle import UnpicklingError  # what torch raises for a damaged file; nothing is unpickled
 from typing import Any, Literal, cast
-from urllib.error import URLError
 
-from pydantic import field_validator
+import torch
+from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
 from torchvision import models
 
@@ -29,51 +31,72 @@ class Settings(ModelSettings):
     def exists(cls, architecture: str) -> str:
         known = models.list_models(module=models)
         if architecture not in known:
-            raise ValueError(f"torchvision has no classification architecture {architecture!r}: known are {', '.join(known)}")
+            near = ", ".join(f"`{name}`" for name in get_close_matches(architecture, known, n=3, cutoff=0))
+            raise ValueError(f"torchvision has no classification architecture {architecture!r}: the nearest are {near}")
         return architecture
+
+    @field_validator("weights")
+    @classmethod
+    def belong_to_the_architecture(cls, weights: str | None, info: ValidationInfo) -> str | None:
+        if weights is not None and "architecture" in info.data:
+            known = models.get_model_weights(info.data["architecture"]).__members__
+            if weights not in known:
+                raise ValueError(f"{info.data['architecture']} has no weights {weights!r}: known are {', '.join(known)}, and null for none")
+        return weights
 
     def build(self, spec: Spec) -> nn.Module:
         extra: dict[str, Any] = {"aux_logits": False, "init_weights": True} if self.architecture in AUXILIARY_HEADS else {}
         if self.architecture.startswith("vit_"):
             extra["image_size"] = spec.height
-        network = models.get_model(self.architecture, num_classes=spec.num_classes, **extra)
-        change_stem(network, channels=spec.channels, small=self.stem == "small")
+        try:
+            network = models.get_model(self.architecture, num_classes=spec.num_classes, **extra)
+            change_stem(network, channels=spec.channels, small=self.stem == "small")
+            try_out(network, spec)
+        except (RuntimeError, ValueError, AssertionError) as error:
+            raise Refusal(
+                f"model.architecture: {self.architecture} with `stem: {self.stem}` does not take images of {spec.height}x{spec.width} "
+                f"({str(error).splitlines()[0]}): raise source.size, or choose another stem or architecture"
+            ) from None
         return cast("nn.Module", network)
 
     def prime(self, network: nn.Module) -> None:
         if self.weights is None:
             return
+        weights = models.get_model_weights(self.architecture)[self.weights]
         try:
-            known = models.get_model_weights(self.architecture)
-            if self.weights not in known.__members__:
-                raise Refusal(
-                    f"model.weights: {self.architecture} has no weights {self.weights!r}: known are {', '.join(known.__members__)}"
-                )
-            pretrained = known[self.weights].get_state_dict(progress=True, check_hash=True)
-        except (URLError, OSError) as error:
+            pretrained = weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
+        except (OSError, RuntimeError, UnpicklingError) as error:
             raise Refusal(
-                f"model.weights: {self.weights} cannot be downloaded ({error}): put the file into $TORCH_HOME/hub/checkpoints"
+                f"model.weights: {self.weights} cannot be fetched ({str(error).splitlines()[0]}): "
+                f"put a whole {weights.url.rpartition('/')[2]} into $TORCH_HOME/hub/checkpoints"
             ) from None
         load_what_fits(network, pretrained)
 
 
+def try_out(network: nn.Module, spec: Spec) -> None:
+    """One image of zeros: which sizes an architecture takes shows nowhere else. Changes neither the weights nor the random numbers."""
+    with torch.no_grad():
+        network.eval()(torch.zeros(1, spec.channels, spec.height, spec.width))
+    network.train()
+
+
 def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
-    """Fit the first convolution to the image's channels, and for small images let it keep their size."""
+    """Fit the first convolution to the image's channels, and for small images let it keep their size and drop the pooling behind it."""
     if channels == RGB and not small:
         return
-    name, first = next((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
-    stride = (1, 1) if small else first.stride
+    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.MaxPool2d)]
+    name, first = cast("tuple[str, Any]", layers[0])
     fresh = nn.Conv2d(
         channels,
         first.out_channels,
-        cast("tuple[int, int]", first.kernel_size),
-        stride=cast("tuple[int, int]", stride),
-        padding=cast("tuple[int, int]", first.padding),
+        first.kernel_size,
+        stride=1 if small else first.stride,
+        padding=tuple(side // 2 for side in first.kernel_size) if small else first.padding,
         bias=first.bias is not None,
     )
     network.set_submodule(name, fresh)
-    if small and hasattr(network, "maxpool"):
-        network.maxpool = nn.Identity()
+    if small and isinstance(layers[1:] and layers[1][1], nn.MaxPool2d):
+        network.set_submodule(layers[1][0], nn.Identity())
 
 
 def load_what_fits(network: nn.Module, pretrained: dict[str, Tensor]) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, field_validator
 
 from pipeline.family import SOURCES
 from pipeline.params.section import Section
@@ -25,6 +25,13 @@ class SourceSettings(Section):
     """Share of train kept for validation where the source brings no such split; 0 for none, and the last weights are kept."""
     test: Fraction
     """Share of all samples kept for the test where the source brings no such split; 0 where it does."""
+
+    @field_validator("root")
+    @classmethod
+    def names_data(cls, root: Path) -> Path:
+        if root == Path():
+            raise ValueError("names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data")
+        return root
 
     def open(self, *, workers: int) -> "Collection":
         """Targets at once and samples in a stream; decoding uses `workers` threads."""

@@ -1,5 +1,6 @@
 """One store that a training and its evaluation told of, shared by all tests here: making it takes longer than most of them."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         with run.addition(environment, model, facts=Facts(params={"seed": 2}, tags={"evaluate.top_k": "3"})) as reports:
             reports.metrics(NUM_STEPS, {"test/accuracy": 0.75})
     (journal,) = journals(root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported
+        from mlflow import MlflowClient, pyfunc
+
+        assert pyfunc.load_model  # it is imported when it is first touched
+        Store(environment).open()
     assert mirror.deliver(journal, Store(environment), tiny.build)
-    from mlflow import MlflowClient
 
     return Told(environment, model, journal, MlflowClient(f"sqlite:///{root}/mlflow.db"))
 

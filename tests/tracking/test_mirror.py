@@ -57,7 +57,7 @@ def test_artifacts_lie_under_the_root_and_the_model_is_no_longer_held_twice(told
 
 def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
     writing = Journal.create(told.environment.root, stage="train", facts=Facts())
-    for step in range(20_000):
+    for step in range(3_000):
         writing.metrics(step, {"a": step / 3, "b": float("inf"), "c": float("nan")})
     command = tiny.command(writing.folder)
     store = Store(told.environment).address.key
@@ -76,11 +76,9 @@ def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
     writing.end("FINISHED")
     writing.close()
     delivered(told, writing.folder)
-    (writing.folder / DELIVERED).unlink()
-    delivered(told, writing.folder)
     run_id = told.run_of(writing.folder.name).info.run_id
     for name in ("a", "b", "c"):
-        assert [point.step for point in told.client.get_metric_history(run_id, name)] == list(range(20_000))
+        assert [point.step for point in told.client.get_metric_history(run_id, name)] == list(range(3_000))
 
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "FINISHED"])
@@ -92,6 +90,19 @@ def test_the_end_is_the_state_of_the_run(told: Told, status: journal.Status) -> 
     writing.close()
     delivered(told, writing.folder)
     assert told.run_of(writing.folder.name).info.status == status
+
+
+def test_a_mirror_that_forgot_its_place_finds_its_run_again(told: Told) -> None:
+    writing = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    writing.metrics(1, {"a": 1.0})
+    writing.end("FINISHED")
+    writing.close()
+    delivered(told, writing.folder)
+    (writing.folder / DELIVERED).write_text("torn {")
+    delivered(told, writing.folder)
+    found = told.run_of(writing.folder.name)  # the only one
+    assert len(told.client.get_metric_history(found.info.run_id, "a")) == 1
+    assert len(found.inputs.dataset_inputs) == 1
 
 
 def test_a_writer_that_died_was_killed_and_runs_again_when_it_resumes(told: Told) -> None:

@@ -1,0 +1,137 @@
+"""A real `dvc repro` in a repository of its own: what runs, what does not, and what MLflow then holds."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline import files
+from tests import project
+from tests.imports import TOP
+
+RESULTS = ("models/model.safetensors", "metrics/train.json", "metrics/evaluate.json")
+PLOTS = ("history.csv", "confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png")
+GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+
+
+def call(folder: Path, *command: str, **variables: str) -> str:
+    """What a command says, on both streams; it must succeed."""
+    environment = {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{TOP / '.venv/bin'}:{os.environ['PATH']}", **variables}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def repository(folder: Path) -> Path:
+    """A user's checkout: committed, with DVC, and code that a test may edit."""
+    project.make(folder, copy=True)
+    for name in (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes((TOP / name).read_bytes())
+    call(folder, *GIT, "init", "-q")
+    call(folder, *GIT, "add", "-A")
+    call(folder, *GIT, "commit", "-qm", "begin")
+    return folder
+
+
+def ran(output: str) -> list[str]:
+    return [stage for stage in ("prepare", "train", "evaluate") if f"Running stage '{stage}'" in output]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = repository(tmp_path_factory.mktemp("checkout"))
+    assert ran(call(folder, "dvc", "repro")) == ["prepare", "train", "evaluate"]
+    return folder
+
+
+def test_a_repro_leaves_what_dvc_yaml_says_and_nothing_else(checkout: Path) -> None:
+    for name in (*RESULTS, *(f"plots/{plot}" for plot in PLOTS)):
+        assert (checkout / name).is_file(), name
+    changed = {line[3:] for line in call(checkout, "git", "status", "--porcelain").splitlines()}
+    assert changed == {"dvc.lock", "metrics/", "plots/"}
+    shown = json.loads(call(checkout, "dvc", "metrics", "show", "--json"))
+    assert set(shown[""]["data"]) == {"metrics/train.json", "metrics/evaluate.json"}
+
+
+def test_a_second_repro_runs_no_stage(checkout: Path) -> None:
+    output = call(checkout, "dvc", "repro")
+    assert ran(output) == []
+    assert "up to date" in output
+
+
+def test_changing_evaluate_runs_evaluate_alone(checkout: Path) -> None:
+    project.write_params(checkout, {"evaluate.top_k": 2})
+    try:
+        assert ran(call(checkout, "dvc", "repro", "--dry")) == ["evaluate"]
+    finally:
+        project.write_params(checkout)
+
+
+@pytest.mark.parametrize(
+    ("path", "stages"),
+    [
+        ("pipeline/models/resnet.py", []),
+        ("pipeline/sources/cifar.py", []),
+        ("pipeline/tracking/run.py", []),
+        ("pipeline/models/mlp.py", ["train"]),
+        ("pipeline/engine/update.py", ["train"]),
+        ("pipeline/reports/metrics.py", ["evaluate"]),
+        ("requirements.lock", ["prepare"]),
+    ],
+)
+def test_editing_a_file_runs_what_depends_on_it(checkout: Path, path: str, stages: list[str]) -> None:
+    before = (checkout / path).read_bytes()
+    (checkout / path).write_bytes(before + b"\n# edited\n")
+    try:
+        # a dry run goes on behind a stage that would run, so what comes first says what depends on the file
+        assert ran(call(checkout, "dvc", "repro", "--dry"))[:1] == stages
+    finally:
+        (checkout / path).write_bytes(before)
+
+
+def test_two_clones_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
+    other = tmp_path / "another folder"
+    call(tmp_path, "git", "clone", "-q", str(checkout), str(other))
+    call(other, "dvc", "repro", PYTHONHASHSEED="7", TZ="Asia/Tokyo", LC_ALL="C", PIPELINE_WORKERS="1", PIPELINE_TRACKING="false")
+    for name in (*RESULTS, *(f"plots/{plot}" for plot in PLOTS)):
+        assert files.digest(other / name) == files.digest(checkout / name), name
+    assert files.digest(other / "data/prepared") == files.digest(checkout / "data/prepared")
+
+
+def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Path, tmp_path: Path) -> None:
+    call(checkout, *GIT, "add", "-A")
+    call(checkout, *GIT, "commit", "-qm", "results")
+    for width in ("20", "24"):
+        call(checkout, "dvc", "exp", "run", "--queue", "-S", f"model.width={width}")
+    call(checkout, "dvc", "exp", "run", "--run-all", "--jobs", "2")
+    shown = json.loads(call(checkout, "dvc", "exp", "show", "--json"))
+    found = {
+        revision["data"]["params"]["params.yaml"]["data"]["model"]["width"]
+        for entry in shown
+        for experiment in entry.get("experiments") or []
+        for revision in experiment["revs"]
+    }
+    assert found == {20, 24}
+    widths = {run.data.params["model.width"]: run for run in runs(checkout)}
+    assert {"16", "20", "24"} <= set(widths)
+    assert all(widths[width].data.tags["pipeline.dvc.experiment"] for width in ("20", "24"))
+    assert all("test/accuracy" in run.data.metrics for run in widths.values())
+    call(checkout, "dvc", "exp", "run", "--temp", "-S", "model.width=20")
+    call(checkout, "dvc", "remote", "add", "-d", "store", str(tmp_path / "remote"))
+    call(checkout, "dvc", "push", "--run-cache")
+    clone = tmp_path / "clone"
+    call(tmp_path, "git", "clone", "-q", str(checkout), str(clone))
+    call(clone, "dvc", "remote", "add", "-d", "store", str(tmp_path / "remote"))
+    call(clone, "dvc", "pull", "--run-cache")
+    assert ran(call(clone, "dvc", "repro")) == []
+    assert files.digest(clone / RESULTS[0]) == files.digest(checkout / RESULTS[0])
+
+
+def runs(checkout: Path) -> list:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{checkout / 'mlflow.db'}")
+    return client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
