@@ -23,10 +23,15 @@ class Interruption:
 
     number: int | None = None
 
-    def check(self) -> None:
-        """Raises Interrupted if a signal came."""
-        if self.number is not None:
-            raise Interrupted(self.number)
+    @property
+    def arrived(self) -> bool:
+        return self.number is not None
+
+    @property
+    def exception(self) -> Interrupted:
+        """What to raise once everything worth keeping is written."""
+        assert self.number is not None
+        return Interrupted(self.number)
 
 
 @contextmanager

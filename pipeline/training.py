@@ -64,7 +64,7 @@ class Training:
             self.progress.restore(tensors, scalars["progress"])
         begun = f"going on after step {self.state.step}" if found else "from the start"
         print(
-            f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.precision}: {self.plan.num_steps} steps, {begun}"
+            f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}"
         )
 
     def reports(self) -> Iterator[fit.Report]:
@@ -87,7 +87,7 @@ class Training:
             return None
         images = loader.Images(self.prepared.splits[VALID], self.here.device)
         batches = partial(loader.scoring, images, batch_size=min(self.params.train.micro_batch_size, len(images)))
-        return partial(score.score, self.state.scored, batches, used=self.state.precision, device=self.here.device)
+        return partial(score.score, self.state.scored, batches, used=self.state.used, device=self.here.device)
 
     def save_when_due(self, step: int, environment: Environment, *, force: bool) -> None:
         """Write a checkpoint as often as the environment asks for, and at once when `force`d."""

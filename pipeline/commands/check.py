@@ -1,5 +1,6 @@
 """Refuse bad input before DVC deletes or runs anything."""
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -40,7 +41,13 @@ class Problems:
 
     def refuse(self) -> None:
         if self.lines:
-            raise Refusal("\n".join(self.lines))
+            raise Refusal("\n".join(sorted(self.lines, key=line_number)))
+
+
+def line_number(text: str) -> int:
+    """Of a problem, for the order of the file; what is said of no line comes first."""
+    number = re.match(r"[^:]+:(\d+): ", text)
+    return int(number[1]) if number else 0
 
 
 def look_over(document: Document, environment: Environment | None, problems: Problems) -> str | None:

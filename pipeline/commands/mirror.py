@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from pipeline.engine.deploy import deployable
+from pipeline.commands.sync import build
 from pipeline.environment import Environment
 from pipeline.tracking.mirror import mirror
 
 
 def run(journal: str) -> int:
-    return mirror(Path(journal), Environment.read(), build=deployable)
+    return mirror(Path(journal), Environment.read(), build=build)

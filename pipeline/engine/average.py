@@ -1,19 +1,23 @@
 """Averaged weights (an exponential moving average), which are validated and exported in place of the raw ones."""
 
 import copy
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+Module = TypeVar("Module", bound=nn.Module)
 
-class Average:
+
+class Average(Generic[Module]):
     """A copy of a module whose floating-point parameters and buffers trail behind it.
 
     The decay grows as (1 + step) / (10 + step) up to `decay`, so that the first weights do not weigh on a short training.
     """
 
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.module = copy.deepcopy(module).requires_grad_(False).eval()
+    def __init__(self, module: Module, decay: float) -> None:
+        self.module = copy.deepcopy(module)
+        self.module.requires_grad_(False).eval()
         self.decay = decay
         self.pairs = list(zip(tensors(self.module), tensors(module), strict=True))
         self.trailing = [trailing for trailing, _ in self.pairs if trailing.is_floating_point()]

@@ -18,7 +18,7 @@ class Classifier(nn.Module):
 
     def __init__(self, network: nn.Module, spec: Spec, *, channels_last: bool) -> None:
         super().__init__()
-        self.network = network.to(memory_format=torch.channels_last) if channels_last else network  # type: ignore[call-overload]
+        self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.channels_last = channels_last
         mean, std = torch.tensor(spec.mean, dtype=torch.float64), torch.tensor(spec.std, dtype=torch.float64)
         shape = (1, spec.channels, 1, 1)

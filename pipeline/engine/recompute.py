@@ -16,7 +16,7 @@ def recompute(network: nn.Module) -> int:
     """Make every block of the outermost Sequentials recompute; returns how many. Equal bytes, dropout and BatchNorm included."""
     found = blocks(network)
     for block in found:
-        block.forward = partial(recomputing, block.forward, block)  # type: ignore[method-assign]
+        block.forward = partial(recomputing, block.forward, block)
     return len(found)
 
 

@@ -23,8 +23,8 @@ class TrainState:
     classifier: Classifier
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    average: Average | None
-    precision: precision.Used
+    average: Average[Classifier] | None
+    used: precision.Used
     device: torch.device
     step: int = 0
 
@@ -40,13 +40,13 @@ class TrainState:
     @property
     def scored(self) -> Classifier:
         """The module that is validated and exported: the averaged one where there is one."""
-        return self.average.module if self.average else self.classifier  # type: ignore[return-value]  # a copy of it
+        return self.average.module if self.average else self.classifier
 
     def tensors(self) -> Tensors:
         """Every tensor that a resume needs, by name."""
         found = prefixed("network", self.classifier.network.state_dict())
         if self.average:
-            found |= prefixed("average", self.average.module.network.state_dict())  # type: ignore[union-attr, operator]
+            found |= prefixed("average", self.average.module.network.state_dict())
         for name, parameter in self.classifier.network.named_parameters():
             kept = self.optimizer.state.get(parameter, {})
             found |= prefixed(f"optimizer/{name}", {key: value for key, value in kept.items() if isinstance(value, Tensor)})
@@ -59,7 +59,7 @@ class TrainState:
         """Go on from what `tensors()` and `scalars()` gave."""
         self.classifier.network.load_state_dict(stripped("network", tensors))
         if self.average:
-            self.average.module.network.load_state_dict(stripped("average", tensors))  # type: ignore[union-attr, operator]
+            self.average.module.network.load_state_dict(stripped("average", tensors))
         for name, parameter in self.classifier.network.named_parameters():
             for key, value in stripped(f"optimizer/{name}", tensors).items():
                 self.optimizer.state[parameter][key] = like(parameter, value)
@@ -95,7 +95,8 @@ class Sums:
 
     @classmethod
     def zero(cls, device: torch.device) -> "Sums":
-        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)))
+        loss, correct, skipped = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(3))
+        return cls(loss, correct, skipped)
 
     def add(self, loss: Tensor, correct: Tensor, skipped: Tensor | None, num_targets: int) -> None:
         """One step's mean loss and number of right answers; a step that the scaler skipped counts for neither."""

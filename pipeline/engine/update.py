@@ -43,10 +43,10 @@ def update(
     loss, correct = torch.zeros(2, dtype=torch.float64, device=state.device).unbind()
     for number, (inputs, targets) in enumerate(batch):
         reseed(state.device, seed, "step", state.step, number)
-        with precision.autocast(state.precision, state.device):
+        with precision.autocast(state.used, state.device):
             logits = forward(inputs)
         share = summed_loss(logits, targets, label_smoothing) / batch.num_targets
-        state.scaler.scale(share).backward()
+        torch.autograd.backward(state.scaler.scale(share))
         loss += share.detach()
         correct += (logits.detach().argmax(-1) == targets).sum()
     norm = descend(state, learning_rate, clip_norm)

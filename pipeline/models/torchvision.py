@@ -1,7 +1,6 @@
 """Any classification architecture of torchvision by its name, with a stem for small images and, if wanted, pretrained weights."""
 
 from difflib import get_close_matches
-from pickle import UnpicklingError  # what torch raises for a damaged file; nothing is unpickled
 from typing import Any, Literal, cast
 
 import torch
@@ -55,7 +54,7 @@ class Settings(ModelSettings):
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
                 f"model.architecture: {self.architecture} with `stem: {self.stem}` does not take images of {spec.height}x{spec.width} "
-                f"({str(error).splitlines()[0]}): raise source.size, or choose another stem or architecture"
+                f"({first_line(error)}): raise source.size, or choose another stem or architecture"
             ) from None
         return cast("nn.Module", network)
 
@@ -65,12 +64,16 @@ class Settings(ModelSettings):
         weights = models.get_model_weights(self.architecture)[self.weights]
         try:
             pretrained = weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
-        except (OSError, RuntimeError, UnpicklingError) as error:
+        except Exception as error:  # torch passes on whatever the network, the archive or its restricted unpickler raise
             raise Refusal(
-                f"model.weights: {self.weights} cannot be fetched ({str(error).splitlines()[0]}): "
+                f"model.weights: {self.weights} cannot be fetched ({first_line(error)}): "
                 f"put a whole {weights.url.rpartition('/')[2]} into $TORCH_HOME/hub/checkpoints"
             ) from None
         load_what_fits(network, pretrained)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def try_out(network: nn.Module, spec: Spec) -> None:

@@ -60,10 +60,10 @@ def draw(predictions: Predictions, split: Split, params: EvaluateParams, paths: 
     from pipeline.reports.figures import confusion, history, mistakes, reliability  # late: a second of matplotlib, after all refusals
 
     calibration = Calibration.of(predictions.confidence, predictions.correct, params.evaluate.calibration_bins)
-    answers = {"targets": predictions.targets, "predicted": predictions.predicted, "classes": classes}
-    tables.write_confusion(paths.plots / "confusion.csv", **answers)
+    targets, predicted = predictions.targets, predictions.predicted
+    tables.write_confusion(paths.plots / "confusion.csv", targets=targets, predicted=predicted, classes=classes)
     tables.write_reliability(paths.plots / "reliability.csv", calibration)
-    confusion.draw(paths.plots / "confusion.png", **answers)
+    confusion.draw(paths.plots / "confusion.png", targets=targets, predicted=predicted, classes=classes)
     reliability.draw(paths.plots / "reliability.png", calibration)
     history.draw(paths.plots / "history.png", results.read_history(paths.plots / "history.csv"))
     mistakes.draw(

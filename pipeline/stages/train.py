@@ -29,11 +29,13 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
         training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
         with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, prepared)) as run:
             for report in watched(training, run):
-                training.save_when_due(report.step, environment, force=interrupted.number is not None)
-                interrupted.check()
+                stopping = interrupted.arrived
+                training.save_when_due(report.step, environment, force=stopping)
+                if stopping:
+                    raise interrupted.exception
             write_results(training, paths, identity)
-            place.clear()
             story.add_training(run, paths, identity.record)
+            place.clear()
 
 
 def identify(paths: Paths, prepared: Prepared, here: Machine) -> inputs.Inputs:
@@ -73,7 +75,7 @@ def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> 
     manifest = model_file.Manifest(
         params=training.params.model_dump(mode="json"),
         spec=training.prepared.spec,
-        precision=state.precision,
+        precision=state.used,
         step=progress.best_step if best and progress.best_step else state.step,
         inputs=identity.digests,
         fingerprint=dict(identity.fingerprint),

@@ -66,6 +66,7 @@ def add_evaluation(run: Run, paths: Paths, *, step: int, scores: Mapping[str, fl
     """The scores, at the step whose weights were scored, and the figures."""
     run.metrics(step, scores)
     for name in FIGURES:
-        run.artifact(paths.plots / name, folder="plots")
+        if (paths.plots / name).exists():
+            run.artifact(paths.plots / name, folder="plots")
     if paths.dvc_lock.exists():
         run.artifact(paths.dvc_lock)

@@ -1,6 +1,6 @@
 """Batches: full in training, every sample once in scoring, and equal bytes whether the data is resident or streamed."""
 
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 
@@ -23,7 +23,7 @@ def steps(images: loader.Images, *, start: int, count: int) -> list[list[tuple[t
 
 
 def same(first: list[list[tuple[torch.Tensor, torch.Tensor]]], second: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> bool:
-    pairs = zip(sum(first, []), sum(second, []), strict=True)
+    pairs = zip(chain.from_iterable(first), chain.from_iterable(second), strict=True)
     return all(torch.equal(left, right) for one, other in pairs for left, right in zip(one, other, strict=True))
 
 

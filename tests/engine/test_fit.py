@@ -134,7 +134,7 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
         first, *_, last = [report.metrics["train/loss"] for report in run(training) if report.metrics]
         assert f"warning: train.precision: {used} is slow on a CPU" in capsys.readouterr().out
         assert last < first
-        assert training.state.precision == used
+        assert training.state.used == used
 
 
 def test_channels_last_and_compile_learn_the_same(train_params, prepared) -> None:

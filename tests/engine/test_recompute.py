@@ -38,6 +38,6 @@ def test_activations_are_forgotten_and_computed_again(train_params, prepared) ->
 
 
 def test_a_model_without_blocks_is_refused(train_params, prepared, monkeypatch) -> None:
-    monkeypatch.setattr(recompute, "blocks", lambda network: [])
+    monkeypatch.setattr(recompute, "blocks", lambda _network: [])
     with pytest.raises(Refusal, match=r"train\.activation_checkpointing: the model mlp has no blocks"):
         begin(train_params({"train.activation_checkpointing": True}), prepared)

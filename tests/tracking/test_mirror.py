@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import files
 from pipeline.tracking import attendant, journal, mirror, run
 from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal
@@ -162,13 +163,22 @@ def test_sync_delivers_what_is_left(told: Told, capsys: pytest.CaptureFixture[st
         writing.close()
     assert all(is_pending(writing.folder) for writing in left)
     assert run.sync(told.environment, tiny.build) == 0
-    assert all(f"{writing.folder.name}: delivered" in capsys.readouterr().out or not is_pending(writing.folder) for writing in left)
+    said = capsys.readouterr().out
+    assert all(f"{writing.folder.name}: delivered" in said for writing in left)
     assert run.sync(told.environment, tiny.build) == 0
+    assert "nothing is left" in capsys.readouterr().out
+
+
+def test_a_mirror_also_delivers_what_earlier_runs_left(told: Told) -> None:
+    left, own = [Journal.create(told.environment.root, stage="train", facts=Facts()) for _ in range(2)]
+    left.close()
+    own.end("FINISHED")
+    own.close()
+    assert mirror.mirror(own.folder, told.environment, tiny.build) == 0
+    assert told.run_of(left.folder.name).info.status == "KILLED"
 
 
 def test_one_mirror_a_journal(told: Told) -> None:
-    from pipeline import files
-
     writing = Journal.create(told.environment.root, stage="train", facts=Facts())
     with files.locked(writing.folder / mirror.MIRROR_LOCK, wait=False):
         assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is None

@@ -1,0 +1,42 @@
+"""A project of one's own whose parameters a test spoils, and the answer of a verb to it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from tests import project
+from tests.commands.parameters import Parameters
+from tests.imports import TOP
+
+SCREEN_LINES, LONGEST_LINE = 24, 400
+
+
+@pytest.fixture
+def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
+    """The digits preset as `params.yaml` of the project that the test then runs in."""
+    project.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    parameters = Parameters((TOP / "presets/digits.yaml").read_text(encoding="utf-8"))
+    parameters.write()
+    return parameters
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """`refused("check")`: the errors of a verb, which must end with exit code 2, on one screen, without a traceback."""
+
+    def run(*arguments: str) -> list[str]:
+        capsys.readouterr()
+        assert main(arguments) == 2
+        said = capsys.readouterr().err
+        lines = said.splitlines()
+        assert lines, "exit code 2, and no word why"
+        assert "Traceback" not in said
+        assert len(lines) <= SCREEN_LINES
+        assert all(line.startswith("error: ") and len(line) <= LONGEST_LINE for line in lines), said
+        return [line.removeprefix("error: ") for line in lines]
+
+    return run

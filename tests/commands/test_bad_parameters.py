@@ -1,0 +1,197 @@
+"""What a user may get wrong in `params.yaml`: every verb that reads it answers with file, line, key and remedy."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from tests.commands.parameters import Parameters
+from tests.imports import TOP
+
+Refused = Callable[..., list[str]]
+STAGES = {"seed": "prepare", "source": "prepare", "evaluate": "evaluate"}
+VALUES = [
+    ("train.epochs", "thirty", 'should be a whole number, not "thirty"'),
+    ("train.epochs", "30.5", "should be a whole number, not 30.5"),
+    ("train.epochs", "0", "should be greater than 0, not 0"),
+    ("train.batch_size", "1" + "0" * 50, "should be less than or equal to 1000000, not 1" + "0" * 50),
+    ("train.micro_batch_size", "65", "is larger than train.batch_size (64): write at most that"),
+    ("train.steps", "3", "give the length once: a number for `epochs` or for `steps`, and null for the other"),
+    ("train.validate_every_steps", "55", "is no multiple of train.report_every_steps (10): write 60"),
+    ("train.precision", "fp8", "should be 'auto', 'bf16', 'fp16' or 'fp32', not \"fp8\""),
+    ("train.deterministic", "yes", 'should be `true` or `false`, not "yes"'),
+    ("seed", "-1", "should be greater than or equal to 0, not -1"),
+    ("seed", "true", "should be a whole number, not true"),
+    ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),
+    ("source.name", "imagenet", 'there is no dataset "imagenet": known are arrays, cifar, digits, image_folder, mnist'),
+    ("source.root", "", "should be text, not null"),
+    ("source.root", '""', "names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data"),
+    ("source.root", "nowhere", "nowhere does not exist: name the folder or archive that holds the data"),
+    ("source.valid", "1", "should be less than 1, not 1"),
+    ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),
+    ("model.name", "../evil", 'there is no model "../evil": known are convnet, mlp, resnet, torchvision'),
+    ("model.name", "[mlp]", 'there is no model ["mlp"]: known are convnet, mlp, resnet, torchvision'),
+    ("model.dropout", "1.0", "should be less than 1, not 1.0"),
+    ("optimizer.name", "adamm", 'there is no optimizer "adamm": did you mean `adam`?'),
+    ("optimizer.name", "", "there is no optimizer null: known are sgd, adam, adamw"),
+    ("optimizer.learning_rate", '"3e-3"', 'should be a number, not "3e-3"'),
+    ("optimizer.learning_rate", ".nan", "should be a finite number, not NaN"),
+    ("optimizer.learning_rate", "-.inf", "should be a finite number, not -Infinity"),
+    ("optimizer.learning_rate", "1e999", "should be a finite number, not Infinity"),
+    ("schedule.name", "onecycle", 'there is no schedule "onecycle": did you mean `one_cycle`?'),
+    ("evaluate.interval", "95", "should be less than 1, not 95"),
+]
+
+
+def stage_of(key: str) -> str:
+    return STAGES.get(key.partition(".")[0], "train")
+
+
+@pytest.mark.parametrize("verb", ["check", "stage"])
+@pytest.mark.parametrize(("key", "value", "words"), VALUES, ids=[f"{key}={value[:12]}" for key, value, _ in VALUES])
+def test_a_bad_value_is_answered_with_its_place_and_the_remedy(
+    parameters: Parameters, refused: Refused, verb: str, key: str, value: str, words: str
+) -> None:
+    line = parameters.put(key, value)
+    parameters.write()
+    [said] = refused("check" if verb == "check" else stage_of(key))
+    assert said.startswith(f"params.yaml:{line}: {key}: {words}")
+
+
+@pytest.mark.parametrize("verb", ["check", "stage"])
+@pytest.mark.parametrize("key", ["source.valid", "model.name", "model.width", "optimizer.name", "train.steps", "evaluate.top_k"])
+def test_a_missing_key_is_named_where_it_belongs(parameters: Parameters, refused: Refused, verb: str, key: str) -> None:
+    line = parameters.delete(key)
+    parameters.write()
+    [said] = refused("check" if verb == "check" else stage_of(key))
+    assert said.startswith(f"params.yaml:{line}: {key}: is missing: add `{key.partition('.')[2]}:` to this section")
+
+
+@pytest.mark.parametrize(
+    ("key", "typed"),
+    [("optimizer.learning_rate", "learning_rat"), ("model.width", "widht"), ("evaluate.top_k", "topk"), ("train", "trian")],
+)
+def test_a_misspelt_key_gets_the_nearest_known_one_and_no_second_line(
+    parameters: Parameters, refused: Refused, key: str, typed: str
+) -> None:
+    line = parameters.rename(key, typed)
+    parameters.write()
+    wrong = f"{key.rpartition('.')[0]}.{typed}".removeprefix(".")
+    what = "key here" if "." in key else "section"
+    assert refused("check") == [f"params.yaml:{line}: {wrong}: is not a {what}: did you mean `{key.rpartition('.')[2]}`?"]
+    assert refused(stage_of(key))
+
+
+def test_a_missing_and_an_unknown_section_are_named(parameters: Parameters, refused: Refused) -> None:
+    parameters.delete("augment")
+    parameters.lines += ["plugins:", "  dashboard: true"]
+    parameters.write()
+    missing, unknown = refused("check")
+    assert missing.startswith("params.yaml:1: augment: is missing: add `augment:` and its keys")
+    assert unknown.startswith(f"params.yaml:{parameters.line('plugins')}: plugins: is not a section: known are seed, source, model,")
+
+
+@pytest.mark.parametrize("value", ["", "convnet", "[convnet]", "3"])
+def test_something_else_than_a_section_is_named(parameters: Parameters, refused: Refused, value: str) -> None:
+    for section in ("model", "optimizer", "augment"):
+        parameters.section(section)
+        parameters.put(section, value)
+    parameters.write()
+    for said, section in zip(refused("check"), ("model", "optimizer", "augment"), strict=True):
+        assert said.startswith(f"params.yaml:{parameters.line(section)}: {section}: should be a section with keys of its own, not ")
+
+
+def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: Refused) -> None:
+    parameters.section("optimizer", "name: sgd", "learning_rate: 0.1", "weight_decay: 0", "momentum: 0.0", "nesterov: true")
+    parameters.write()
+    line = parameters.line("optimizer.nesterov")
+    assert refused("check") == [
+        f"params.yaml:{line}: optimizer.nesterov: needs optimizer.momentum above 0: raise it, or write `nesterov: false`"
+    ]
+
+
+def test_neither_epochs_nor_steps_is_refused(parameters: Parameters, refused: Refused) -> None:
+    parameters.put("train.epochs", "null")
+    parameters.put("train.steps", "null")
+    parameters.write()
+    [said] = refused("train")
+    assert said.startswith(f"params.yaml:{parameters.line('train.steps')}: train.steps: give the length once")
+
+
+def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(parameters: Parameters, refused: Refused) -> None:
+    parameters.put("optimizer.name", "sgd")
+    parameters.write()
+    said = refused("check")
+    assert [line.split(": ")[1] for line in said] == [f"optimizer.{key}" for key in ("momentum", "nesterov", "beta1", "beta2", "epsilon")]
+    assert "known are name, learning_rate, weight_decay, momentum, nesterov" in said[-1]
+
+
+def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(parameters: Parameters, refused: Refused) -> None:
+    parameters.section("model", "name: torchvision", "architecture: resnet81", "stem: small", "weights: null")
+    parameters.write()
+    [said] = refused("check")
+    assert said.startswith(f"params.yaml:{parameters.line('model.architecture')}: model.architecture: torchvision has no classification")
+    assert "`resnet18`" in said
+    parameters.put("model.architecture", "resnet18")
+    line = parameters.put("model.weights", "IMAGENET")
+    parameters.write()
+    assert refused("train") == [
+        f"params.yaml:{line}: model.weights: resnet18 has no weights 'IMAGENET': known are IMAGENET1K_V1, DEFAULT, and null for none"
+    ]
+
+
+def spoil_six_times(parameters: Parameters) -> list[str]:
+    places = {
+        "source.name": parameters.put("source.name", "digit"),
+        "model.dropout": parameters.put("model.dropout", "2"),
+        "optimizer.lerning_rate": parameters.rename("optimizer.learning_rate", "lerning_rate"),
+        "augment.crop": parameters.put("augment.crop", "one"),
+        "train.epochs": parameters.put("train.epochs", "0"),
+        "evaluate.interval": parameters.put("evaluate.interval", "95"),
+    }
+    parameters.write()
+    return [f"params.yaml:{line}: {key}: " for key, line in places.items()]
+
+
+def test_six_mistakes_give_six_lines_in_the_order_of_the_file(parameters: Parameters, refused: Refused) -> None:
+    places = spoil_six_times(parameters)
+    for said, place in zip(refused("check"), places, strict=True):
+        assert said.startswith(place)
+
+
+def test_the_environment_and_the_file_are_judged_at_once(parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_THREADS", "0")
+    parameters.put("evaluate.top_k", "none")
+    parameters.put("source.root", "nowhere")
+    parameters.write()
+    assert [line.split(": ")[0] for line in refused("check")] == [
+        "PIPELINE_THREADS",
+        f"params.yaml:{parameters.line('source.root')}",
+        f"params.yaml:{parameters.line('evaluate.top_k')}",
+    ]
+
+
+def test_a_shell_sees_the_same(parameters: Parameters) -> None:
+    places = spoil_six_times(parameters)
+    done = subprocess.run([sys.executable, "-m", "pipeline", "check"], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    for said, place in zip(done.stderr.splitlines(), places, strict=True):
+        assert said.startswith(f"error: {place}")
+
+
+def test_good_parameters_are_called_fine_with_what_will_run(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("check: params.yaml is fine: convnet on digits, training on ")
+    assert said.err == ""
+
+
+def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
+    for preset in sorted((TOP / "presets").glob("*.yaml")):
+        Path("params.yaml").write_bytes(preset.read_bytes())
+        code = main(["check"])
+        said = capsys.readouterr()
+        assert code == 0 or all("source.root: " in line and "does not exist" in line for line in said.err.splitlines()), preset

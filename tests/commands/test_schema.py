@@ -1,0 +1,70 @@
+"""What is generated from the parameters is committed fresh, and `schema` renews it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.commands import schema
+from pipeline.params.document import Document
+from tests.imports import TOP
+
+PRESETS = sorted((TOP / "presets").glob("*.yaml"))
+
+
+def test_the_schema_and_the_readme_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(TOP)
+    for path, text in schema.generated().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path} is stale: run `python -m pipeline schema`"
+
+
+def test_the_verb_writes_both_and_leaves_the_rest_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    schema.README.write_text(f"before\n{schema.BEGIN}\nold\n{schema.END}\nafter\n", encoding="utf-8")
+    schema.run()
+    text = schema.README.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{schema.BEGIN}\n\n| key |")
+    assert text.endswith(f"{schema.END}\nafter\n")
+    assert "old" not in text
+    assert json.loads(schema.SCHEMA.read_text(encoding="utf-8"))["properties"]
+
+
+def test_a_readme_without_the_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., list[str]]) -> None:
+    monkeypatch.chdir(tmp_path)
+    schema.README.write_text("nothing\n", encoding="utf-8")
+    [said] = refused("schema")
+    assert said.startswith("README.md: needs the lines <!-- parameters")
+
+
+def test_the_readme_lists_every_parameter() -> None:
+    table = (TOP / "README.md").read_text(encoding="utf-8")
+    for preset in PRESETS:
+        for section, content in Document.read(preset).data.items():
+            for key in content if isinstance(content, dict) else [None]:
+                assert f"| `{section}.{key}`" in table or f"| `{section}` |" in table, (section, key)
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((TOP / "params.schema.json").read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_the_schema_takes_every_preset_and_no_key_more(preset: Path, written: dict[str, Any]) -> None:
+    data = Document.read(preset).data
+    assert set(data) == set(written["properties"]) == set(written["required"])
+    assert written["additionalProperties"] is False
+    for section, content in data.items():
+        if isinstance(content, dict):
+            definition = definition_of(written, written["properties"][section], content)
+            assert set(content) == set(definition["properties"]) == set(definition["required"])
+            assert definition["additionalProperties"] is False
+
+
+def definition_of(whole: dict[str, Any], entry: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    reference = entry["discriminator"]["mapping"][content["name"]] if "discriminator" in entry else entry["$ref"]
+    found: dict[str, Any] = whole["$defs"][reference.rpartition("/")[2]]
+    return found

@@ -1,0 +1,81 @@
+"""The evaluate stage as a command: the model file alone decides, and other data is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from tests import project
+
+FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = project.make(tmp_path_factory.mktemp("trained"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PIPELINE_TRACKING", "false")
+        assert main(["prepare"]) == main(["train"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(trained)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    return trained
+
+
+def test_scores_tables_and_figures_are_written(here: Path) -> None:
+    assert main(["evaluate"]) == 0
+    scores = json.loads((here / "metrics/evaluate.json").read_text())
+    assert scores["samples"] == 359
+    assert 0.15 < scores["accuracy"] <= 1
+    assert scores["accuracy_interval"]["low"] <= scores["accuracy"] <= scores["accuracy_interval"]["high"]
+    assert len((here / "plots/confusion.csv").read_text().splitlines()) == 360
+    for name in FIGURES:
+        assert (here / "plots" / name).read_bytes().startswith(b"\x89PNG"), name
+
+
+def test_the_batch_size_of_scoring_decides_no_score(here: Path) -> None:
+    found = []
+    for batch_size in (1, 100, 1000):
+        project.write_params(here, {"evaluate.batch_size": batch_size})
+        assert main(["evaluate"]) == 0
+        found.append(json.loads((here / "metrics/evaluate.json").read_text()))
+    assert found[0]["accuracy"] == found[1]["accuracy"] == found[2]["accuracy"]
+    assert found[0]["loss"] == pytest.approx(found[2]["loss"], rel=1e-5)
+    project.write_params(here)
+
+
+def test_the_model_in_the_file_is_scored_and_not_the_one_in_params_yaml(here: Path) -> None:
+    assert main(["evaluate"]) == 0
+    before = (here / "metrics/evaluate.json").read_bytes()
+    project.write_params(here, {"model": {"name": "convnet", "width": 3, "dropout": 0.5}, "train.precision": "bf16"})
+    assert main(["evaluate"]) == 0
+    assert (here / "metrics/evaluate.json").read_bytes() == before
+    project.write_params(here)
+
+
+def test_data_of_other_classes_is_refused(here: Path, capsys) -> None:
+    path = here / "data/prepared/spec.json"
+    text = path.read_text()
+    path.write_text(text.replace('"0"', '"zero"'))
+    try:
+        assert main(["evaluate"]) == 2
+    finally:
+        path.write_text(text)
+    assert "was trained on 10 classes of (8, 8, 1), data/prepared holds" in capsys.readouterr().err
+
+
+def test_the_summary_says_accuracy_model_and_how_to_open_the_ui(here: Path, capsys) -> None:
+    assert main(["evaluate"]) == 0
+    capsys.readouterr()
+    assert main(["summary"]) == 0
+    said = capsys.readouterr().out
+    accuracy = json.loads((here / "metrics/evaluate.json").read_text())["accuracy"]
+    assert f"test accuracy {accuracy:.4f}" in said
+    assert "models/model.safetensors" in said
+    assert "make ui" in said

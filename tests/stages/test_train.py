@@ -1,0 +1,103 @@
+"""The train stage as a command: what it writes, how it is interrupted, and what has no influence on its bytes."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipeline import files, training
+from pipeline.__main__ import main
+from pipeline.engine import model_file
+from tests import project
+
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.chdir(project.make(tmp_path))
+    assert main(["prepare"]) == 0
+    return tmp_path
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {name: files.digest(folder / name) for name in RESULTS}
+
+
+def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sends a signal while the step before `step` is reported."""
+    save = training.Training.save_when_due
+
+    def send(self, at: int, environment, *, force: bool) -> None:
+        if at == step - 1:
+            os.kill(os.getpid(), number)
+        save(self, at, environment, force=force)
+
+    monkeypatch.setattr(training.Training, "save_when_due", send)
+
+
+def test_the_results_are_whole_and_say_what_decided_them(folder: Path) -> None:
+    assert main(["train"]) == 0
+    _, manifest = model_file.load(folder / "models/model.safetensors")
+    assert manifest.train_params.model.name == "mlp"
+    assert set(manifest.inputs) == {"data", "code", "lock"}
+    assert {"device", "name", "threads", "libraries"} <= set(manifest.fingerprint)
+    metrics = json.loads((folder / "metrics/train.json").read_text())
+    assert metrics["steps"] == metrics["exported_step"] == 24
+    history = (folder / "plots/history.csv").read_text().splitlines()
+    assert history[0].startswith("step,learning_rate,train/loss")
+    assert [line.split(",")[0] for line in history[1:]] == ["4", "8", "12", "16", "20", "24"]
+    assert list((folder / ".pipeline/work").glob("*/step-*")) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interrupted_run_says_so_with_its_exit_code_and_goes_on_to_the_same_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int, code: int
+) -> None:
+    assert main(["train"]) == 0
+    whole = digests(folder)
+    for name in RESULTS:
+        (folder / name).unlink()
+    with monkeypatch.context() as patch:
+        interrupt_at(7, number, patch)
+        assert main(["train"]) == code
+    assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    assert not (folder / RESULTS[0]).exists()
+    assert [path.name for path in (folder / ".pipeline/work").glob("*/step-*")] == ["step-000000000007.safetensors"]
+    capsys.readouterr()
+    assert main(["train"]) == 0
+    assert "going on after step 7" in capsys.readouterr().out
+    assert digests(folder) == whole
+
+
+def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert main(["train"]) == 0
+    off = digests(folder)
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+    assert main(["train"]) == 0
+    assert digests(folder) == off
+    assert list((folder / ".pipeline/journal").glob("*/events.jsonl"))
+    broken = folder / "elsewhere"
+    broken.mkdir()
+    (broken / ".pipeline").mkdir()
+    (broken / ".pipeline/journal").write_text("a file where a folder should be")
+    monkeypatch.setenv("DVC_ROOT", str(broken))
+    assert main(["train"]) == 0
+    assert digests(folder) == off
+    assert "goes on without a complete record" in capsys.readouterr().err
+
+
+def test_a_changed_parameter_starts_anew_and_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    with monkeypatch.context() as patch:
+        interrupt_at(7, signal.SIGTERM, patch)
+        assert main(["train"]) == 143
+    project.write_params(folder, {"optimizer.learning_rate": 0.002})
+    capsys.readouterr()
+    assert main(["train"]) == 0
+    said = capsys.readouterr().out
+    assert "its inputs differ (params): starting anew" in said
+    assert "from the start" in said
