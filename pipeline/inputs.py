@@ -54,6 +54,7 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
     path = folder / "dvc.yaml"
     try:
         content: dict[str, Any] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["stages"][stage]
+        content["deps"], content["params"]
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run the pipeline at the top of its checkout") from None
     except (YAMLError, KeyError, TypeError, UnicodeDecodeError):

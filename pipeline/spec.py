@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationInfo, field_validator
 
 Extent = Annotated[int, Field(ge=1, le=65_535)]
 
@@ -10,7 +10,7 @@ Extent = Annotated[int, Field(ge=1, le=65_535)]
 class Spec(BaseModel):
     """Images of one size with one class each; `mean` and `std` normalise a channel of `byte / 255`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: Literal["image"] = "image"
     shape: tuple[Extent, Extent, Extent]
@@ -25,6 +25,14 @@ class Spec(BaseModel):
         if len(set(classes)) < len(classes):
             raise ValueError("two classes have the same name")
         return classes
+
+    @field_validator("mean", "std")
+    @classmethod
+    def one_a_channel(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        channels = info.data.get("shape", (0, 0, len(values)))[2]
+        if len(values) != channels:
+            raise ValueError(f"holds {len(values)} numbers for {channels} channels")
+        return values
 
     @property
     def height(self) -> int:

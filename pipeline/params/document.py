@@ -96,7 +96,8 @@ def complaint(error: MarkedYAMLError) -> str:
 def child(node: Node, part: str | int) -> tuple[Node, int] | None:
     """What stands under a key or number, and the line where it begins."""
     if isinstance(node, MappingNode):
-        return next(((value, key.start_mark.line + 1) for key, value in node.value if key.value == part), None)
+        # the last of a name: what `<<` merges into a section stands before its own keys
+        return next(((value, key.start_mark.line + 1) for key, value in reversed(node.value) if key.value == part), None)
     if isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part], node.value[part].start_mark.line + 1
     return None

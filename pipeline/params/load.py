@@ -95,7 +95,7 @@ def resolve(params: type[Params], data: Mapping[str, Any]) -> tuple[type[Params]
             fields[name] = (kinds.settings(section["name"]), ...)
         else:
             fields[name] = (Any, ...)
-            problems.append(((name, "name"), unknown_kind(section, kinds)))
+            problems.append(unknown_kind(name, section, kinds))
     return create_model(params.__name__, __base__=params, **fields), problems
 
 
@@ -118,10 +118,13 @@ def kinds_of(section: str, field: FieldInfo) -> Kinds | None:
     return Kinds(section, tuple(members), members.__getitem__)
 
 
-def unknown_kind(section: Mapping[str, Any], kinds: Kinds) -> str:
-    if "name" not in section:
-        return f"is missing: add `name:` to this section: known are {', '.join(kinds.names)}"
-    return f"there is no {kinds.noun} {shown(section['name'])}: {suggestion(section['name'], kinds.names)}"
+def unknown_kind(name: str, section: Mapping[str, Any], kinds: Kinds) -> Problem:
+    if "name" in section:
+        return (name, "name"), f"there is no {kinds.noun} {shown(section['name'])}: {suggestion(section['name'], kinds.names)}"
+    misspelt = get_close_matches("name", section, n=1, cutoff=NEAR)
+    if misspelt:
+        return (name, misspelt[0]), "is not a key here: did you mean `name`?"
+    return (name, "name"), f"is missing: add `name:` to this section: known are {', '.join(kinds.names)}"
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.arrayfile import ArrayFile, array_files
 from pipeline.collection import SPLITS, TRAIN, Block, Collection
 from pipeline.params.prepare import SourceSettings
+from pipeline.reading.arrayfile import ArrayFile, array_files
 from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 16 * 2**20

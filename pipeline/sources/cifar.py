@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import archives, download
 from pipeline.collection import TEST, TRAIN, Block, Collection
 from pipeline.params.prepare import SourceSettings
+from pipeline.reading import archives, download
+from pipeline.reading.tree import BROKEN
 from pipeline.refusal import Refusal
-from pipeline.tree import BROKEN
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 CHANNELS, SIDE = 3, 32

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PositiveInt
 
-from pipeline import archives, images
 from pipeline.collection import SPLITS, Block, Collection
-from pipeline.layout import Layout, Sample, arrange
 from pipeline.params.prepare import SourceSettings
+from pipeline.reading import archives, images
+from pipeline.reading.layout import Layout, Sample, arrange
+from pipeline.reading.threads import ordered
+from pipeline.reading.tree import BROKEN, Member, Tree, shown
 from pipeline.refusal import Refusal
 from pipeline.spec import Extent
-from pipeline.threads import ordered
-from pipeline.tree import BROKEN, Member, Tree, shown
 
 CHUNK_BYTES = 8 * 2**20
 CHUNK_SAMPLES = 128

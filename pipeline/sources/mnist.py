@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import download
 from pipeline.collection import TEST, TRAIN, Block, Collection
 from pipeline.params.prepare import SourceSettings
+from pipeline.reading import download
 from pipeline.refusal import Refusal
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}

@@ -14,6 +14,7 @@ from pipeline.tracking.facts import Facts
 from pipeline.tracking.run import Run
 
 FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png", "confusion.csv", "reliability.csv")
+SOURCE = {"mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
 PARAMS = tuple(dict.fromkeys((*PrepareParams.model_fields, *TrainParams.model_fields)))
 
 
@@ -25,7 +26,7 @@ def of_training(paths: Paths, environment: Environment, *, splits: Mapping[str, 
     counts = ", ".join(f"{count} {split}" for split, count in splits.items())
     return Facts(
         params=provenance.flat({name: document[name] for name in PARAMS if name in document}),
-        tags=provenance.tags(environment) | evaluation_tags(document),
+        tags=SOURCE | provenance.tags(environment) | evaluation_tags(document),
         dataset_name=source,
         dataset_digest=digest,
         dataset={**dataset, "samples": dict(splits)},

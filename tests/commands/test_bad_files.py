@@ -116,7 +116,7 @@ def torch_pickle(path: Path) -> None:
 
 
 SPOILED_MODELS: dict[str, tuple[Callable[[], object], str]] = {
-    "missing": (lambda: MODEL.unlink(), "is missing: run `dvc repro`"),
+    "missing": (MODEL.unlink, "is missing: run `dvc repro`"),
     "empty": (lambda: MODEL.write_bytes(b""), "is no whole safetensors file"),
     "random": (lambda: MODEL.write_bytes(np.random.default_rng(1).bytes(5000)), "is no whole safetensors file"),
     "text": (lambda: MODEL.write_text("version https://git-lfs.example/spec/v1\n"), "is no whole safetensors file"),

@@ -22,12 +22,12 @@ def test_the_schema_and_the_readme_are_fresh(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_verb_writes_both_and_leaves_the_rest_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    schema.README.write_text(f"before\n{schema.BEGIN}\nold\n{schema.END}\nafter\n", encoding="utf-8")
+    schema.README.write_text(f"before\n{schema.BEGIN}\nstale words\n{schema.END}\nafter\n", encoding="utf-8")
     schema.run()
     text = schema.README.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{schema.BEGIN}\n\n| key |")
     assert text.endswith(f"{schema.END}\nafter\n")
-    assert "old" not in text
+    assert "stale words" not in text
     assert json.loads(schema.SCHEMA.read_text(encoding="utf-8"))["properties"]
 
 

@@ -14,6 +14,7 @@ ROOMS = [
     ["training"],
     ["engine", "models", "sources", "data", "tracking", "reports"],
     ["params"],
+    ["reading"],
 ]
 FLOOR = len(ROOMS)
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
@@ -128,10 +129,18 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     call(clone, "dvc", "pull", "--run-cache")
     assert ran(call(clone, "dvc", "repro")) == []
     assert files.digest(clone / RESULTS[0]) == files.digest(checkout / RESULTS[0])
+    # no code of ours ran there, so it is the summary that tells MLflow
+    assert "test accuracy" in call(clone, "python", "-m", "pipeline", "summary")
+    (restored,) = runs(clone)
+    original = next(run for run in runs(checkout) if run.data.params["model.width"] == "16")
+    assert restored.data.metrics["test/accuracy"] == original.data.metrics["test/accuracy"]
+    assert restored.data.tags["pipeline.model_sha256"] == original.data.tags["pipeline.model_sha256"]
 
 
 def runs(checkout: Path) -> list:
-    from mlflow import MlflowClient
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported and opens a store
+        from mlflow import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{checkout / 'mlflow.db'}")
-    return client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+        client = MlflowClient(f"sqlite:///{checkout / 'mlflow.db'}")
+        return client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])

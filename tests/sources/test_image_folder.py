@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from pipeline import tree
 from pipeline.collection import TEST, TRAIN, VALID
+from pipeline.reading import tree
 from pipeline.refusal import Refusal
 from pipeline.sources import image_folder
 

@@ -80,7 +80,8 @@ def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: 
     monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
     assert main(["train"]) == 0
     assert digests(folder) == off
-    assert list((folder / ".pipeline/journal").glob("*/events.jsonl"))
+    assert main(["train"]) == 0
+    assert len(list((folder / ".pipeline/journal").glob("*/events.jsonl"))) == 2, "a forced repeat of equal inputs is a new run"
     broken = folder / "elsewhere"
     broken.mkdir()
     (broken / ".pipeline").mkdir()

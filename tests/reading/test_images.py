@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from PIL.features import check
 
-from pipeline import images
+from pipeline.reading import images
 
 RED, GREY = (200, 40, 60), 120
 

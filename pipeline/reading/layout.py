@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.collection import TEST, TRAIN, VALID
+from pipeline.reading.tree import Listing, name_bytes, shown
 from pipeline.refusal import Refusal
-from pipeline.tree import Listing, name_bytes, shown
 
 SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
 CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}

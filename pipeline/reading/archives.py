@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.refusal import Refusal
-from pipeline.tree import (
+from pipeline.reading.tree import (
     MEMBER_BYTES,
     Listing,
     Member,
@@ -27,6 +26,7 @@ from pipeline.tree import (
     refusing,
     shown,
 )
+from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 1 << 20
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}

@@ -1,0 +1,1 @@
+"""How foreign files become samples: folders, archives, images, arrays, downloads."""

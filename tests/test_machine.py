@@ -1,0 +1,94 @@
+"""Which device is chosen, and what of a machine is part of a result's identity."""
+
+import os
+
+import pytest
+import torch
+
+from pipeline import machine
+from pipeline.environment import Environment
+from pipeline.machine import Machine, choose_device
+from pipeline.refusal import Refusal
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine with two GPUs; the list is filled with the one chosen."""
+    chosen: list[int] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    return chosen
+
+
+@pytest.mark.parametrize(("wish", "index"), [("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+def test_a_gpu_is_chosen_by_its_number(two_gpus: list[int], wish: str, index: int) -> None:
+    assert choose_device(wish) == torch.device("cuda", index)
+    assert two_gpus == [index]
+
+
+def test_the_cpu_can_be_chosen_beside_gpus(two_gpus: list[int]) -> None:
+    assert choose_device("cpu") == torch.device("cpu")
+    assert two_gpus == []
+
+
+def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
+    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda:2: there are 2 GPUs, numbered from 0: name one of them"):
+        choose_device("cuda:2")
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert choose_device("auto") == torch.device("cpu")
+    for wish in ("cuda", "cuda:0"):
+        with pytest.raises(
+            Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU is visible: write `auto` or `cpu`, or give the container one"
+        ):
+            choose_device(wish)
+
+
+def test_a_machine_is_claimed_with_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
+        assert Machine.claim(Environment.read()).threads == len(os.sched_getaffinity(0))
+        monkeypatch.setenv("PIPELINE_THREADS", "1")
+        assert Machine.claim(Environment.read()) == Machine(torch.device("cpu"), 1)
+        assert torch.get_num_threads() == 1
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.set_num_threads(before)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def test_the_fingerprint_holds_what_decides_bits_and_nothing_else() -> None:
+    here = Machine(torch.device("cpu"), 3)
+    found = here.fingerprint()
+    assert set(found) == {"device", "name", "threads", "libraries"}
+    assert set(found["libraries"]) == {"torch", "torchvision", "numpy"}
+    assert (found["device"], found["threads"]) == ("cpu", 3)
+    assert torch.backends.cpu.get_cpu_capability() in found["name"]
+    assert here.memory() == {}
+
+
+def test_a_gpu_is_known_by_its_name_and_its_memory_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Some GPU")
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 2_000_000)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 3_000_000)
+    here = Machine(torch.device("cuda", 1), 2)
+    assert here.fingerprint()["name"] == "Some GPU"
+    assert here.fingerprint()["device"] == "cuda"
+    assert here.memory() == {"memory/allocated_megabytes": 2.0, "memory/reserved_megabytes": 3.0}
+
+
+def test_determinism_is_set_without_filling_fresh_memory() -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        machine.set_determinism(True)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        machine.set_determinism(False)
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,72 @@
+"""The work folder: one process a training, two old folders kept, and a word on what changed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import files, work
+from pipeline.inputs import Inputs
+from pipeline.refusal import Refusal
+
+BASE = Inputs(data="d", code="c", lock="l", params={"seed": 0}, fingerprint={"threads": 2})
+
+
+def seeded(seed: int) -> Inputs:
+    return replace(BASE, params={"seed": seed})
+
+
+def folders(root: Path) -> set[str]:
+    return {path.name for path in (root / ".pipeline/work").iterdir() if path.is_dir()}
+
+
+def begin(root: Path, inputs: Inputs) -> Path:
+    """A training that ends before its results are written."""
+    with work.claimed(root, inputs) as place:
+        (place.folder / "state").write_text("half")
+        return place.folder
+
+
+def test_the_folder_of_equal_inputs_is_found_again_and_removed_after_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin(tmp_path, BASE)
+    with work.claimed(tmp_path, BASE) as place:
+        assert (place.folder / "state").read_text() == "half"
+        place.clear()
+    assert folders(tmp_path) == set()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_second_process_of_equal_inputs_is_refused_and_one_of_others_is_not(tmp_path: Path) -> None:
+    with work.claimed(tmp_path, BASE) as place:
+        with pytest.raises(Refusal, match=f"{place.folder}: another process trains from the same inputs: wait for it, or stop it"):
+            begin(tmp_path, BASE)
+        begin(tmp_path, seeded(1))
+    begin(tmp_path, BASE)
+
+
+def test_a_new_start_says_which_inputs_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = begin(tmp_path, BASE)
+    capsys.readouterr()
+    begin(tmp_path, replace(seeded(1), code="other"))
+    said = capsys.readouterr().out
+    assert said == f"train: an unfinished training lies in {folder}, but its inputs differ (code, params): starting anew\n"
+
+
+def test_old_folders_are_dropped_to_two_the_newest_kept(tmp_path: Path) -> None:
+    for seed in range(5):
+        begin(tmp_path, seeded(seed))
+    assert folders(tmp_path) == {seeded(seed).key for seed in (2, 3, 4)}
+
+
+def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:
+    with work.claimed(tmp_path, seeded(0)) as place:
+        for seed in range(1, 5):
+            begin(tmp_path, seeded(seed))
+        assert (place.folder / "inputs.json").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{half"])
+def test_a_damaged_old_folder_hinders_no_new_training(tmp_path: Path, content: str) -> None:
+    folder = begin(tmp_path, BASE)
+    files.write_text(folder / "inputs.json", content)
+    assert begin(tmp_path, seeded(1)).exists()
