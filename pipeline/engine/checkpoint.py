@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from pipeline import files
 from pipeline.engine.state import Tensors
 from pipeline.refusal import Refusal
 
+OS_ERROR = re.compile(r"os error (\d+)")
 KEY = "pipeline"
 """The one key of metadata: safetensors writes several in random order."""
 
@@ -24,7 +27,16 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     sealed = {**metadata, "digest": digest(stored, metadata)}
     with files.replacing(path) as draft:
-        save_file(stored, draft, metadata={KEY: files.canonical(sealed)})
+        try:
+            save_file(stored, draft, metadata={KEY: files.canonical(sealed)})
+        except SafetensorError as error:
+            raise as_os_error(error, path) from error
+
+
+def as_os_error(error: SafetensorError, path: Path) -> Exception:
+    """A full disk as Python reports it; safetensors hides the number in its message."""
+    found = OS_ERROR.search(str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
 
 
 def load(path: Path) -> tuple[Tensors, dict[str, Any]]:

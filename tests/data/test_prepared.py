@@ -159,7 +159,10 @@ def test_a_changed_byte_is_noticed(tmp_path):
         ({"format": "another-2"}, r"is not of the format pipeline-prepared-1 \(format: "),
         ({"extra": 1}, r"is not of the format pipeline-prepared-1 \(extra: "),
         ({"spec": {"kind": "image", "shape": [5, 4, 1], "classes": ["a", "b", "c"], "mean": [0], "std": [1]}}, "spec.json says"),
-        ({"spec": {"kind": "image", "shape": [5, 4, 3], "classes": ["a", "b"], "mean": [0], "std": [1]}}, "targets outside its 2 classes"),
+        (
+            {"spec": {"kind": "image", "shape": [5, 4, 3], "classes": ["a", "b"], "mean": [0] * 3, "std": [1] * 3}},
+            "targets outside its 2 classes",
+        ),
     ],
 )
 def test_prepared_data_of_another_format_is_refused(tmp_path, change, message):

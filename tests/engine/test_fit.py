@@ -58,7 +58,13 @@ def test_each_report_averages_the_steps_since_the_last_one(train_params, prepare
 
 
 def test_the_best_validation_is_kept_and_the_first_of_equals_wins(train_params, prepared) -> None:
-    changes = {"train.epochs": None, "train.steps": 12, "train.report_every_steps": 1, "train.validate_every_steps": 1}
+    changes = {
+        "train.epochs": None,
+        "train.steps": 12,
+        "train.report_every_steps": 1,
+        "train.validate_every_steps": 1,
+        "train.keep": "best",
+    }
     training = begin(train_params(changes), prepared)
     kept, values = {}, []
     for report in training.reports():

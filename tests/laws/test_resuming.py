@@ -19,6 +19,7 @@ COMMON = {
     "train.report_every_steps": 2,
     "train.validate_every_steps": 4,
     "train.average_decay": 0.9,
+    "train.keep": "best",
     "augment.flip": True,
     "augment.cutout": 2,
 }

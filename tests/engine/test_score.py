@@ -1,0 +1,51 @@
+"""Scoring against plain formulas, whatever the batch size."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from pipeline.data import loader
+from pipeline.data.prepared import Prepared
+from pipeline.engine import precision, score
+from pipeline.engine.classifier import Classifier
+from pipeline.refusal import Refusal
+
+
+@pytest.fixture
+def classifier(prepared: Prepared) -> Classifier:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    return Classifier(network, prepared.spec, channels_last=False)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 20, 64])
+def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, classifier: Classifier, cpu: torch.device, batch_size: int) -> None:
+    images = loader.Images(prepared.split("test"), cpu)
+    found = score.score(classifier, lambda: loader.scoring(images, batch_size=batch_size), used="fp32", device=cpu)
+    with torch.no_grad():
+        logits = classifier.eval()(images.inputs)
+    assert found["loss"] == pytest.approx(cross_entropy(logits, images.targets).item(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.targets).float().mean().item())
+
+
+def test_scoring_leaves_the_module_as_it_was(prepared: Prepared, classifier: Classifier, cpu: torch.device) -> None:
+    images = loader.Images(prepared.split("test"), cpu)
+    before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
+    classifier.train()
+    score.score(classifier, lambda: loader.scoring(images, batch_size=6), used="fp32", device=cpu)
+    assert classifier.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in classifier.state_dict().items())
+
+
+def test_a_precision_that_a_gpu_cannot_do_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Old GPU")
+    expected = {(9, 0): "bf16", (8, 0): "bf16", (7, 5): "fp16", (5, 0): "fp32"}
+    for capability, used in expected.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device, capability=capability: capability)
+        assert precision.choose("auto", device) == used
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
+    assert precision.choose("fp16", device) == "fp16"
+    with pytest.raises(Refusal, match=r"train\.precision: bf16 needs compute capability 8\.0, Old GPU has 7\.5: write `auto`"):
+        precision.choose("bf16", device)
