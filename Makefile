@@ -23,18 +23,18 @@ setup: $(VENV)/.locked ## make .venv from requirements.lock
 setup-dev: $(VENV)/.locked-dev ## the same with the test tools
 
 $(VENV)/bin/python:
-	$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make BASE_PYTHON=python3.12 ...")'
+	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make BASE_PYTHON=python3.12 ...")'
 	$(BASE_PYTHON) -m venv $(VENV)
 
 $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
-	command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv
+	@command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
-	rm -f $(VENV)/.locked-dev
-	touch $@
+	@rm -f $(VENV)/.locked-dev
+	@touch $@
 
 $(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock requirements-dev.lock
-	touch $@
+	@touch $@
 
 repro: setup ## prepare, train and evaluate what changed; PRESET=name puts a preset in place first
 	$(if $(PRESET),$(PYTHON) -m pipeline preset $(PRESET))
