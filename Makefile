@@ -24,7 +24,7 @@ setup-dev: $(VENV)/.locked-dev ## the same with the test tools
 
 $(VENV)/bin/python:
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make BASE_PYTHON=python3.12 ...")'
-	$(BASE_PYTHON) -m venv $(VENV)
+	$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
 	@command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv
@@ -49,15 +49,17 @@ check: setup-dev ## format, lint, strict types, lock and generated files fresh
 	ruff format --check .
 	ruff check .
 	mypy
-	cp requirements.lock $(VENV)/fresh.lock
-	$(COMPILE) --output-file $(VENV)/fresh.lock pyproject.toml
-	cmp requirements.lock $(VENV)/fresh.lock || { echo "requirements.lock does not fit pyproject.toml: run make lock"; exit 1; }
+	@cp requirements.lock requirements-dev.lock $(VENV)/
+	$(COMPILE) --output-file $(VENV)/requirements.lock pyproject.toml
+	$(COMPILE) --constraint requirements.lock --group dev --output-file $(VENV)/requirements-dev.lock
+	@for lock in requirements.lock requirements-dev.lock; do \
+	  cmp $$lock $(VENV)/$$lock || { echo "$$lock does not fit pyproject.toml: run make lock"; exit 1; }; done
 
 format: setup-dev ## format the code and mend what lint can mend
 	ruff format .
 	ruff check --fix .
 
-lock: ## resolve pyproject.toml anew (UPGRADE=1 takes newer versions)
+lock: setup ## resolve pyproject.toml anew (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group dev --output-file requirements-dev.lock
 

@@ -67,5 +67,6 @@ def set_determinism(deterministic: bool) -> None:
     # filling fresh memory finds reads of it, which is a debugging aid, at up to 15% of the time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module's class
     torch.backends.cudnn.benchmark = False
-    torch.set_float32_matmul_precision("high")  # TF32 on GPUs that have it; a CPU computes in full
+    # TF32 on GPUs that have it; a CPU computes in full
+    torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True

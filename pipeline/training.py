@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -15,7 +16,8 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine import fit, precision, recompute, score
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.classifier import Classifier
-from pipeline.engine.state import Progress, Sums, TrainState
+from pipeline.engine.state import Progress, Sums, Tensors, TrainState
+from pipeline.engine.update import Forward
 from pipeline.environment import Environment
 from pipeline.machine import Machine
 from pipeline.params.train import TrainParams
@@ -41,7 +43,7 @@ class Training:
     def begin(cls, params: TrainParams, prepared: Prepared, here: Machine, checkpoints: Checkpoints) -> "Training":
         """Fresh weights by the seed, then the newest checkpoint over them where there is one."""
         settings = params.train
-        refuse_missing_validation(params, prepared)
+        settings.refuse_missing_validation(prepared.splits)
         used = precision.choose(settings.precision, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
         network = params.model.build(prepared.spec)
@@ -70,17 +72,20 @@ class Training:
     def reports(self) -> Iterator[fit.Report]:
         """The loop over this training's own batches, from its current step."""
         settings, seed, device = self.params.train, self.params.seed, self.here.device
-        augmentation = Augmentation(self.params.augment, self.prepared.spec, len(self.prepared.train), seed=seed)
+        augmentation = Augmentation(self.params.augment, self.prepared.spec, len(self.prepared.train), seed=seed, device=device)
         images = loader.Images(self.prepared.train, device, augmentation)
         batches = loader.training(
             images, batch_size=settings.batch_size, micro_batch_size=settings.micro_batch_size, seed=seed, start=self.state.step
         )
-        forward = (
-            self.state.classifier
-            if settings.compile == "off"
-            else torch.compile(self.state.classifier, mode=COMPILE_MODES[settings.compile])
-        )
+        forward = compiled(self.state.classifier, settings.compile)
         return fit.fit(self.state, self.progress, batches, self.plan, forward=forward, validate=self.validation())
+
+    def exported(self) -> tuple[Tensors, int]:
+        """The weights to keep, and the step after which they were taken: the best ones where they were kept, else the last."""
+        best, best_step = self.progress.best, self.progress.best_step
+        if best is not None and best_step is not None:
+            return best, best_step
+        return fit.weights(self.state), self.state.step
 
     def validation(self) -> fit.Validate | None:
         if VALID not in self.prepared.splits:
@@ -99,8 +104,5 @@ class Training:
             self.saved_s = time.monotonic()
 
 
-def refuse_missing_validation(params: TrainParams, prepared: Prepared) -> None:
-    needs = {"train.keep: best": params.train.keep == "best", "train.patience": params.train.patience is not None}
-    for setting, needed in needs.items():
-        if needed and VALID not in prepared.splits:
-            raise Refusal(f"{setting} needs a validation split: set source.valid above 0, or write `keep: last` and `patience: null`")
+def compiled(classifier: Classifier, wish: str) -> Forward:
+    return classifier if wish == "off" else cast("Forward", torch.compile(classifier, mode=COMPILE_MODES[wish]))

@@ -43,22 +43,32 @@ def claimed(root: Path, inputs: Inputs) -> Iterator[Work]:
 
 def others(parent: Path) -> list[Path]:
     """Work folders of other inputs, the newest first."""
-    return sorted((path for path in parent.glob("*/inputs.json")), key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(parent.glob("*/inputs.json"), key=age, reverse=True)
+
+
+def age(path: Path) -> float:
+    """When the file was written; long ago where another process has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def explain_new_start(parent: Path, inputs: Inputs) -> None:
     """Where an unfinished training of other inputs lies, say what changed since."""
     for path in others(parent)[:1]:
-        before = read_record(path)
-        changed = [name for name, value in inputs.record.items() if before.get(name) != value]
-        print(f"train: an unfinished training lies in {path.parent}, but its inputs differ ({', '.join(changed)}): starting anew")
+        with files.locked(parent / f"{path.parent.name}.lock", wait=False) as unfinished:
+            before = read_record(path)
+            changed = [name for name, value in inputs.record.items() if before.get(name) != value]
+            if unfinished and before:
+                print(f"train: an unfinished training lies in {path.parent}, but its inputs differ ({', '.join(changed)}): starting anew")
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Empty where the disk gave back something else: an old folder may not hinder a new training."""
+    """Empty where the disk gave back something else, or another process removed it: an old folder may not hinder a new training."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, FileNotFoundError):
         return {}
     return record if isinstance(record, dict) else {}
 
@@ -67,4 +77,4 @@ def drop_old(parent: Path) -> None:
     for path in others(parent)[OLD_FOLDERS_KEPT:]:
         with files.locked(parent / f"{path.parent.name}.lock", wait=False) as free:
             if free:
-                shutil.rmtree(path.parent)
+                shutil.rmtree(path.parent, ignore_errors=True)

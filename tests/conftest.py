@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -20,7 +21,8 @@ MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
 
 @pytest.fixture(autouse=True)
 def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the person who runs the tests decides anything in them."""
+    """No variable of the person who runs the tests decides anything in them, and no test leaves a bound for the next."""
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", PIL.Image.MAX_IMAGE_PIXELS)
     for name in (
         "PIPELINE_DEVICE",
         "PIPELINE_THREADS",

@@ -18,7 +18,7 @@ QUICK = {
     "train.validate_every_steps": 8,
     "evaluate.bootstrap_samples": 50,
 }
-COPIED = ("dvc.yaml", "requirements.lock", "data/README.md", "params.schema.json")
+COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "params.schema.json")
 
 
 def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = False) -> Path:

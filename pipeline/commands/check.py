@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.environment import Environment
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
@@ -55,16 +56,27 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load(document, TrainParams))
     problems.gather(lambda: load(document, EvaluateParams))
-    if prepare:
-        problems.gather(lambda: source_is_there(prepare, document))
+    if prepare and environment:
+        problems.gather(lambda: dataset_is_usable(prepare, train, environment, document))
     place = problems.gather(lambda: machine_can(train, environment, document)) if train and environment else None
     return f"{train.model.name} on {prepare.source.name}, {place}" if prepare and train else None
 
 
-def source_is_there(params: PrepareParams, document: Document) -> None:
-    if not params.source.root.exists():
-        refusal = Refusal(f"source.root: {params.source.root} does not exist: name the folder or archive that holds the data")
-        raise placed(document, refusal)
+def dataset_is_usable(prepare: PrepareParams, train: TrainParams | None, environment: Environment, document: Document) -> None:
+    """What names and targets alone can tell of files of the user's own; of published data, only that its place is there."""
+    from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
+
+    try:
+        if prepare.source.foreign:
+            _, assigned = stage.survey(prepare, environment)
+            splits = {str(name) for names in assigned.values() for name in names}
+        else:
+            stage.refuse_missing_root(prepare.source)
+            splits = {TRAIN, TEST} | ({VALID} if prepare.source.valid else set())
+        if train:
+            train.train.refuse_missing_validation(splits)
+    except Refusal as refusal:
+        raise placed(document, refusal) from None
 
 
 def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:

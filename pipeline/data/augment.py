@@ -10,14 +10,16 @@ from pipeline.params.train import AugmentSettings
 from pipeline.seeding import derive
 from pipeline.spec import Spec
 
+BYTE = 255
 TOP, LEFT, FLIP, CUT_Y, CUT_X = range(5)
 
 
 class Augmentation:
     """Images stay bytes (n, height, width, channels); draws are (n, 5) integers, a function of seed, epoch and sample."""
 
-    def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int) -> None:
-        self.settings, self.spec, self.num_samples, self.seed = settings, spec, num_samples, seed
+    def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
+        self.settings, self.spec, self.num_samples, self.seed, self.device = settings, spec, num_samples, seed, device
+        self.mean_colour = torch.tensor([round(mean * BYTE) for mean in spec.mean], dtype=torch.uint8, device=device)
         self.table = lru_cache(maxsize=2)(self.draw)
 
     @property
@@ -25,11 +27,11 @@ class Augmentation:
         return bool(self.settings.crop or self.settings.flip or self.settings.cutout)
 
     def draw(self, epoch: int) -> Tensor:
-        """The whole epoch's draws at once, on the CPU, where they have the same bits for every device."""
+        """The whole epoch's draws at once: on the CPU, where they have the same bits for every device, then moved to the device once."""
         generator = torch.Generator().manual_seed(derive(self.seed, "augment", epoch))
         limits = (2 * self.settings.crop + 1, 2 * self.settings.crop + 1, 2, self.spec.height, self.spec.width)
         columns = [torch.randint(limit, (self.num_samples,), generator=generator) for limit in limits]
-        return torch.stack(columns, dim=1)
+        return torch.stack(columns, dim=1).to(self.device)
 
     def padded(self, images: Tensor) -> Tensor:
         """With a black border of `crop` pixels; the images themselves where there is none."""
@@ -60,8 +62,7 @@ class Augmentation:
             inside(draws[:, CUT_Y], height, self.settings.cutout)[:, :, None]
             & inside(draws[:, CUT_X], width, self.settings.cutout)[:, None, :]
         )
-        colour = torch.tensor([round(mean * 255) for mean in self.spec.mean], dtype=torch.uint8, device=images.device)
-        return torch.where(hidden[..., None], colour, images)
+        return torch.where(hidden[..., None], self.mean_colour, images)
 
 
 def inside(centres: Tensor, extent: int, side: int) -> Tensor:

@@ -40,16 +40,15 @@ class Images:
         return len(self.inputs) * (height + border) * (width + border) * channels <= RESIDENT_SHARE * free
 
     def take(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Images (n, height, width, channels) uint8 and targets (n,), on the device."""
-        inputs, places = (self.inputs, rows.to(self.device)) if self.resident else self.fetch(rows)
-        targets = self.targets[rows.to(self.device)]
+        """Images (n, height, width, channels) uint8 and targets (n,) of the rows (n,), all on the device."""
+        inputs, places = (self.inputs, rows) if self.resident else self.fetch(rows)
         if self.augmentation and draws is not None:
-            return self.augmentation.gather(inputs, places, draws.to(self.device)), targets
-        return inputs[places], targets
+            return self.augmentation.gather(inputs, places, draws), self.targets[rows]
+        return inputs[places], self.targets[rows]
 
     def fetch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Copy the rows from the memory map to the device, through pinned memory where that lets the copy overlap."""
-        fetched = self.inputs[rows]
+        fetched = self.inputs[rows.cpu()]
         if self.device.type == "cuda":
             fetched = fetched.pin_memory().to(self.device, non_blocking=True)
         if self.augmentation:
@@ -76,7 +75,7 @@ class Batch:
 
 def training(images: Images, *, batch_size: int, micro_batch_size: int, seed: int, start: int) -> Iterator[Batch]:
     """Endless full batches from step `start` on, cut into micro-batches whose sizes differ by at most one."""
-    order = Order(len(images), seed=seed)
+    order = Order(len(images), seed=seed, device=images.device)
     num_parts = -(-batch_size // micro_batch_size)
     step = start
     while True:
@@ -92,7 +91,7 @@ def training(images: Images, *, batch_size: int, micro_batch_size: int, seed: in
 def scoring(images: Images, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Every sample once, in order, in batches of one size: the last is padded with its first sample, and says how many are real."""
     for first in range(0, len(images), batch_size):
-        rows = torch.arange(first, min(first + batch_size, len(images)))
+        rows = torch.arange(first, min(first + batch_size, len(images)), device=images.device)
         padding = rows[:1].expand(batch_size - len(rows))
         inputs, targets = images.take(torch.cat((rows, padding)), None)
         yield inputs, targets, len(rows)

@@ -83,8 +83,10 @@ class Checkpoints:
         for path in reversed(self.paths()):
             try:
                 return load(path)
-            except Refusal as refusal:
-                print(f"warning: {refusal}; going back to the checkpoint before it", flush=True)
+            except Refusal:
+                # out of the way: by its number it would count as the newest for ever
+                aside = path.replace(path.with_suffix(".damaged"))
+                print(f"warning: {path}: is damaged, and now {aside.name}: going back to the checkpoint before it", flush=True)
         return None
 
     def paths(self) -> list[Path]:

@@ -12,6 +12,7 @@ from pipeline.engine.update import Batch, Forward, gradient_norm, update
 from pipeline.params.train import LoopSettings, ScheduleSettings
 from pipeline.refusal import Refusal
 
+REMEDY = "lower optimizer.learning_rate, or set train.clip_norm"
 Validate = Callable[[], dict[str, float]]
 
 
@@ -50,7 +51,7 @@ def fit(
 ) -> Iterator[Report]:
     """Train from `state.step` to the end, yielding after every step. The batches must begin at that step.
 
-    Raises Refusal at the report that finds a loss which is no number.
+    Raises Refusal at the report that finds a number which is none.
     """
     settings = plan.settings
     stream = iter(batches)
@@ -72,6 +73,7 @@ def fit(
         row: Row = {"step": state.step, "learning_rate": learning_rate, **measured(state, progress, norm)}
         if validate and plan.due(state.step, settings.validate_every_steps):
             row |= {f"valid/{name}": value for name, value in validate().items()}
+            refuse_divergence(row, state.step)
             compare(progress, row, settings, state)
         progress.rows.append(row)
         yield Report(state.step, {name: value for name, value in row.items() if name != "step"})
@@ -81,12 +83,19 @@ def measured(state: TrainState, progress: Progress, norm: Tensor | None) -> Row:
     """The averages since the last report, whose sums begin anew, and the norm of the last gradient."""
     row = progress.sums.averages()
     progress.sums = Sums.zero(state.device)
-    if not math.isfinite(row.get("train/loss", 0.0)):
+    refuse_divergence(row, state.step)
+    if "train/loss" not in row and state.scaler.get_scale() < 1:
         raise Refusal(
-            f"train/loss became {row['train/loss']} at or before step {state.step}: lower optimizer.learning_rate, or set train.clip_norm"
+            f"every step before step {state.step} overflowed in fp16, however small the scale: {REMEDY}, or write `precision: fp32`"
         )
     gradient = float(gradient_norm(state) if norm is None else norm)
     return row | ({"train/gradient_norm": gradient} if math.isfinite(gradient) else {})
+
+
+def refuse_divergence(row: Row, step: int) -> None:
+    for name, value in row.items():
+        if not math.isfinite(value):
+            raise Refusal(f"{name} became {value} at or before step {step}: {REMEDY}")
 
 
 def compare(progress: Progress, row: Row, settings: LoopSettings, state: TrainState) -> None:

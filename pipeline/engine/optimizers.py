@@ -18,7 +18,16 @@ def build(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> to
     groups = [group for group in groups if group["params"]]
     match settings:
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
-            return torch.optim.SGD(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
+            optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
+            if momentum:
+                begin_at_rest(optimizer, trained)
+            return optimizer
         case AdamSettings(name=name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon):
             kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
             return kind(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
+
+
+def begin_at_rest(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
+    """Momentum from zero is the same first step; torch makes the buffer empty, and where fp16 skips that step it is never filled."""
+    for parameter in parameters:
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

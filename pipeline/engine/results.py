@@ -34,12 +34,13 @@ def write_metrics(path: Path, progress: Progress, exported_step: int) -> None:
     """Nested as DVC compares it: the last report, the best validation, and the step whose weights were exported."""
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
-    for name, value in last.items():
+    # in the order of the columns: rows that went through a checkpoint have another
+    for name in (column for column in COLUMNS if column in last):
         split, _, quantity = name.partition("/")
         if quantity:
             section = numbers.setdefault(split, {})
             assert isinstance(section, dict)
-            section[quantity] = value
+            section[quantity] = last[name]
     if progress.best_value is not None:
         numbers["best"] = {"step": progress.best_step, "value": progress.best_value}
     files.write_json(path, numbers)

@@ -7,7 +7,7 @@ from pipeline.params.train import ConstantSettings, CosineSettings, OneCycleSett
 
 def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
     """What the peak learning rate is multiplied by at `step`, from 0, of `num_steps`."""
-    warmup_steps = schedule.warmup * num_steps
+    warmup_steps = max(1.0, schedule.warmup * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
     falling = max(0.0, step + 1 - warmup_steps) / max(1.0, num_steps - warmup_steps)
     match schedule:
@@ -16,7 +16,7 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
         case CosineSettings(final_factor=final):
             return rising if rising < 1 else between(1.0, final, falling)
         case OneCycleSettings(start_factor=start, final_factor=final):
-            return between(start, 1.0, rising) if rising < 1 else between(1.0, final, falling)
+            return between(start, 1.0, step / (warmup_steps - 1)) if rising < 1 else between(1.0, final, falling)
 
 
 def between(start: float, end: float, share: float) -> float:

@@ -19,8 +19,8 @@ from pipeline.refusal import Refusal
 
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
-STAGE_PARAMS: tuple[type[BaseModel], ...] = (PrepareParams, TrainParams, EvaluateParams)
-SECTIONS = tuple(dict.fromkeys(name for params in STAGE_PARAMS for name in params.model_fields))
+STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
+SECTIONS = tuple(dict.fromkeys(name for params in STAGE_PARAMS.values() for name in params.model_fields))
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
 MOST_SHOWN = 60
 NEAR = 0.7

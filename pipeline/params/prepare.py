@@ -1,7 +1,7 @@
 """What `prepare` may read: the seed of the splits, and the source."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt, field_validator
 
@@ -16,6 +16,9 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 class SourceSettings(Section):
     """What every source has; a source's own module adds what it alone knows."""
+
+    foreign: ClassVar[bool] = False
+    """Whether `root` holds files of the user's own, whose classes `check` looks over before anything runs."""
 
     name: str
     """The dataset or format: a module of `pipeline/sources/`."""

@@ -15,7 +15,7 @@ COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
 def whole_file() -> type[BaseModel]:
     """All sections together, with every member of the open families: importing it imports them all."""
     fields: dict[str, Any] = {}
-    for params in STAGE_PARAMS:
+    for params in STAGE_PARAMS.values():
         for name, field in params.model_fields.items():
             fields.setdefault(name, definition(field))
     return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)

@@ -1,11 +1,14 @@
 """What `train` may read: the model, how it is optimized, and how its batches are made."""
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
+from pipeline.collection import VALID
 from pipeline.family import MODELS
 from pipeline.params.section import Count, Section
+from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -148,6 +151,13 @@ class LoopSettings(Section):
             raise ValueError("give the length once: a number for `epochs` or for `steps`, and null for the other")
         return steps
 
+    @field_validator("activation_checkpointing")
+    @classmethod
+    def is_not_compiled(cls, activation_checkpointing: bool, info: ValidationInfo) -> bool:
+        if activation_checkpointing and info.data.get("compile", "off") != "off":
+            raise ValueError('does not go with train.compile: write `compile: "off"`, or `activation_checkpointing: false`')
+        return activation_checkpointing
+
     @field_validator("micro_batch_size")
     @classmethod
     def fits_into_the_batch(cls, micro_batch_size: int, info: ValidationInfo) -> int:
@@ -164,6 +174,13 @@ class LoopSettings(Section):
                 f"is no multiple of train.report_every_steps ({between}): write {-(-validate_every_steps // between) * between}"
             )
         return validate_every_steps
+
+    def refuse_missing_validation(self, splits: Container[str]) -> None:
+        """Raises Refusal where `splits` has no valid and something here needs it."""
+        needs = {"train.keep: best": self.keep == "best", "train.patience": self.patience is not None}
+        for setting, needed in needs.items():
+            if needed and VALID not in splits:
+                raise Refusal(f"{setting} needs a validation split: set source.valid above 0, or write `keep: last` and `patience: null`")
 
     def num_steps(self, num_samples: int) -> int:
         """Optimizer updates of a training on a train split of `num_samples`; a last part of a batch is a whole step."""

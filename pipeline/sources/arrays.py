@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ class Settings(SourceSettings):
     Nothing is unpickled, and the inputs are read block by block.
     """
 
+    foreign: ClassVar[bool] = True
     name: Literal["arrays"]
 
     def open(self, *, workers: int) -> Collection:

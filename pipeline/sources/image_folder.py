@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class Settings(SourceSettings):
     class folders are not. An image is turned upright by its EXIF data and laid on white where it is transparent.
     """
 
+    foreign: ClassVar[bool] = True
     name: Literal["image_folder"]
     size: Extent
     """Side of the square that every image is made to, in pixels: the shorter side is resized to it and the middle kept."""

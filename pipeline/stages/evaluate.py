@@ -7,12 +7,12 @@ from pipeline import files, machine
 from pipeline.collection import TEST
 from pipeline.data import loader
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import model_file, results, score
+from pipeline.engine import model_file, precision, results, score
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
 from pipeline.environment import Environment
 from pipeline.machine import Machine
-from pipeline.params.evaluate import EvaluateParams
+from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.reports import metrics, tables
@@ -34,7 +34,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
     scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
     files.write_json(paths.metrics / "evaluate.json", scores)
-    draw(Predictions.of(logits, split.targets), split, params, paths, classes=prepared.spec.classes)
+    draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
     with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as run:
         story.add_evaluation(run, paths, step=manifest.step, scores=flatten(scores, TEST))
 
@@ -52,20 +52,19 @@ def predict(classifier: Classifier, split: Split, here: Machine, manifest: Manif
     """Logits (n, classes) of a split, in its order."""
     images = loader.Images(split, here.device)
     batches = loader.scoring(images, batch_size=min(batch_size, len(images)))
-    parts = score.predict(classifier.to(here.device), batches, used=manifest.precision, device=here.device)
+    used = precision.choose(manifest.precision, here.device)
+    parts = score.predict(classifier.to(here.device), batches, used=used, device=here.device)
     return np.concatenate([logits.cpu().numpy() for logits, _ in parts])
 
 
-def draw(predictions: Predictions, split: Split, params: EvaluateParams, paths: Paths, *, classes: tuple[str, ...]) -> None:
+def draw(predictions: Predictions, split: Split, settings: EvaluateSettings, paths: Paths, *, classes: tuple[str, ...]) -> None:
     from pipeline.reports.figures import confusion, history, mistakes, reliability  # late: a second of matplotlib, after all refusals
 
-    calibration = Calibration.of(predictions.confidence, predictions.correct, params.evaluate.calibration_bins)
+    calibration = Calibration.of(predictions.confidence, predictions.correct, settings.calibration_bins)
     targets, predicted = predictions.targets, predictions.predicted
     tables.write_confusion(paths.plots / "confusion.csv", targets=targets, predicted=predicted, classes=classes)
     tables.write_reliability(paths.plots / "reliability.csv", calibration)
     confusion.draw(paths.plots / "confusion.png", targets=targets, predicted=predicted, classes=classes)
     reliability.draw(paths.plots / "reliability.png", calibration)
     history.draw(paths.plots / "history.png", results.read_history(paths.plots / "history.csv"))
-    mistakes.draw(
-        paths.plots / "mistakes.png", images=split.inputs, predictions=predictions, classes=classes, most=params.evaluate.mistakes
-    )
+    mistakes.draw(paths.plots / "mistakes.png", images=split.inputs, predictions=predictions, classes=classes, most=settings.mistakes)

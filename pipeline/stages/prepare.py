@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.collection import SPLITS, TRAIN
+from pipeline.collection import SPLITS, TRAIN, Collection
 from pipeline.data import split, writer
 from pipeline.environment import Environment
-from pipeline.params.prepare import PrepareParams
+from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.paths import Paths
 from pipeline.progress import progress
 from pipeline.refusal import Refusal
@@ -19,14 +19,7 @@ Targets = NDArray[np.int64]
 
 def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and say what came of it. Raises Refusal for a dataset that nothing can be learned from."""
-    source = params.source
-    if not source.root.exists():
-        raise Refusal(
-            f"source.root: {source.root} does not exist: name the folder or archive that holds the data, or make an empty folder for what is downloaded"
-        )
-    collection = source.open(workers=environment.workers or len(os.sched_getaffinity(0)))
-    refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
-    assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
+    collection, assigned = survey(params, environment)
     total = sum(len(targets) for targets in collection.targets.values())
     with progress("prepare", total, "images") as advance:
         record = writer.write(
@@ -36,6 +29,24 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
         if name in record.splits:
             entry = record.splits[name]
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))
+
+
+def survey(params: PrepareParams, environment: Environment) -> tuple[Collection, dict[str, NDArray[np.str_]]]:
+    """The dataset by its names and targets alone, and the split of each sample; no sample is read."""
+    source = params.source
+    refuse_missing_root(source)
+    collection = source.open(workers=environment.workers or len(os.sched_getaffinity(0)))
+    refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
+    assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
+    return collection, assigned
+
+
+def refuse_missing_root(source: SourceSettings) -> None:
+    if not source.root.exists():
+        raise Refusal(
+            f"source.root: {source.root} does not exist: name the folder or archive that holds the data, "
+            "or make an empty folder for what is downloaded"
+        )
 
 
 def refuse_empty_classes(classes: tuple[str, ...], targets: Targets, place: str) -> None:

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from pipeline import files, inputs, interruption, machine, work
 from pipeline.data.prepared import Prepared
-from pipeline.engine import fit, model_file, results
+from pipeline.engine import complaints, fit, model_file, results
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.environment import Environment
+from pipeline.interruption import Interruption
 from pipeline.machine import Machine
 from pipeline.params.document import Document
 from pipeline.params.train import TrainParams
@@ -25,17 +26,23 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
     machine.set_determinism(params.train.deterministic)
     prepared = Prepared.open(paths.prepared)
     identity = identify(paths, prepared, here)
-    with interruption.deferred() as interrupted, work.claimed(environment.root, identity) as place:
+    with work.claimed(environment.root, identity) as place:
         training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
         with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, prepared)) as run:
-            for report in watched(training, run):
-                stopping = interrupted.arrived
-                training.save_when_due(report.step, environment, force=stopping)
-                if stopping:
-                    raise interrupted.exception
+            with interruption.deferred() as interrupted, complaints.in_words():
+                loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
             story.add_training(run, paths, identity.record)
-            place.clear()
+        place.clear()
+
+
+def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption) -> None:
+    """Train to the end, or to the end of the step in which a signal came. Raises Interrupted once that step is saved."""
+    for report in watched(training, run):
+        stopping = interrupted.arrived
+        training.save_when_due(report.step, environment, force=stopping)
+        if stopping:
+            raise interrupted.exception
 
 
 def identify(paths: Paths, prepared: Prepared, here: Machine) -> inputs.Inputs:
@@ -70,19 +77,18 @@ def watched(training: Training, run: Run) -> Iterator[fit.Report]:
 
 def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> None:
     """The model and what DVC tracks beside it; no time, path or run id is in them."""
-    progress, state = training.progress, training.state
-    best = progress.best is not None
+    weights, step = training.exported()
     manifest = model_file.Manifest(
         params=training.params.model_dump(mode="json"),
         spec=training.prepared.spec,
-        precision=state.used,
-        step=progress.best_step if best and progress.best_step else state.step,
+        precision=training.state.used,
+        step=step,
         inputs=identity.digests,
         fingerprint=dict(identity.fingerprint),
     )
-    model_file.export(paths.model, progress.best if progress.best is not None else fit.weights(state), manifest)
-    results.write_history(paths.plots / "history.csv", progress.rows)
-    results.write_metrics(paths.metrics / "train.json", progress, manifest.step)
+    model_file.export(paths.model, weights, manifest)
+    results.write_history(paths.plots / "history.csv", training.progress.rows)
+    results.write_metrics(paths.metrics / "train.json", training.progress, step)
 
 
 def facts(paths: Paths, environment: Environment, prepared: Prepared) -> Facts:

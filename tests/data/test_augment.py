@@ -7,6 +7,7 @@ from pipeline.data.augment import CUT_X, CUT_Y, FLIP, LEFT, TOP, Augmentation
 from pipeline.params.train import AugmentSettings
 from pipeline.spec import Spec
 
+CPU = torch.device("cpu")
 COLOUR = Spec(shape=(6, 5, 3), classes=("a", "b"), mean=(0.1, 0.5, 0.9), std=(0.2, 0.2, 0.2))
 
 
@@ -38,7 +39,7 @@ def slowly(image: torch.Tensor, draw: list[int], settings: AugmentSettings) -> t
 )
 def test_every_pixel_is_where_the_draws_say(crop: int, flip: bool, cutout: int) -> None:
     settings = AugmentSettings(crop=crop, flip=flip, cutout=cutout)
-    augmentation, source = Augmentation(settings, COLOUR, 20, seed=3), images(20)
+    augmentation, source = Augmentation(settings, COLOUR, 20, seed=3, device=CPU), images(20)
     rows = torch.tensor([4, 0, 19, 4, 7])
     draws = augmentation.table(1)[rows]
     found = augmentation.gather(augmentation.padded(source), rows, draws)
@@ -48,12 +49,12 @@ def test_every_pixel_is_where_the_draws_say(crop: int, flip: bool, cutout: int) 
 
 def test_draws_are_a_function_of_seed_epoch_and_sample() -> None:
     settings = AugmentSettings(crop=2, flip=True, cutout=2)
-    tables = {(seed, epoch): Augmentation(settings, COLOUR, 200, seed=seed).table(epoch) for seed in (1, 2) for epoch in (0, 1)}
-    assert torch.equal(tables[1, 0], Augmentation(settings, COLOUR, 200, seed=1).table(0))
+    tables = {(seed, epoch): Augmentation(settings, COLOUR, 200, seed=seed, device=CPU).table(epoch) for seed in (1, 2) for epoch in (0, 1)}
+    assert torch.equal(tables[1, 0], Augmentation(settings, COLOUR, 200, seed=1, device=CPU).table(0))
     assert all(not torch.equal(tables[1, 0], other) for key, other in tables.items() if key != (1, 0))
 
 
 def test_draws_cover_their_whole_range() -> None:
-    table = Augmentation(AugmentSettings(crop=2, flip=True, cutout=2), COLOUR, 500, seed=1).table(0)
+    table = Augmentation(AugmentSettings(crop=2, flip=True, cutout=2), COLOUR, 500, seed=1, device=CPU).table(0)
     assert table.amin(0).tolist() == [0, 0, 0, 0, 0]
     assert table.amax(0).tolist() == [4, 4, 1, COLOUR.height - 1, COLOUR.width - 1]

@@ -13,7 +13,7 @@ AUGMENT = AugmentSettings(crop=1, flip=True, cutout=2)
 
 
 def training_images(prepared: Prepared, device: torch.device, *, resident: bool) -> loader.Images:
-    augmentation = Augmentation(AUGMENT, prepared.spec, len(prepared.train), seed=1)
+    augmentation = Augmentation(AUGMENT, prepared.spec, len(prepared.train), seed=1, device=device)
     return loader.Images(prepared.train, device, augmentation, resident=resident)
 
 

@@ -98,4 +98,6 @@ def test_only_the_newest_stay_and_a_damaged_one_is_passed_over(tmp_path: Path, c
     found = kept.newest()
     assert found is not None
     assert found[1] == {"step": 2}
-    assert f"warning: {kept.paths()[-1]}" in capsys.readouterr().out
+    assert f"warning: {tmp_path / 'step-000000000030.safetensors'}: is damaged" in capsys.readouterr().out
+    kept.save(3, TENSORS, {"step": 3})
+    assert [path.name for path in kept.paths()] == ["step-000000000002.safetensors", "step-000000000003.safetensors"]

@@ -113,6 +113,21 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale_and_is_counted(sett
     assert sums.averages() == {"train/skipped_steps": 1}
 
 
+def test_an_overflow_in_the_very_first_step_leaves_the_momentum_at_rest() -> None:
+    inputs, targets = samples(8, torch.float32)
+    momentum = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, momentum=0.9, nesterov=True)
+    first, second = Overflowing(), Overflowing()
+    late, clean = (state_of(module, settings=momentum, used=used) for module, used in ((first, "fp16"), (second, "fp16")))
+    first.overflows = True
+    step(late, (inputs, targets))
+    first.overflows = False
+    clean.scaler.load_state_dict(late.scaler.state_dict())
+    clean.step = 1
+    for state in (late, clean):
+        step(state, (inputs, targets))
+    assert all(torch.equal(clean.tensors()[name], tensor) for name, tensor in late.tensors().items())
+
+
 def test_averages_leave_out_the_steps_that_were_skipped() -> None:
     module = Overflowing()
     state, sums = state_of(module, used="fp16"), Sums.zero(torch.device("cpu"))

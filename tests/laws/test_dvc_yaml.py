@@ -6,13 +6,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.inputs import REFERENCE
-from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.prepare import PrepareParams
-from pipeline.params.train import TrainParams
+from pipeline.params.load import STAGE_PARAMS
 from tests.imports import TOP, closure
 
 STAGES = YAML(typ="safe").load((TOP / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-PARAMS = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
 MEMBERS = {
     "prepare": "pipeline/sources/${source.name}.py",
     "train": "pipeline/models/${model.name}.py",
@@ -25,7 +22,8 @@ def needed(stage: str) -> set[str]:
     """What the stage and every member of its family come to import, the members themselves by their placeholder."""
     family = Path(MEMBERS[stage]).parent
     members = {path.relative_to(TOP) for path in (TOP / family).glob("[!_]*.py")}
-    reached = set().union(*(closure(path, without=TRACKING) for path in (Path(f"pipeline/stages/{stage}.py"), *members)))
+    begin = (Path("pipeline/commands/stage.py"), Path(f"pipeline/stages/{stage}.py"))
+    reached = set().union(*(closure(path, without=TRACKING) for path in (*begin, *members)))
     return {path.as_posix() for path in reached - members} | {MEMBERS[stage]}
 
 
@@ -37,7 +35,7 @@ def test_deps_are_the_import_closure(stage: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_params_are_the_sections_of_the_stage(stage: str) -> None:
-    assert sorted(STAGES[stage]["params"]) == sorted(PARAMS[stage].model_fields)
+    assert sorted(STAGES[stage]["params"]) == sorted(STAGE_PARAMS[stage].model_fields)
 
 
 @pytest.mark.parametrize("stage", STAGES)

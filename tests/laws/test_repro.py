@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -19,7 +20,7 @@ GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c",
 
 def call(folder: Path, *command: str, **variables: str) -> str:
     """What a command says, on both streams; it must succeed."""
-    environment = {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{TOP / '.venv/bin'}:{os.environ['PATH']}", **variables}
+    environment = {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", **variables}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
@@ -44,7 +45,11 @@ def ran(output: str) -> list[str]:
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = repository(tmp_path_factory.mktemp("checkout"))
-    assert ran(call(folder, "dvc", "repro")) == ["prepare", "train", "evaluate"]
+    (folder / ".venv").symlink_to(sys.prefix)
+    # `-o`: the environment is that of the tests, whatever the age of its lock
+    output = call(folder, "make", "-o", ".venv/.locked", "repro")
+    assert ran(output) == ["prepare", "train", "evaluate"]
+    assert "test accuracy" in output
     return folder
 
 
@@ -58,7 +63,7 @@ def test_a_repro_leaves_what_dvc_yaml_says_and_nothing_else(checkout: Path) -> N
 
 
 def test_a_second_repro_runs_no_stage(checkout: Path) -> None:
-    output = call(checkout, "dvc", "repro")
+    output = call(checkout, "make", "-o", ".venv/.locked", "repro")
     assert ran(output) == []
     assert "up to date" in output
 
@@ -80,15 +85,15 @@ def test_changing_evaluate_runs_evaluate_alone(checkout: Path) -> None:
         ("pipeline/models/mlp.py", ["train"]),
         ("pipeline/engine/update.py", ["train"]),
         ("pipeline/reports/metrics.py", ["evaluate"]),
-        ("requirements.lock", ["prepare"]),
+        ("requirements.lock", ["prepare", "train", "evaluate"]),
     ],
 )
 def test_editing_a_file_runs_what_depends_on_it(checkout: Path, path: str, stages: list[str]) -> None:
     before = (checkout / path).read_bytes()
     (checkout / path).write_bytes(before + b"\n# edited\n")
     try:
-        # a dry run goes on behind a stage that would run, so what comes first says what depends on the file
-        assert ran(call(checkout, "dvc", "repro", "--dry"))[:1] == stages
+        # a dry run writes nothing, so a stage behind one that would run is named for its own dependencies only
+        assert ran(call(checkout, "dvc", "repro", "--dry")) == stages
     finally:
         (checkout / path).write_bytes(before)
 
@@ -135,6 +140,21 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     original = next(run for run in runs(checkout) if run.data.params["model.width"] == "16")
     assert restored.data.metrics["test/accuracy"] == original.data.metrics["test/accuracy"]
     assert restored.data.tags["pipeline.model_sha256"] == original.data.tags["pipeline.model_sha256"]
+
+
+def test_dvc_shows_and_compares_parameters_metrics_and_plots(checkout: Path, tmp_path: Path) -> None:
+    project.write_params(checkout, {"evaluate.top_k": 1})
+    try:
+        assert "evaluate.top_k" in call(checkout, "dvc", "params", "diff")
+        call(checkout, "dvc", "repro")
+        assert "top_k_accuracy" in call(checkout, "dvc", "metrics", "diff")
+        for command in ("show", "diff"):
+            page = tmp_path / command
+            call(checkout, "dvc", "plots", command, "--out", str(page))
+            assert "vega" in (page / "index.html").read_text(encoding="utf-8")
+    finally:
+        project.write_params(checkout)
+        call(checkout, "dvc", "repro")
 
 
 def runs(checkout: Path) -> list:

@@ -43,7 +43,7 @@ def test_a_spoiled_file_loads_or_is_refused_by_the_name_of_the_key(
     with path.open("w", encoding="utf-8") as file:
         YAML().dump(data, file)
     document, refusals = Document.read(path), []
-    for params in STAGE_PARAMS:
+    for params in STAGE_PARAMS.values():
         try:
             load(document, params)
         except Refusal as refusal:

@@ -70,7 +70,7 @@ def test_what_takes_memory_is_bounded_on_both_sides() -> None:
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_every_preset_loads(preset: Path) -> None:
     document = Document.read(preset)
-    for params in STAGE_PARAMS:
+    for params in STAGE_PARAMS.values():
         value = load(document, params)
         with pytest.raises(ValidationError, match="frozen"):
             value.seed = 2  # type: ignore[attr-defined]

@@ -53,23 +53,23 @@ def test_the_results_are_whole_and_say_what_decided_them(folder: Path) -> None:
     assert list((folder / ".pipeline/work").glob("*/step-*")) == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code", "step"), [(signal.SIGTERM, 143, 7), (signal.SIGINT, 130, 7), (signal.SIGTERM, 143, 24)])
 def test_an_interrupted_run_says_so_with_its_exit_code_and_goes_on_to_the_same_bytes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int, code: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int, code: int, step: int
 ) -> None:
     assert main(["train"]) == 0
     whole = digests(folder)
     for name in RESULTS:
         (folder / name).unlink()
     with monkeypatch.context() as patch:
-        interrupt_at(7, number, patch)
+        interrupt_at(step, number, patch)
         assert main(["train"]) == code
     assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
     assert not (folder / RESULTS[0]).exists()
-    assert [path.name for path in (folder / ".pipeline/work").glob("*/step-*")] == ["step-000000000007.safetensors"]
+    assert [path.name for path in (folder / ".pipeline/work").glob("*/step-*")] == [f"step-{step:012}.safetensors"]
     capsys.readouterr()
     assert main(["train"]) == 0
-    assert "going on after step 7" in capsys.readouterr().out
+    assert f"going on after step {step}" in capsys.readouterr().out
     assert digests(folder) == whole
 
 
@@ -90,6 +90,32 @@ def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: 
     assert main(["train"]) == 0
     assert digests(folder) == off
     assert "goes on without a complete record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ValueError("Expected more than 1 value per channel when training, got input size [1, 4, 1, 1]"),
+            "train.micro_batch_size: BatchNorm",
+        ),
+        (
+            RuntimeError("adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but"),
+            "train.deterministic: write `false`",
+        ),
+    ],
+)
+def test_errors_of_torch_that_the_user_can_mend_are_said_in_the_words_of_the_parameters(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, error: Exception, said: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pipeline.engine.fit.update", fail)
+    assert main(["train"]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert str(error) in shown
 
 
 def test_a_changed_parameter_starts_anew_and_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
