@@ -1,21 +1,14 @@
 """From a journal to its MLflow run: batch by batch, each point exactly once."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.tracking import events
-from pipeline.tracking.facts import Scalar
-from pipeline.tracking.logged_model import Build, log_model
+from pipeline.tracking.logged_model import Build
 from pipeline.tracking.position import SYSTEM, Position
-from pipeline.tracking.store import MODEL_TAG, Store, is_passing
-
-if TYPE_CHECKING:
-    from mlflow.entities import Metric
-
-POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # what MLflow takes in one request
-LONGEST_PARAM, LONGEST_DATASET_DIGEST = 6000, 36
+from pipeline.tracking.sender import POINTS_AT_ONCE, Sender
+from pipeline.tracking.store import Store, is_passing
 
 
 class Delivery:
@@ -26,7 +19,7 @@ class Delivery:
         self._store = store
         self._build = build
         self._position = Position.load(folder, store.address.key)
-        self._run_id: str | None = None
+        self._sending: Sender | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -46,7 +39,7 @@ class Delivery:
                 self._deliver(batch)
                 self._advance(batch[-1])
         except Exception:
-            self._run_id = None  # it may have been deleted: look again before the next attempt
+            self._sending = None  # the run may have been deleted: look again before the next attempt
             raise
 
     def close(self) -> None:
@@ -62,14 +55,20 @@ class Delivery:
         )
 
     def _find_run(self) -> None:
-        if self._run_id is not None:
+        if self._sending is not None:
             return
         first = next(events.read(self.folder / events.EVENTS), None)
         start: Mapping[str, Any] = first.fields if first and first.kind == "start" else {}
-        self._run_id, _ = self._store.run_for(self.folder.name, start, self._position.run_id)
-        if self._run_id != self._position.run_id:
-            self._position = Position(run_id=self._run_id)
+        run_id, _ = self._store.run_for(self.folder.name, start, self._position.run_id)
+        if run_id != self._position.run_id:
+            self._position = Position(run_id=run_id)
             self._save()
+        self._sending = Sender(self._store, run_id, self.folder, self._build)
+
+    @property
+    def _sender(self) -> Sender:
+        assert self._sending is not None
+        return self._sending
 
     def _advance(self, last: events.Event) -> None:
         self._position.offset, self._position.time_ms = last.end, last.time_ms
@@ -89,7 +88,7 @@ class Delivery:
     def _deliver(self, batch: list[events.Event]) -> None:
         """An event that MLflow refuses for good must not hold up those behind it."""
         try:
-            self._send(batch)
+            self._sender.send(batch, step=self._position.step)
         except Exception as error:
             if is_passing(error):
                 raise
@@ -102,85 +101,7 @@ class Delivery:
     def _set_aside(self, event: events.Event, error: Exception) -> None:
         reason = self._store.address.redacted(f"{event.kind}: {type(error).__name__}: {error}")[:500]
         print(f"tracking: MLflow refuses an event of {self.folder.name}: {reason}", flush=True)
-        self._tag({"pipeline.refused": reason})
-
-    def _send(self, batch: list[events.Event]) -> None:
-        fields = batch[-1].fields
-        match batch[-1].kind:
-            case "metrics":
-                self._log_points(batch)
-            case "start" | "reopen":
-                self._begin(fields)
-            case "tags":
-                self._tag(fields["tags"])
-            case "artifact":
-                self._log_artifact(fields)
-            case "model":
-                self._log_model(fields)
-            case "end":
-                self._store.client.set_terminated(self._run, fields["status"], end_time=batch[-1].time_ms)
-            case kind:
-                print(f"tracking: {self.folder.name} holds an event of an unknown kind: {kind}", flush=True)
-
-    @property
-    def _run(self) -> str:
-        assert self._run_id is not None
-        return self._run_id
-
-    def _begin(self, fields: Mapping[str, Any]) -> None:
-        self._store.client.update_run(self._run, status="RUNNING")
-        self._tag(fields["tags"])
-        self._log_params(fields["params"])
-        if fields["dataset_name"]:
-            self._log_dataset(fields)
-
-    def _log_points(self, batch: list[events.Event]) -> None:
-        points = [point for event in batch for point in metrics_of(event)]
-        for start in range(0, len(points), POINTS_AT_ONCE):
-            self._store.client.log_batch(self._run, metrics=points[start : start + POINTS_AT_ONCE])
-
-    def _log_params(self, params: Mapping[str, Scalar]) -> None:
-        """MLflow's params cannot change: where the run has another value, a tag says what it was this time."""
-        from mlflow.entities import Param
-
-        wanted = {name: written(value)[:LONGEST_PARAM] for name, value in params.items()}
-        held = self._store.client.get_run(self._run).data.params if wanted else {}
-        fresh = [Param(name, value) for name, value in wanted.items() if name not in held]
-        for start in range(0, len(fresh), NAMES_AT_ONCE):
-            self._store.client.log_batch(self._run, params=fresh[start : start + NAMES_AT_ONCE])
-        self._tag({f"pipeline.changed.{name}": value for name, value in wanted.items() if held.get(name, value) != value})
-
-    def _tag(self, tags: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        rows = [RunTag(name, str(value)) for name, value in tags.items()]
-        for start in range(0, len(rows), NAMES_AT_ONCE):
-            self._store.client.log_batch(self._run, tags=rows[start : start + NAMES_AT_ONCE])
-
-    def _log_dataset(self, fields: Mapping[str, Any]) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        digest = fields["dataset_digest"]
-        dataset = Dataset(
-            name=fields["dataset_name"],
-            digest=digest[:LONGEST_DATASET_DIGEST],
-            source_type="local",
-            source=json.dumps({"uri": fields["dataset_name"]}),
-            profile=json.dumps({**fields["dataset"], "digest": digest}),
-        )
-        self._store.client.log_inputs(self._run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
-
-    def _log_artifact(self, fields: Mapping[str, Any]) -> None:
-        path = self.folder / fields["file"]
-        if not path.is_file():
-            raise LookupError(f"{fields['file']} is gone from the journal")
-        self._store.client.log_artifact(self._run, str(path), fields["folder"] or None)
-
-    def _log_model(self, fields: Mapping[str, Any]) -> None:
-        self._tag({MODEL_TAG: fields["sha256"]})
-        log_model(
-            self._store, self._run, self.folder / fields["file"], digest=fields["sha256"], step=self._position.step, build=self._build
-        )
+        self._sender.tag({"pipeline.refused": reason})
 
 
 def batches(lines: Iterable[events.Event]) -> Iterator[list[events.Event]]:
@@ -199,14 +120,3 @@ def batches(lines: Iterable[events.Event]) -> Iterator[list[events.Event]]:
             batch, num_points = [], 0
     if batch:
         yield batch
-
-
-def metrics_of(event: events.Event) -> "list[Metric]":
-    from mlflow.entities import Metric
-
-    return [Metric(name, float(value), event.time_ms, event.fields["step"]) for name, value in event.fields["values"].items()]
-
-
-def written(value: Scalar) -> str:
-    """As the YAML of the parameters has it: `true`, `null`, `0.1`, and words without quotes."""
-    return value if isinstance(value, str) else json.dumps(value)

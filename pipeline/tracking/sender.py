@@ -1,0 +1,108 @@
+"""What each kind of event becomes in MLflow."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.tracking import events
+from pipeline.tracking.facts import Scalar
+from pipeline.tracking.logged_model import Build, log_model
+from pipeline.tracking.store import MODEL_TAG, Store
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+
+POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # what MLflow takes in one request
+LONGEST_PARAM, LONGEST_DATASET_DIGEST = 6000, 36
+
+
+class Sender:
+    """Speaks to one MLflow run; what is sent twice is the same twice, for the times are those of the journal."""
+
+    def __init__(self, store: Store, run_id: str, folder: Path, build: Build) -> None:
+        self._store, self._run_id, self._folder, self._build = store, run_id, folder, build
+        self._client = store.client
+
+    def send(self, batch: list[events.Event], *, step: int) -> None:
+        """One event, or neighbouring ones of metrics; `step` is the last one that was delivered. Raises what MLflow raises."""
+        fields = batch[-1].fields
+        match batch[-1].kind:
+            case "metrics":
+                self._log_points(batch)
+            case "start" | "reopen":
+                self._begin(fields)
+            case "tags":
+                self.tag(fields["tags"])
+            case "artifact":
+                self._log_artifact(fields)
+            case "model":
+                self._log_model(fields, step)
+            case "end":
+                self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
+            case kind:
+                print(f"tracking: {self._folder.name} holds an event of an unknown kind: {kind}", flush=True)
+
+    def _begin(self, fields: Mapping[str, Any]) -> None:
+        self._client.update_run(self._run_id, status="RUNNING")
+        self.tag(fields["tags"])
+        self._log_params(fields["params"])
+        if fields["dataset_name"]:
+            self._log_dataset(fields)
+
+    def _log_points(self, batch: list[events.Event]) -> None:
+        points = [point for event in batch for point in metrics_of(event)]
+        for start in range(0, len(points), POINTS_AT_ONCE):
+            self._client.log_batch(self._run_id, metrics=points[start : start + POINTS_AT_ONCE])
+
+    def _log_params(self, params: Mapping[str, Scalar]) -> None:
+        """MLflow's params cannot change: where the run has another value, a tag says what it was this time."""
+        from mlflow.entities import Param
+
+        wanted = {name: written(value)[:LONGEST_PARAM] for name, value in params.items()}
+        held = self._client.get_run(self._run_id).data.params if wanted else {}
+        fresh = [Param(name, value) for name, value in wanted.items() if name not in held]
+        for start in range(0, len(fresh), NAMES_AT_ONCE):
+            self._client.log_batch(self._run_id, params=fresh[start : start + NAMES_AT_ONCE])
+        self.tag({f"pipeline.changed.{name}": value for name, value in wanted.items() if held.get(name, value) != value})
+
+    def tag(self, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        rows = [RunTag(name, str(value)) for name, value in tags.items()]
+        for start in range(0, len(rows), NAMES_AT_ONCE):
+            self._client.log_batch(self._run_id, tags=rows[start : start + NAMES_AT_ONCE])
+
+    def _log_dataset(self, fields: Mapping[str, Any]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        digest = fields["dataset_digest"]
+        dataset = Dataset(
+            name=fields["dataset_name"],
+            digest=digest[:LONGEST_DATASET_DIGEST],
+            source_type="local",
+            source=json.dumps({"uri": fields["dataset_name"]}),
+            profile=json.dumps({**fields["dataset"], "digest": digest}),
+        )
+        self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
+    def _log_artifact(self, fields: Mapping[str, Any]) -> None:
+        path = self._folder / fields["file"]
+        if not path.is_file():
+            raise LookupError(f"{fields['file']} is gone from the journal")
+        self._client.log_artifact(self._run_id, str(path), fields["folder"] or None)
+
+    def _log_model(self, fields: Mapping[str, Any], step: int) -> None:
+        self.tag({MODEL_TAG: fields["sha256"]})
+        log_model(self._store, self._run_id, self._folder / fields["file"], digest=fields["sha256"], step=step, build=self._build)
+
+
+def metrics_of(event: events.Event) -> "list[Metric]":
+    from mlflow.entities import Metric
+
+    return [Metric(name, float(value), event.time_ms, event.fields["step"]) for name, value in event.fields["values"].items()]
+
+
+def written(value: Scalar) -> str:
+    """As the YAML of the parameters has it: `true`, `null`, `0.1`, and words without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
