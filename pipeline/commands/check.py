@@ -56,19 +56,19 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load(document, TrainParams))
     problems.gather(lambda: load(document, EvaluateParams))
-    if prepare and environment:
-        problems.gather(lambda: dataset_is_usable(prepare, train, environment, document))
+    if prepare:
+        problems.gather(lambda: dataset_is_usable(prepare, train, document))
     place = problems.gather(lambda: machine_can(train, environment, document)) if train and environment else None
     return f"{train.model.name} on {prepare.source.name}, {place}" if prepare and train else None
 
 
-def dataset_is_usable(prepare: PrepareParams, train: TrainParams | None, environment: Environment, document: Document) -> None:
+def dataset_is_usable(prepare: PrepareParams, train: TrainParams | None, document: Document) -> None:
     """What names and targets alone can tell of files of the user's own; of published data, only that its place is there."""
     from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
 
     try:
         if prepare.source.foreign:
-            _, assigned = stage.survey(prepare, environment)
+            _, assigned = stage.survey(prepare, workers=1)
             splits = {str(name) for names in assigned.values() for name in names}
         else:
             stage.refuse_missing_root(prepare.source)

@@ -19,7 +19,7 @@ Targets = NDArray[np.int64]
 
 def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and say what came of it. Raises Refusal for a dataset that nothing can be learned from."""
-    collection, assigned = survey(params, environment)
+    collection, assigned = survey(params, workers=environment.workers)
     total = sum(len(targets) for targets in collection.targets.values())
     with progress("prepare", total, "images") as advance:
         record = writer.write(
@@ -31,11 +31,11 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))
 
 
-def survey(params: PrepareParams, environment: Environment) -> tuple[Collection, dict[str, NDArray[np.str_]]]:
+def survey(params: PrepareParams, *, workers: int | None) -> tuple[Collection, dict[str, NDArray[np.str_]]]:
     """The dataset by its names and targets alone, and the split of each sample; no sample is read."""
     source = params.source
     refuse_missing_root(source)
-    collection = source.open(workers=environment.workers or len(os.sched_getaffinity(0)))
+    collection = source.open(workers=workers or len(os.sched_getaffinity(0)))
     refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
     assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
     return collection, assigned

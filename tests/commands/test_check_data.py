@@ -1,0 +1,60 @@
+"""`check` looks over the user's own images before anything runs: names and classes, in words with the line."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pipeline.__main__ import main
+from tests import project
+
+SOURCE = {
+    "name": "image_folder",
+    "root": "images",
+    "size": 8,
+    "channels": 3,
+    "on_corrupt": "fail",
+    "max_pixels": 10_000,
+    "valid": 0.2,
+    "test": 0.2,
+}
+
+
+def images(folder: Path, classes: dict[str, int]) -> None:
+    for name, count in classes.items():
+        (folder / "images" / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / "images" / name / f"{number}.png")
+
+
+@pytest.mark.parametrize(
+    ("classes", "changes", "said"),
+    [
+        ({"cat": 9}, {}, "has one class only (cat): nothing can be learned"),
+        ({"cat": 9, "dog": 0}, {}, "has no samples of dog: add some, or remove the class"),
+        ({"cat": 9, "dog": 2}, {"source": {**SOURCE, "test": 0.0}}, "the dataset brings no test split: write the share to keep for it"),
+        (
+            {"cat": 9, "dog": 9},
+            {"source": {**SOURCE, "valid": 0.0}, "train.keep": "best"},
+            "train.keep: best needs a validation split: set source.valid above 0",
+        ),
+    ],
+    ids=["one class", "an empty class", "no test split", "no validation split"],
+)
+def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], classes: dict, changes: dict, said: str
+) -> None:
+    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, **changes}))
+    images(tmp_path, classes)
+    assert main(["check"]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert shown.startswith("error: params.yaml:")
+    assert not (tmp_path / "data/prepared").exists()
+
+
+def test_a_usable_dataset_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE}))
+    images(tmp_path, {"cat": 9, "dog": 9})
+    assert main(["check"]) == 0
+    assert "mlp on image_folder, training on cpu" in capsys.readouterr().out
