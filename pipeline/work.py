@@ -60,7 +60,7 @@ def explain_new_start(parent: Path, inputs: Inputs) -> None:
         with files.locked(parent / f"{path.parent.name}.lock", wait=False) as unfinished:
             before = read_record(path)
             changed = [name for name, value in inputs.record.items() if before.get(name) != value]
-            if unfinished and before:
+            if unfinished and before and any(path.parent.glob("step-*")):
                 print(f"train: an unfinished training lies in {path.parent}, but its inputs differ ({', '.join(changed)}): starting anew")
 
 

@@ -46,7 +46,10 @@ def test_a_second_process_of_equal_inputs_is_refused_and_one_of_others_is_not(tm
 
 def test_a_new_start_says_which_inputs_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = begin(tmp_path, BASE)
-    capsys.readouterr()
+    begin(tmp_path, seeded(2))
+    assert capsys.readouterr().out == "", "a training that saved nothing has nothing to lose"
+    (tmp_path / ".pipeline/work" / seeded(2).key / "inputs.json").unlink()
+    (folder / "step-000000000007.safetensors").touch()
     begin(tmp_path, replace(seeded(1), code="other"))
     said = capsys.readouterr().out
     assert said == f"train: an unfinished training lies in {folder}, but its inputs differ (code, params): starting anew\n"

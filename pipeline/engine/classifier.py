@@ -36,5 +36,6 @@ class Classifier(nn.Module):
             return images.permute(0, 3, 1, 2)
         if images.shape[-1] == 1:
             # a permuted single channel fits both orders, and convolutions would take it for channels_last
-            return images.reshape(len(images), 1, *images.shape[1:3])
+            # shape[0] and not len(), which an export would take for a constant
+            return images.reshape(images.shape[0], 1, *images.shape[1:3])
         return images.permute(0, 3, 1, 2).contiguous()

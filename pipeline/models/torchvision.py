@@ -67,7 +67,7 @@ class Settings(ModelSettings):
         except Exception as error:  # torch passes on whatever the network, the archive or its restricted unpickler raise
             raise Refusal(
                 f"model.weights: {self.weights} cannot be fetched ({first_line(error)}): "
-                f"put a whole {weights.url.rpartition('/')[2]} into $TORCH_HOME/hub/checkpoints"
+                f"put a whole {weights.url.rpartition('/')[2]} into $TORCH_HOME/hub/checkpoints, or write `weights: null`"
             ) from None
         load_what_fits(network, pretrained)
 

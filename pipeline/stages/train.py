@@ -42,6 +42,7 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         stopping = interrupted.arrived
         training.save_when_due(report.step, environment, force=stopping)
         if stopping:
+            print(f"train: step {report.step} is saved: the same command goes on there", flush=True)
             raise interrupted.exception
 
 

@@ -36,11 +36,13 @@ def of_training(paths: Paths, environment: Environment, *, splits: Mapping[str, 
 
 
 def of_evaluation(paths: Paths, environment: Environment) -> Facts:
-    """A run is added to; where it is not known here, this is how it is described."""
+    """A run is added to, whose commit stays that of its training; where it is not known here, this is how it is described."""
     document = Document.read(paths.params).data
+    known = provenance.tags(environment)
+    commit = {"evaluate.git.commit": known["mlflow.source.git.commit"], "evaluate.git.dirty": known["pipeline.git.dirty"]}
     return Facts(
         params=provenance.flat({name: document[name] for name in PARAMS if name in document}),
-        tags=provenance.tags(environment) | evaluation_tags(document),
+        tags=commit | evaluation_tags(document),
         dataset_name=str(document["source"]["name"]),
         description="A model whose training this store has not seen, such as one restored from DVC's run cache.",
         name=f"{document['model']['name']}-{document['source']['name']}",

@@ -137,7 +137,7 @@ def test_an_unreachable_network_is_answered_with_the_place_for_the_file(cache: P
         prime()
     assert str(caught.value) == (
         "model.weights: IMAGENET1K_V1 cannot be fetched (<urlopen error Name or service not known>): "
-        f"put a whole {FILE} into $TORCH_HOME/hub/checkpoints"
+        f"put a whole {FILE} into $TORCH_HOME/hub/checkpoints, or write `weights: null`"
     )
 
 
