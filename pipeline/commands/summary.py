@@ -40,5 +40,6 @@ def record_restored(paths: Paths, environment: Environment, scores: dict[str, An
 
     _, manifest = model_file.load(paths.model)
     with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as added:
+        added.tags({"mlflow.source.git.commit": "unknown: restored by DVC, trained elsewhere or earlier"})
         story.add_training(added, paths, {**manifest.inputs, "fingerprint": manifest.fingerprint})
         story.add_evaluation(added, paths, step=manifest.step, scores=flatten(scores, TEST))
