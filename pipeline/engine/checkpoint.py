@@ -1,69 +1,13 @@
-"""Tensors and JSON in one file, whole, checked when read, and free of pickle: the final model and the states to resume from."""
+"""The states of a training from which it goes on after a kill: the newest few, whole and checked."""
 
-import hashlib
-import json
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-
-from pipeline import files
+from pipeline.engine import tensor_file
 from pipeline.engine.state import Tensors
 from pipeline.refusal import Refusal
-
-OS_ERROR = re.compile(r"os error (\d+)")
-KEY = "pipeline"
-"""The one key of metadata: safetensors writes several in random order."""
-
-
-def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-    """Write whole or not at all; equal inputs give equal bytes. `metadata` becomes canonical JSON with a digest of everything."""
-    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    sealed = {**metadata, "digest": digest(stored, metadata)}
-    with files.replacing(path) as draft:
-        try:
-            save_file(stored, draft, metadata={KEY: files.canonical(sealed)})
-        except SafetensorError as error:
-            raise as_os_error(error, path) from error
-
-
-def as_os_error(error: SafetensorError, path: Path) -> Exception:
-    """A full disk as Python reports it; safetensors hides the number in its message."""
-    found = OS_ERROR.search(str(error))
-    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
-
-
-def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Tensors on the CPU and metadata. Raises Refusal for a file that is missing, foreign or damaged."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
-            metadata = json.loads((file.metadata() or {})[KEY])
-        claimed = metadata.pop("digest")
-    except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: run `dvc repro`") from None
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
-        raise Refusal(f"{path}: was not written by this pipeline: its metadata has no `{KEY}`") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise Refusal(f"{path}: is no whole safetensors file ({error}): run `dvc repro`, or fetch it again") from None
-    if claimed != digest(tensors, metadata):
-        raise Refusal(f"{path}: is damaged: its contents do not match the digest in it: run `dvc repro`, or fetch it again")
-    return tensors, metadata
-
-
-def digest(tensors: Tensors, metadata: Mapping[str, Any]) -> str:
-    """SHA-256 over the metadata and each tensor's name, type, shape and bytes."""
-    state = hashlib.sha256(files.canonical(metadata).encode())
-    for name, tensor in sorted(tensors.items()):
-        state.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-        state.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return state.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -74,7 +18,7 @@ class Checkpoints:
     kept: int
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
+        tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
         for old in self.paths()[: -self.kept]:
             old.unlink()
 
@@ -82,7 +26,7 @@ class Checkpoints:
         """The last good state; a damaged one is named and the one before it used."""
         for path in reversed(self.paths()):
             try:
-                return load(path)
+                return tensor_file.load(path)
             except Refusal:
                 # out of the way: by its number it would count as the newest for ever
                 aside = path.replace(path.with_suffix(".damaged"))

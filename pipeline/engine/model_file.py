@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipeline.engine import checkpoint, precision
+from pipeline.engine import precision, tensor_file
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.state import Tensors
 from pipeline.params.load import from_data
@@ -35,12 +35,12 @@ class Manifest(BaseModel):
 
 
 def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
-    checkpoint.save(path, weights, manifest.model_dump(mode="json"))
+    tensor_file.save(path, weights, manifest.model_dump(mode="json"))
 
 
 def load(path: Path) -> tuple[Classifier, Manifest]:
     """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal for anything but a whole file of ours."""
-    weights, metadata = checkpoint.load(path)
+    weights, metadata = tensor_file.load(path)
     try:
         manifest = Manifest.model_validate(metadata)
         params = manifest.train_params

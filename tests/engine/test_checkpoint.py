@@ -1,91 +1,13 @@
-"""Files of tensors: whole or absent, equal bytes for equal contents, and anything else is refused."""
+"""The newest states of a training: how many stay, and which is used."""
 
-import errno
-import os
-import pickle
-import random
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
-from pipeline import files
 from pipeline.engine import checkpoint
-from pipeline.refusal import Refusal
 
-TENSORS = {
-    "weight": torch.arange(24, dtype=torch.float32).view(2, 3, 4),
-    "half": torch.ones(3, dtype=torch.bfloat16),
-    "count": torch.tensor(7),
-    "empty": torch.zeros(0),
-}
-METADATA = {"step": 3, "name": "Zoë", "nested": {"b": [1, 2], "a": None}}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    checkpoint.save(tmp_path / "state.safetensors", TENSORS, METADATA)
-    return tmp_path / "state.safetensors"
-
-
-def test_what_is_saved_is_what_is_loaded(path: Path) -> None:
-    tensors, metadata = checkpoint.load(path)
-    assert metadata == METADATA
-    assert tensors.keys() == TENSORS.keys()
-    assert all(torch.equal(tensors[name], TENSORS[name]) and tensors[name].dtype == TENSORS[name].dtype for name in TENSORS)
-
-
-def test_equal_contents_give_equal_bytes_in_any_order_and_memory_layout(path: Path, tmp_path: Path) -> None:
-    image = torch.randn(2, 3, 4, 5)
-    found = []
-    for number, tensor in enumerate((image, image.contiguous(memory_format=torch.channels_last))):
-        other = tmp_path / str(number)
-        checkpoint.save(other, dict(reversed([*TENSORS.items(), ("image", tensor)])), dict(reversed(METADATA.items())))
-        found.append(files.digest(other))
-    assert found[0] == found[1]
-
-
-def test_every_flipped_bit_and_every_truncation_is_found(path: Path) -> None:
-    good = path.read_bytes()
-    random.seed(0)
-    for position in [*range(8), *random.sample(range(8, len(good)), 120), len(good) - 1]:
-        damaged = bytearray(good)
-        damaged[position] ^= 1 << random.randrange(8)
-        path.write_bytes(damaged)
-        with pytest.raises(Refusal):
-            checkpoint.load(path)
-    for length in random.sample(range(len(good)), 40):
-        path.write_bytes(good[:length])
-        with pytest.raises(Refusal):
-            checkpoint.load(path)
-
-
-def test_a_file_of_others_is_refused_in_words(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    with pytest.raises(Refusal, match="is missing: run `dvc repro`"):
-        checkpoint.load(path)
-    save_file({"weight": torch.ones(2)}, path)
-    with pytest.raises(Refusal, match="was not written by this pipeline"):
-        checkpoint.load(path)
-    path.write_bytes(pickle.dumps({"weight": [1.0]}))
-    with pytest.raises(Refusal, match="is no whole safetensors file"):
-        checkpoint.load(path)
-
-
-def test_a_full_disk_is_an_error_of_the_disk_and_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = path.read_bytes()
-
-    def full(*_: object, **__: object) -> None:
-        raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(errno.ENOSPC)} (os error {errno.ENOSPC})")
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(OSError, match=str(path)) as caught:
-        checkpoint.save(path, TENSORS, METADATA)
-    assert caught.value.errno == errno.ENOSPC
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
+TENSORS = {"weight": torch.arange(24, dtype=torch.float32).view(2, 3, 4), "count": torch.tensor(7)}
 
 
 def test_only_the_newest_stay_and_a_damaged_one_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
