@@ -1,13 +1,17 @@
-"""Orderly ends: a first SIGTERM or SIGINT is noted and answered at a good moment, a second one ends the process at once."""
+"""Orderly ends: a first SIGTERM or SIGINT is answered at once or at a good moment, a second one ends the process as it stands."""
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+ASKED = (signal.SIGTERM, signal.SIGINT)
+ABANDONED = signal.SIGUSR1
+"""What `lifeline` sends: a SIGTERM that is never the second one."""
 
-class Interrupted(Exception):  # not an error: somebody asked for it
+
+class Interrupted(BaseException):  # like KeyboardInterrupt: nothing that catches errors may take it for one
     """The stage stopped because of a signal; `exit_code` is the shell's for it, and never 0: DVC would accept half a result."""
 
     interrupted = True
@@ -23,30 +27,53 @@ class Interruption:
 
     number: int | None = None
 
-    @property
-    def arrived(self) -> bool:
-        return self.number is not None
+    def pause(self) -> None:
+        """Called where it is good to stop. Raises Interrupted if a signal came."""
+        if self.number is not None:
+            raise Interrupted(self.number)
 
-    @property
-    def exception(self) -> Interrupted:
-        """What to raise once everything worth keeping is written."""
-        assert self.number is not None
-        return Interrupted(self.number)
+
+@contextmanager
+def answered(answer: Callable[[int], None]) -> Iterator[None]:
+    """Within the block the first signal is handed to `answer`, and the next one finds the default: the end of the process."""
+    came = False
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal came
+        if number == ABANDONED:
+            if came:
+                return  # whoever ended DVC told this process too
+            number = signal.SIGTERM
+        came = True
+        for other in ASKED:
+            signal.signal(other, signal.SIG_DFL)
+        answer(number)
+
+    before = {number: signal.signal(number, handle) for number in (*ASKED, ABANDONED)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # a process that is ending already need not hear that DVC has ended
+            signal.signal(number, signal.SIG_IGN if came and number == ABANDONED else handler)
 
 
 @contextmanager
 def deferred() -> Iterator[Interruption]:
-    """Within the block the first SIGTERM or SIGINT only sets `number`."""
+    """Within the block the first signal is only noted."""
     interruption = Interruption()
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def note(number: int) -> None:
         interruption.number = number
-        for other in before:
-            signal.signal(other, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with answered(note):
         yield interruption
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+
+def give_up(number: int) -> None:
+    raise Interrupted(number)
+
+
+def raised() -> AbstractContextManager[None]:
+    """Within the block the first signal raises Interrupted, so that drafts are removed and the run is closed on the way out."""
+    return answered(give_up)

@@ -1,9 +1,10 @@
 """The parts of one training, put together: data, model, loop and checkpoints."""
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import cast
 
 import torch
@@ -13,10 +14,11 @@ from pipeline.collection import VALID
 from pipeline.data import loader
 from pipeline.data.augment import Augmentation
 from pipeline.data.prepared import Prepared
-from pipeline.engine import fit, precision, recompute, score
-from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine import fit, precision, recompute, score, tensor_file
+from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
-from pipeline.engine.state import Progress, Sums, Tensors, TrainState
+from pipeline.engine.plan import Plan
+from pipeline.engine.state import Progress, Switch, Tensors, TrainState
 from pipeline.engine.update import Forward
 from pipeline.environment import Environment
 from pipeline.machine import Machine
@@ -24,6 +26,12 @@ from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 
 COMPILE_MODES = {"default": "default", "graphs": "reduce-overhead"}
+DIVERGED = 10
+"""Times the loss of guessing: so much is said once, and not taken for an end."""
+
+
+def no_pause() -> None:
+    """Nobody wants to stop."""
 
 
 @dataclass
@@ -35,13 +43,18 @@ class Training:
     here: Machine
     state: TrainState
     progress: Progress
-    plan: fit.Plan
-    checkpoints: Checkpoints
+    plan: Plan
+    saver: Saver
     saved_s: float
 
     @classmethod
-    def begin(cls, params: TrainParams, prepared: Prepared, here: Machine, checkpoints: Checkpoints) -> "Training":
-        """Fresh weights by the seed, then the newest checkpoint over them where there is one."""
+    def begin(
+        cls, params: TrainParams, prepared: Prepared, here: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
+    ) -> "Training":
+        """Fresh weights by the seed, then the newest checkpoint over them where there is one.
+
+        `switches` of an earlier training let this one take the same micro-batches without running out of memory.
+        """
         settings = params.train
         settings.refuse_missing_validation(prepared.splits)
         used = precision.choose(settings.precision, here.device)
@@ -52,33 +65,75 @@ class Training:
         state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
         if settings.activation_checkpointing and not recompute.recompute(classifier.network):
             raise Refusal(f"train.activation_checkpointing: the model {params.model.name} has no blocks to compute again: write `false`")
+        planned = {switch["step"]: switch["micro_batch_size"] for switch in switches}
         num_steps = settings.num_steps(len(prepared.train))
-        plan = fit.Plan(settings, params.schedule, params.optimizer.learning_rate, num_steps, params.seed)
-        training = cls(params, prepared, here, state, Progress(Sums.zero(here.device)), plan, checkpoints, time.monotonic())
+        plan = Plan(settings, params.schedule, params.optimizer.learning_rate, num_steps, params.seed, planned)
+        progress = Progress(settings.micro_batch_size)
+        training = cls(params, prepared, here, state, progress, plan, Saver(checkpoints), time.monotonic())
         training.resume()
         return training
 
     def resume(self) -> None:
-        found = self.checkpoints.newest()
+        found = self.saver.checkpoints.newest()
         if found:
             tensors, scalars = found
             self.state.restore(tensors, scalars["state"])
-            self.progress.restore(tensors, scalars["progress"])
+            self.progress.restore(tensors, scalars["progress"], self.here.device)
+            self.saver.saved_step = self.state.step
         begun = f"going on after step {self.state.step}" if found else "from the start"
         print(
-            f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}"
+            f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}",
+            flush=True,
         )
 
-    def reports(self) -> Iterator[fit.Report]:
-        """The loop over this training's own batches, from its current step."""
-        settings, seed, device = self.params.train, self.params.seed, self.here.device
-        augmentation = Augmentation(self.params.augment, self.prepared.spec, len(self.prepared.train), seed=seed, device=device)
-        images = loader.Images(self.prepared.train, device, augmentation)
-        batches = loader.training(
-            images, batch_size=settings.batch_size, micro_batch_size=settings.micro_batch_size, seed=seed, start=self.state.step
+    @cached_property
+    def images(self) -> loader.Images:
+        """The train split as its batches read it."""
+        augmentation = Augmentation(
+            self.params.augment, self.prepared.spec, len(self.prepared.train), seed=self.params.seed, device=self.here.device
         )
-        forward = compiled(self.state.classifier, settings.compile)
-        return fit.fit(self.state, self.progress, batches, self.plan, forward=forward, validate=self.validation())
+        return loader.Images(self.prepared.train, self.here.device, augmentation)
+
+    def batches(self, start: int) -> Iterator[loader.Batch]:
+        """From the one that the update after `start` updates reads."""
+        return loader.training(self.images, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
+
+    def reports(self, pause: Callable[[], None] = no_pause) -> Iterator[fit.Report]:
+        """The loop over this training's own batches, from its current step; `pause()` may raise between two batches of a validation."""
+        forward = compiled(self.state.classifier, self.params.train.compile)
+        loop = fit.fit(
+            self.state, self.progress, self.batches(self.state.step), self.plan, forward=forward, validate=self.validation(pause)
+        )
+        warned = False
+        try:
+            for report in loop:
+                if report.bad_step:
+                    print(f"warning: {self.describe_bad(report.bad_step)}; it was skipped", flush=True)
+                if not warned and self.is_diverging(report):
+                    warned = True
+                    print(f"warning: at step {report.step} the loss is far above that of guessing: {fit.REMEDY}", flush=True)
+                yield report
+        except fit.NotFinite as found:
+            raise Refusal(f"train.on_nonfinite: {self.describe_bad(found.step)}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
+
+    def is_diverging(self, report: fit.Report) -> bool:
+        return report.metrics.get("train/loss", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
+
+    def describe_bad(self, step: int) -> str:
+        """Where the numbers ended, with the batch beside it, made again as the step read it."""
+        batch = next(self.batches(step - 1))
+        inputs, targets = next(batch.parts(batch.num_targets))
+        path = self.saver.checkpoints.folder / f"nonfinite-{step:012d}.safetensors"
+        shown = ", ".join(str(row) for row in batch.rows[:5].tolist())
+        try:
+            tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.rows}, {"step": step})
+            place = f"its batch is in {path}"
+        except OSError as error:
+            place = f"its batch could not be written ({error.strerror})"
+        return (
+            f"the loss or the gradient of step {step} is not finite, at learning rate {self.plan.learning_rate(step - 1):.3g} "
+            f"and on samples {shown}, ... ({place})"
+        )
 
     def exported(self) -> tuple[Tensors, int]:
         """The weights to keep, and the step after which they were taken: the best ones where they were kept, else the last."""
@@ -87,21 +142,37 @@ class Training:
             return best, best_step
         return fit.weights(self.state), self.state.step
 
-    def validation(self) -> fit.Validate | None:
+    def validation(self, pause: Callable[[], None]) -> fit.Validate | None:
         if VALID not in self.prepared.splits:
             return None
         images = loader.Images(self.prepared.splits[VALID], self.here.device)
         batches = partial(loader.scoring, images, batch_size=min(self.params.train.micro_batch_size, len(images)))
-        return partial(score.score, self.state.scored, batches, used=self.state.used, device=self.here.device)
+        return partial(score.score, self.state.scored, lambda: pausing(batches(), pause), used=self.state.used, device=self.here.device)
 
-    def save_when_due(self, step: int, environment: Environment, *, force: bool) -> None:
-        """Write a checkpoint as often as the environment asks for, and at once when `force`d."""
-        by_steps = environment.checkpoint_every_steps and step % environment.checkpoint_every_steps == 0
+    def save_when_due(self, environment: Environment) -> None:
+        """Begin to write a checkpoint as often as the environment asks for."""
+        by_steps = environment.checkpoint_every_steps and self.state.step % environment.checkpoint_every_steps == 0
         by_time = environment.checkpoint_every_s and time.monotonic() - self.saved_s >= environment.checkpoint_every_s
-        if force or by_steps or by_time:
-            scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
-            self.checkpoints.save(step, self.state.tensors() | self.progress.tensors(), scalars)
-            self.saved_s = time.monotonic()
+        if by_steps or (by_time and not self.saver.busy):
+            self.save()
+
+    def save(self) -> None:
+        """Begin to write a checkpoint of this moment."""
+        scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
+        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors(), scalars)
+        self.saved_s = time.monotonic()
+
+    def save_now(self) -> bool:
+        """The same, and wait for it; whether it is on the disk."""
+        self.save()
+        self.saver.wait()
+        return self.saver.saved_step == self.state.step
+
+
+def pausing(batches: Iterator[score.Scored], pause: Callable[[], None]) -> Iterator[score.Scored]:
+    for batch in batches:
+        pause()
+        yield batch
 
 
 def compiled(classifier: Classifier, wish: str) -> Forward:

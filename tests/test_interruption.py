@@ -33,12 +33,31 @@ def run(*numbers: int) -> tuple[int, list[str]]:
 def test_a_first_signal_only_sets_the_number_and_the_handlers_come_back(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
     with interruption.deferred() as interrupted:
-        assert not interrupted.arrived
+        interrupted.pause()
         os.kill(os.getpid(), number)
-        assert interrupted.arrived
+        with pytest.raises(interruption.Interrupted, match=f"interrupted by {number.name}") as caught:
+            interrupted.pause()
     assert [signal.getsignal(each) for each in SIGNALS] == before
-    assert interrupted.exception.exit_code == 128 + number
-    assert str(interrupted.exception) == f"interrupted by {number.name}"
+    assert caught.value.exit_code == 128 + number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_where_nothing_can_wait_the_first_signal_raises_and_the_handlers_come_back(number: signal.Signals) -> None:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with pytest.raises(interruption.Interrupted) as caught, interruption.raised():
+        os.kill(os.getpid(), number)
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+    assert caught.value.exit_code == 128 + number
+
+
+def test_the_end_of_dvc_is_a_first_signal_and_never_a_second() -> None:
+    assert run(interruption.ABANDONED) == (0, [str(int(signal.SIGTERM)), "done"])
+    assert run(signal.SIGINT, interruption.ABANDONED) == (0, [str(int(signal.SIGINT))] * 2 + ["done"])
+    assert run(interruption.ABANDONED, signal.SIGTERM) == (-signal.SIGTERM, [str(int(signal.SIGTERM))])
+
+
+def test_an_interruption_is_no_error_that_a_handler_of_errors_could_swallow() -> None:
+    assert not issubclass(interruption.Interrupted, Exception)
 
 
 @pytest.mark.parametrize("first", SIGNALS)

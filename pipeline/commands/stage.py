@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from pipeline import interruption, lifeline
 from pipeline.environment import Environment
 from pipeline.params.document import Document
 from pipeline.params.load import STAGE_PARAMS, load, placed
@@ -10,6 +11,13 @@ from pipeline.refusal import Refusal
 
 
 def run(stage: str) -> None:
+    """A signal ends the stage in good order, and so does the end of DVC."""
+    with interruption.raised():
+        lifeline.hold()
+        call(stage)
+
+
+def call(stage: str) -> None:
     """Bad parameters are refused before the stage's own module, and torch with it, is imported."""
     environment, paths = Environment.read(), Paths()
     document = Document.read(paths.params)

@@ -59,24 +59,24 @@ class Images:
 class Batch:
     """One batch, gathered a micro-batch at a time, so that memory holds no more than the forward pass needs."""
 
-    def __init__(self, images: Images, rows: Tensor, draws: Tensor | None, num_parts: int) -> None:
-        self.images = images
-        self.rows = rows.tensor_split(num_parts)
-        self.draws = draws.tensor_split(num_parts) if draws is not None else (None,) * num_parts
+    def __init__(self, images: Images, rows: Tensor, draws: Tensor | None) -> None:
+        self.images, self.rows, self.draws = images, rows, draws
 
     @property
     def num_targets(self) -> int:
-        return sum(len(rows) for rows in self.rows)
+        return len(self.rows)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for rows, draws in zip(self.rows, self.draws, strict=True):
-            yield self.images.take(rows, draws)
+    def parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Micro-batches of at most `most` samples, whose sizes differ by at most one."""
+        num_parts = -(-len(self.rows) // most)
+        draws = self.draws.tensor_split(num_parts) if self.draws is not None else (None,) * num_parts
+        for rows, row_draws in zip(self.rows.tensor_split(num_parts), draws, strict=True):
+            yield self.images.take(rows, row_draws)
 
 
-def training(images: Images, *, batch_size: int, micro_batch_size: int, seed: int, start: int) -> Iterator[Batch]:
-    """Endless full batches from step `start` on, cut into micro-batches whose sizes differ by at most one."""
+def training(images: Images, *, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
+    """Endless full batches from step `start` on."""
     order = Order(len(images), seed=seed, device=images.device)
-    num_parts = -(-batch_size // micro_batch_size)
     step = start
     while True:
         windows = order.windows(step * batch_size, batch_size)
@@ -84,7 +84,7 @@ def training(images: Images, *, batch_size: int, micro_batch_size: int, seed: in
         draws = None
         if images.augmentation:
             draws = torch.cat([images.augmentation.table(epoch)[rows] for epoch, rows in windows])
-        yield Batch(images, rows, draws, num_parts)
+        yield Batch(images, rows, draws)
         step += 1
 
 

@@ -1,9 +1,12 @@
-"""The states of a training from which it goes on after a kill: the newest few, whole and checked."""
+"""The states of a training from which it goes on after a kill: the newest few, whole and checked, written beside the loop."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from pipeline.engine import tensor_file
 from pipeline.engine.state import Tensors
@@ -12,12 +15,13 @@ from pipeline.refusal import Refusal
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest states of one training, in one folder; at most `kept` of them stay."""
+    """Those of one training, in one folder; at most `kept` of them stay."""
 
     folder: Path
     kept: int
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+        """Raises OSError, with all older ones in place, where it cannot be written."""
         tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
         for old in self.paths()[: -self.kept]:
             old.unlink()
@@ -35,3 +39,46 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.safetensors"))
+
+
+@dataclass
+class Saver:
+    """Writes one snapshot at a time on a thread of its own; the loop waits for the copy alone.
+
+    What the disk refuses is said, and the training goes on with the last good checkpoint.
+    """
+
+    checkpoints: Checkpoints
+    saved_step: int | None = None
+    """Of the last checkpoint that is whole on the disk."""
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+    _writing: Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._writing is not None and not self._writing.done()
+
+    def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+        """Begin to write a copy of the tensors as they are now; `metadata` must be a copy already. Waits for the one before."""
+        self.wait()
+        self._writing = self._thread.submit(self._write, step, snapshot(tensors), metadata)
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises what went wrong in the writing, other than the disk's refusals."""
+        if self._writing:
+            self._writing.result()
+
+    def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+        try:
+            self.checkpoints.save(step, tensors, metadata)
+            self.saved_step = step
+        except OSError as error:
+            kept = f"the last good one is that of step {self.saved_step}" if self.saved_step else "there is none yet"
+            print(
+                f"warning: {error.filename}: the checkpoint cannot be written ({error.strerror}): {kept}; the training goes on", flush=True
+            )
+
+
+def snapshot(tensors: Tensors) -> Tensors:
+    """Copies on the host, contiguous, as the file has them: another thread then computes nothing."""
+    return {name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()}

@@ -7,6 +7,7 @@ from pipeline.refusal import Refusal
 
 REMEDIES = {
     "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm has one value a channel left to average over: write a larger one",
+    "out of memory": "train.micro_batch_size: the memory ran out outside of the forward and backward, which alone could be repeated: write a smaller one",
     "does not have a deterministic implementation": "train.deterministic: write `false`, or choose a model without this operation",
 }
 

@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
-from pipeline.engine import schedules
-from pipeline.engine.state import Progress, Row, Sums, Tensors, TrainState
-from pipeline.engine.update import Batch, Forward, gradient_norm, update
-from pipeline.params.train import LoopSettings, ScheduleSettings
+from pipeline.engine.plan import Plan
+from pipeline.engine.state import Progress, Tensors, TrainState
+from pipeline.engine.update import Batch, Forward, update
+from pipeline.engine.window import Reading, Row, Window
+from pipeline.params.train import LoopSettings
 from pipeline.refusal import Refusal
 
 REMEDY = "lower optimizer.learning_rate, or set train.clip_norm"
@@ -22,28 +21,16 @@ class Report:
 
     step: int
     metrics: Row = field(default_factory=dict)
+    bad_step: int | None = None
+    """The first step since the last report that was skipped because its loss or gradient was not finite."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How long, how often and how fast; what is fixed before the first step."""
+class NotFinite(Exception):
+    """The loss or the gradient of a step is not finite, and nobody asked to skip such steps."""
 
-    settings: LoopSettings
-    schedule: ScheduleSettings
-    peak_learning_rate: float
-    num_steps: int
-    seed: int
-
-    def learning_rate(self, step: int) -> float:
-        return self.peak_learning_rate * schedules.factor(step, self.num_steps, self.schedule)
-
-    def due(self, step: int, every: int) -> bool:
-        return step % every == 0 or step == self.num_steps
-
-    def finished(self, step: int, progress: Progress) -> bool:
-        """At the last step, or after `patience` validations without an improvement."""
-        patience = self.settings.patience
-        return step >= self.num_steps or (patience is not None and progress.stale >= patience)
+    def __init__(self, step: int) -> None:
+        super().__init__(f"step {step} has no finite loss and gradient")
+        self.step = step
 
 
 def fit(
@@ -51,45 +38,62 @@ def fit(
 ) -> Iterator[Report]:
     """Train from `state.step` to the end, yielding after every step. The batches must begin at that step.
 
-    Raises Refusal at the report that finds a number which is none.
+    Raises NotFinite or Refusal at the report that finds a number which is none. What `validate` raises goes through, and
+    leaves a state from which another `fit` goes on with that validation.
     """
-    settings = plan.settings
     stream = iter(batches)
-    while not plan.finished(state.step, progress):
-        learning_rate = plan.learning_rate(state.step)
-        norm = update(
-            state,
-            next(stream),
-            progress.sums,
-            forward=forward,
-            seed=plan.seed,
-            learning_rate=learning_rate,
-            label_smoothing=settings.label_smoothing,
-            clip_norm=settings.clip_norm,
-        )
-        if not plan.due(state.step, settings.report_every_steps):
-            yield Report(state.step)
-            continue
-        row: Row = {"step": state.step, "learning_rate": learning_rate, **measured(state, progress, norm)}
-        if validate and plan.due(state.step, settings.validate_every_steps):
-            row |= {f"valid/{name}": value for name, value in validate().items()}
-            refuse_divergence(row, state.step)
-            compare(progress, row, settings, state)
-        progress.rows.append(row)
-        yield Report(state.step, {name: value for name, value in row.items() if name != "step"})
+    while True:
+        if plan.owes_report(state.step, progress):
+            yield report(state, progress, plan, validate)
+        elif plan.finished(state.step, progress):
+            return
+        else:
+            if state.step + 1 in plan.switches:
+                progress.switch(state.step + 1, plan.switches[state.step + 1])
+            update(state, next(stream), progress, plan.manner(state.step), forward=forward)
+            if not plan.owes_report(state.step, progress):
+                yield Report(state.step)
 
 
-def measured(state: TrainState, progress: Progress, norm: Tensor | None) -> Row:
-    """The averages since the last report, whose sums begin anew, and the norm of the last gradient."""
-    row = progress.sums.averages()
-    progress.sums = Sums.zero(state.device)
-    refuse_divergence(row, state.step)
-    if "train/loss" not in row and state.scaler.get_scale() < 1:
+def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate | None) -> Report:
+    """The averages since the last report and, where it is due, a validation; a new window begins."""
+    settings, reading = plan.settings, progress.window.read()
+    bad_step = first_bad_step(state, reading)
+    if bad_step and settings.on_nonfinite == "stop":
+        raise NotFinite(bad_step)
+    refuse_standstill(state, reading)
+    row: Row = {
+        "step": state.step,
+        "learning_rate": plan.learning_rate(state.step - 1),
+        **reading.averages(progress.window.num_targets),
+    }
+    if validate and plan.due(state.step, settings.validate_every_steps):
+        row |= {f"valid/{name}": value for name, value in validate().items()}
+        refuse_divergence(row, state.step)
+        compare(progress, row, settings, state)
+    progress.window = Window()
+    progress.rows.append(row)
+    return Report(state.step, {name: value for name, value in row.items() if name != "step"}, bad_step)
+
+
+def first_bad_step(state: TrainState, reading: Reading) -> int | None:
+    """Its number; None with a scaler, which overflows now and then on purpose, to find its scale."""
+    if reading.first_bad is None or state.scaler.is_enabled():
+        return None
+    return state.step - reading.steps + reading.first_bad + 1
+
+
+def refuse_standstill(state: TrainState, reading: Reading) -> None:
+    """No step of the window changed anything, and none will."""
+    if reading.num_skipped < reading.steps:
+        return
+    first = state.step - reading.steps + 1
+    if not state.scaler.is_enabled():
+        raise Refusal(f"every step from {first} to {state.step} had a loss or gradient that is not finite: {REMEDY}")
+    if state.scaler.get_scale() < 1:
         raise Refusal(
             f"every step before step {state.step} overflowed in fp16, however small the scale: {REMEDY}, or write `precision: fp32`"
         )
-    gradient = float(gradient_norm(state) if norm is None else norm)
-    return row | ({"train/gradient_norm": gradient} if math.isfinite(gradient) else {})
 
 
 def refuse_divergence(row: Row, step: int) -> None:

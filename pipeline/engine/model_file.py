@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.engine import precision, tensor_file
 from pipeline.engine.classifier import Classifier
-from pipeline.engine.state import Tensors
+from pipeline.engine.state import Switch, Tensors
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
@@ -25,6 +25,8 @@ class Manifest(BaseModel):
     precision: precision.Used
     step: int
     """The update after which the weights were taken."""
+    switches: list[Switch]
+    """Where memory ran out: from `step` on, `micro_batch_size` was this."""
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock."""
     fingerprint: dict[str, Any]

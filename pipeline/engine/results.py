@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline import files
-from pipeline.engine.state import Progress, Row
+from pipeline.engine.state import Progress
+from pipeline.engine.window import Row
 from pipeline.refusal import Refusal
 
 COLUMNS = (

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from pipeline.engine import optimizers, precision
 from pipeline.engine.average import Average
+from pipeline.engine.buffers import Buffers
 from pipeline.engine.classifier import Classifier
+from pipeline.engine.window import Row, Window
 from pipeline.params.train import OptimizerSettings
 
 Tensors = dict[str, Tensor]
-Row = dict[str, float | int]
+Switch = dict[str, int]
 
 
 @dataclass
@@ -26,6 +28,7 @@ class TrainState:
     average: Average[Classifier] | None
     used: precision.Used
     device: torch.device
+    buffers: Buffers
     step: int = 0
 
     @classmethod
@@ -35,7 +38,7 @@ class TrainState:
         classifier = classifier.to(device)
         average = Average(classifier, average_decay) if average_decay else None
         built = optimizers.build(classifier.parameters(), optimizer)
-        return cls(classifier, built, precision.scaler(used, device), average, used, device)
+        return cls(classifier, built, precision.scaler(used, device), average, used, device, Buffers(classifier.network))
 
     @property
     def scored(self) -> Classifier:
@@ -84,46 +87,13 @@ def stripped(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 @dataclass
-class Sums:
-    """What was measured since the last report, kept on the device so that no step waits for the host."""
-
-    loss: Tensor
-    correct: Tensor
-    skipped: Tensor
-    targets: int = 0
-    steps: int = 0
-
-    @classmethod
-    def zero(cls, device: torch.device) -> "Sums":
-        loss, correct, skipped = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(3))
-        return cls(loss, correct, skipped)
-
-    def add(self, loss: Tensor, correct: Tensor, skipped: Tensor | None, num_targets: int) -> None:
-        """One step's mean loss and number of right answers; a step that the scaler skipped counts for neither."""
-        if skipped is not None:
-            # where, not a product: the loss of a skipped step may be infinite
-            loss, correct = (torch.where(skipped > 0, 0.0, value) for value in (loss, correct))
-            self.skipped += skipped
-        self.loss += loss
-        self.correct += correct
-        self.targets += num_targets
-        self.steps += 1
-
-    def averages(self) -> Row:
-        """Read the sums: the one place where the loop waits for the device."""
-        loss, correct, skipped = torch.stack((self.loss, self.correct, self.skipped)).tolist()
-        row: Row = {"train/skipped_steps": int(skipped)} if skipped else {}
-        applied = self.steps - int(skipped)
-        if applied:
-            row |= {"train/loss": loss / applied, "train/accuracy": correct / (self.targets * applied / self.steps)}
-        return row
-
-
-@dataclass
 class Progress:
-    """How the training went so far: the history, the best weights, and the sums since the last report."""
+    """How the training went so far: the micro-batch in use, the history, the best weights, and the window since the last report."""
 
-    sums: Sums
+    micro_batch_size: int
+    switches: list[Switch] = field(default_factory=list)
+    """Where memory ran out: from this step on the micro-batch was this one."""
+    window: Window = field(default_factory=Window)
     rows: list[Row] = field(default_factory=list)
     best: Tensors | None = None
     best_value: float | None = None
@@ -131,24 +101,34 @@ class Progress:
     stale: int = 0
     """Validations since the best one."""
 
+    @property
+    def reported_step(self) -> int:
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+    def switch(self, step: int, micro_batch_size: int) -> None:
+        """Use another micro-batch from this step on; the last word on a step counts."""
+        self.micro_batch_size = micro_batch_size
+        self.switches = [switch for switch in self.switches if switch["step"] != step]
+        self.switches.append({"step": step, "micro_batch_size": micro_batch_size})
+
     def tensors(self) -> Tensors:
-        sums = {"loss": self.sums.loss, "correct": self.sums.correct, "skipped": self.sums.skipped}
-        return prefixed("sums", sums) | prefixed("best", self.best or {})
+        return prefixed("window", self.window.tensors()) | prefixed("best", self.best or {})
 
     def scalars(self) -> dict[str, Any]:
         return {
-            "rows": self.rows,
-            "targets": self.sums.targets,
-            "steps": self.sums.steps,
+            "micro_batch_size": self.micro_batch_size,
+            "switches": list(self.switches),
+            "num_targets": self.window.num_targets,
+            "rows": list(self.rows),
             "best_value": self.best_value,
             "best_step": self.best_step,
             "stale": self.stale,
         }
 
-    def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
-        for name, value in stripped("sums", tensors).items():
-            getattr(self.sums, name).copy_(value)
-        self.sums.targets, self.sums.steps = scalars["targets"], scalars["steps"]
+    def restore(self, tensors: Tensors, scalars: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from what `tensors()` and `scalars()` gave."""
+        self.micro_batch_size, self.switches = scalars["micro_batch_size"], list(scalars["switches"])
+        self.window.restore(stripped("window", tensors), scalars["num_targets"], device)
         self.rows, self.stale = list(scalars["rows"]), scalars["stale"]
         self.best_value, self.best_step = scalars["best_value"], scalars["best_step"]
         self.best = stripped("best", tensors) or None

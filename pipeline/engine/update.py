@@ -1,61 +1,76 @@
 """One optimizer update over one batch, in micro-batches whose gradients add up to the batch's."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pipeline.engine import precision
-from pipeline.engine.state import Sums, TrainState
+from pipeline.engine import memory, precision
+from pipeline.engine.state import Progress, TrainState
 from pipeline.seeding import reseed
 
 Forward = Callable[[Tensor], Tensor]
 
 
 class Batch(Protocol):
-    """Micro-batches of (inputs, targets), and how many targets they hold together."""
+    """How many targets a batch holds, and the same samples in micro-batches (inputs, targets) of any size."""
 
     @property
     def num_targets(self) -> int: ...
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]: ...
 
 
-def update(
-    state: TrainState,
-    batch: Batch,
-    sums: Sums,
-    *,
-    forward: Forward,
-    seed: int,
-    learning_rate: float,
-    label_smoothing: float,
-    clip_norm: float | None,
-) -> Tensor | None:
-    """Advance `state` by one step and add what was measured to `sums`; the gradient's norm where clipping measured it anyway.
+@dataclass(frozen=True)
+class Manner:
+    """How one update is made; with `skip_nonfinite` one whose loss or gradient is not finite changes nothing."""
+
+    seed: int
+    learning_rate: float
+    label_smoothing: float
+    clip_norm: float | None
+    skip_nonfinite: bool
+
+
+def update(state: TrainState, batch: Batch, progress: Progress, manner: Manner, *, forward: Forward) -> None:
+    """Advance `state` by one step and add what was measured to the window.
+
+    When memory runs out the gradients are gathered again in smaller micro-batches; what is done once the optimizer has begun is
+    never repeated. Raises Refusal when no micro-batch fits.
+    """
+    state.buffers.keep()
+    attempt = partial(gather, state, batch, manner=manner, forward=forward)
+    loss, correct = memory.in_parts_that_fit(attempt, state, progress)
+    norm, skipped = descend(state, loss, manner)
+    if skipped is not None:
+        state.buffers.put_back_where(skipped)
+    if state.average:
+        state.average.update(state.step, skipped)
+    progress.window.add(
+        batch.num_targets, loss=loss, correct=correct, norm=norm, skipped=torch.zeros_like(norm) if skipped is None else skipped
+    )
+    state.step += 1
+
+
+def gather(state: TrainState, batch: Batch, micro_batch_size: int, *, manner: Manner, forward: Forward) -> tuple[Tensor, Tensor]:
+    """Leave the batch's gradients on the parameters; its mean loss and its number of right answers.
 
     The loss is divided once, by the number of targets of the whole batch, so ragged micro-batches weigh what they hold.
     """
-    # cleared here and not at the end, so that a report can still measure the gradients
     state.optimizer.zero_grad()
-    buffers = kept_buffers(state)
     loss, correct = torch.zeros(2, dtype=torch.float64, device=state.device).unbind()
-    for number, (inputs, targets) in enumerate(batch):
-        reseed(state.device, seed, "step", state.step, number)
+    for number, (inputs, targets) in enumerate(batch.parts(micro_batch_size)):
+        reseed(state.device, manner.seed, "step", state.step, number)
         with precision.autocast(state.used, state.device):
             logits = forward(inputs)
-        share = summed_loss(logits, targets, label_smoothing) / batch.num_targets
+        share = summed_loss(logits, targets, manner.label_smoothing) / batch.num_targets
         torch.autograd.backward(state.scaler.scale(share))
         loss += share.detach()
         correct += (logits.detach().argmax(-1) == targets).sum()
-    norm = descend(state, learning_rate, clip_norm)
-    skipped = undo_if_skipped(state, buffers)
-    if state.average:
-        state.average.update(state.step, skipped)
-    sums.add(loss, correct, skipped, batch.num_targets)
-    state.step += 1
-    return norm
+    return loss, correct
 
 
 def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
@@ -64,38 +79,35 @@ def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tens
     return cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum", label_smoothing=label_smoothing)
 
 
-def descend(state: TrainState, learning_rate: float, clip_norm: float | None) -> Tensor | None:
-    """Apply the gradients that have been gathered; their norm before clipping, where they are clipped."""
+def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor, Tensor | None]:
+    """Apply the gradients that have been gathered: their norm before clipping, and 1.0 on the device where they changed nothing.
+
+    The second is None where every step is applied, whatever it holds.
+    """
     for group in state.optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = manner.learning_rate
     # unscale first: the norm is of the true gradients
     state.scaler.unscale_(state.optimizer)
-    norm = None if clip_norm is None else torch.nn.utils.clip_grad_norm_(state.classifier.parameters(), clip_norm)
+    parameters = [parameter for parameter in state.classifier.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if manner.clip_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, manner.clip_norm, norm)
+    if state.scaler.is_enabled():
+        return norm, scaled_step(state)
+    if not manner.skip_nonfinite:
+        state.optimizer.step()
+        return norm, None
+    # fused optimizers leave all as it is where this flag is 1: nobody waits for the device to know
+    bad = (~torch.isfinite(norm + loss)).float()
+    state.optimizer.found_inf = bad  # type: ignore[attr-defined]
+    state.optimizer.step()
+    return norm, bad.double()
+
+
+def scaled_step(state: TrainState) -> Tensor:
+    """1.0 on the device if the scaler found an overflow, and so skipped this step."""
     state.scaler.step(state.optimizer)
-    return norm
-
-
-def gradient_norm(state: TrainState) -> Tensor:
-    """The 2-norm of the gradients that the last update used, where no clipping measured it."""
-    gradients = [parameter.grad for parameter in state.classifier.parameters() if parameter.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
-
-
-def kept_buffers(state: TrainState) -> list[Tensor]:
-    """BatchNorm's statistics before the step; only a scaler can skip a step, so only then are they kept."""
-    if not state.scaler.is_enabled():
-        return []
-    return [buffer.clone() for buffer in state.classifier.network.buffers()]
-
-
-def undo_if_skipped(state: TrainState, buffers: list[Tensor]) -> Tensor | None:
-    """1.0 on the device if the scaler skipped this step, whose traces in the buffers are then wiped; None without a scaler."""
-    if not state.scaler.is_enabled():
-        return None
     # the scaler knows what overflowed and says so nowhere in public; reading the scale instead would wait for the device
     found = state.scaler._found_inf_per_device(state.optimizer)
-    skipped = torch.stack([flag.to(state.device) for flag in found.values()]).amax()
-    for buffer, before in zip(state.classifier.network.buffers(), buffers, strict=True):
-        buffer.copy_(torch.where(skipped > 0, before, buffer))
     state.scaler.update()
-    return skipped.double()
+    return torch.stack([flag.to(state.device) for flag in found.values()]).amax().double()

@@ -131,6 +131,8 @@ class LoopSettings(Section):
     """Share of the target spread evenly over all classes."""
     clip_norm: PositiveFloat | None
     """Largest 2-norm of the gradient; null for no limit."""
+    on_nonfinite: Literal["stop", "skip"]
+    """A step whose loss or gradient is not finite: `stop` ends the training, `skip` goes on without it. fp16 skips and counts in any case."""
     average_decay: Share
     """Decay of the averaged weights (EMA) that are validated and exported in place of the raw ones; 0 for none."""
     report_every_steps: PositiveInt

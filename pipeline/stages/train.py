@@ -8,7 +8,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine import complaints, fit, model_file, results
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.environment import Environment
-from pipeline.interruption import Interruption
+from pipeline.interruption import Interrupted, Interruption
 from pipeline.machine import Machine
 from pipeline.params.document import Document
 from pipeline.params.train import TrainParams
@@ -37,13 +37,18 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
 
 
 def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption) -> None:
-    """Train to the end, or to the end of the step in which a signal came. Raises Interrupted once that step is saved."""
-    for report in watched(training, run):
-        stopping = interrupted.arrived
-        training.save_when_due(report.step, environment, force=stopping)
-        if stopping:
-            print(f"train: step {report.step} is saved: the same command goes on there", flush=True)
-            raise interrupted.exception
+    """Train to the end, or to the end of the step or batch of a validation in which a signal came. Raises Interrupted once that is saved."""
+    try:
+        for _ in watched(training, run, interrupted):
+            training.save_when_due(environment)
+            interrupted.pause()
+    except Interrupted:
+        saved = training.save_now()
+        after = f"step {training.state.step} is saved: the same command goes on there" if saved else "the same command goes on where it can"
+        print(f"train: {after}", flush=True)
+        raise
+    finally:
+        training.saver.wait()
 
 
 def identify(paths: Paths, prepared: Prepared, here: Machine) -> inputs.Inputs:
@@ -59,10 +64,10 @@ def identify(paths: Paths, prepared: Prepared, here: Machine) -> inputs.Inputs:
     )
 
 
-def watched(training: Training, run: Run) -> Iterator[fit.Report]:
+def watched(training: Training, run: Run, interrupted: Interruption) -> Iterator[fit.Report]:
     """The reports, passed on to tracking and the terminal, with the rates that belong to neither the loop nor its result."""
     start_s, start_step = time.perf_counter(), training.state.step
-    for report in training.reports():
+    for report in training.reports(interrupted.pause):
         if report.metrics:
             elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
             rate = {"train/samples_per_second": steps * training.params.train.batch_size / elapsed_s}
@@ -84,6 +89,7 @@ def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> 
         spec=training.prepared.spec,
         precision=training.state.used,
         step=step,
+        switches=training.progress.switches,
         inputs=identity.digests,
         fingerprint=dict(identity.fingerprint),
     )

@@ -18,8 +18,8 @@ def training_images(prepared: Prepared, device: torch.device, *, resident: bool)
 
 
 def steps(images: loader.Images, *, start: int, count: int) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    batches = loader.training(images, batch_size=16, micro_batch_size=6, seed=1, start=start)
-    return [list(batch) for batch in islice(batches, count)]
+    batches = loader.training(images, batch_size=16, seed=1, start=start)
+    return [list(batch.parts(6)) for batch in islice(batches, count)]
 
 
 def same(first: list[list[tuple[torch.Tensor, torch.Tensor]]], second: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> bool:

@@ -35,17 +35,17 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 
 
 class Parts:
-    """A batch of given micro-batches."""
+    """A batch of given micro-batches, whatever size is asked for."""
 
     def __init__(self, *parts: tuple[torch.Tensor, torch.Tensor]) -> None:
-        self.parts = parts
+        self.given = parts
 
     @property
     def num_targets(self) -> int:
-        return sum(targets.numel() for _, targets in self.parts)
+        return sum(targets.numel() for _, targets in self.given)
 
-    def __iter__(self):
-        return iter(self.parts)
+    def parts(self, most: int):
+        return iter(self.given)
 
 
 class Identity(Classifier):

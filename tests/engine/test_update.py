@@ -1,17 +1,21 @@
 """One update: accumulation, clipping, scaling and smoothing, each against its definition."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pipeline.engine import precision
-from pipeline.engine.state import Sums, TrainState
-from pipeline.engine.update import summed_loss, update
+from pipeline.engine.state import Progress, TrainState
+from pipeline.engine.update import Manner, summed_loss, update
+from pipeline.engine.window import Row
 from pipeline.params.train import AdamSettings, SgdSettings
-from tests.engine.building import Identity, Parts
+from tests.engine.building import Identity, Parts, same
 
 PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, momentum=0.0, nesterov=False)
+MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, momentum=0.9, nesterov=True)
 ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, beta1=0.9, beta2=0.99, epsilon=1e-8)
 
 
@@ -24,10 +28,19 @@ def state_of(module: nn.Module, *, settings=PLAIN, used: precision.Used = "fp32"
     return TrainState.begin(Identity(module), settings, used=used, average_decay=average_decay, device=torch.device("cpu"))
 
 
-def step(state: TrainState, *parts: tuple[torch.Tensor, torch.Tensor], clip_norm: float | None = None, smoothing: float = 0.0) -> Sums:
-    sums = Sums.zero(torch.device("cpu"))
-    update(state, Parts(*parts), sums, forward=state.classifier, seed=1, learning_rate=0.1, label_smoothing=smoothing, clip_norm=clip_norm)
-    return sums
+MANNER = Manner(seed=1, learning_rate=0.1, label_smoothing=0.0, clip_norm=None, skip_nonfinite=False)
+
+
+def step(state: TrainState, *parts: tuple[torch.Tensor, torch.Tensor], **manner: float | bool | None) -> Row:
+    """One update over the given micro-batches, and what a report would say of it."""
+    progress = Progress(micro_batch_size=1)
+    update(state, Parts(*parts), progress, replace(MANNER, **manner), forward=state.classifier)
+    return averages(progress)
+
+
+def averages(progress: Progress) -> Row:
+    row = progress.window.read().averages(progress.window.num_targets)
+    return {name: value for name, value in row.items() if name != "train/gradient_norm"}
 
 
 def samples(count: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,19 +56,19 @@ def gradients(state: TrainState) -> torch.Tensor:
 def test_micro_batches_add_up_to_one_batch(sizes: list[int]) -> None:
     inputs, targets = samples(13)
     whole, parts = state_of(network()), state_of(network())
-    sums = step(whole, (inputs, targets), smoothing=0.1)
-    sums_of_parts = step(parts, *zip(inputs.split(sizes), targets.split(sizes), strict=True), smoothing=0.1)
+    row = step(whole, (inputs, targets), label_smoothing=0.1)
+    row_of_parts = step(parts, *zip(inputs.split(sizes), targets.split(sizes), strict=True), label_smoothing=0.1)
     difference = (gradients(whole) - gradients(parts)).norm() / gradients(whole).norm()
     assert difference <= 1e-12
-    assert sums_of_parts.averages() == pytest.approx(sums.averages(), rel=1e-12)
+    assert row_of_parts == pytest.approx(row, rel=1e-12)
 
 
 def test_the_loss_is_the_mean_over_the_batch() -> None:
     inputs, targets = samples(8)
     module = network()
     expected = cross_entropy(module(inputs), targets).item()
-    sums = step(state_of(module), (inputs, targets))
-    assert sums.averages()["train/loss"] == pytest.approx(expected, rel=1e-12)
+    row = step(state_of(module), (inputs, targets))
+    assert row["train/loss"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_targets_may_have_any_shape() -> None:
@@ -105,19 +118,18 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale_and_is_counted(sett
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     scale = state.scaler.get_scale()
     module.overflows = True
-    sums = step(state, samples(9, torch.float32))
+    row = step(state, samples(9, torch.float32))
     after = state.tensors()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set()
     assert (state.step, state.scaler.get_scale()) == (2, scale / 2)
-    assert sums.averages() == {"train/skipped_steps": 1}
+    assert row == {"train/skipped_steps": 1}
 
 
 def test_an_overflow_in_the_very_first_step_leaves_the_momentum_at_rest() -> None:
     inputs, targets = samples(8, torch.float32)
-    momentum = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, momentum=0.9, nesterov=True)
     first, second = Overflowing(), Overflowing()
-    late, clean = (state_of(module, settings=momentum, used=used) for module, used in ((first, "fp16"), (second, "fp16")))
+    late, clean = (state_of(module, settings=MOMENTUM, used=used) for module, used in ((first, "fp16"), (second, "fp16")))
     first.overflows = True
     step(late, (inputs, targets))
     first.overflows = False
@@ -130,13 +142,35 @@ def test_an_overflow_in_the_very_first_step_leaves_the_momentum_at_rest() -> Non
 
 def test_averages_leave_out_the_steps_that_were_skipped() -> None:
     module = Overflowing()
-    state, sums = state_of(module, used="fp16"), Sums.zero(torch.device("cpu"))
-    common = {"forward": state.classifier, "seed": 1, "learning_rate": 0.1, "label_smoothing": 0.0, "clip_norm": None}
-    update(state, Parts(samples(8, torch.float32)), sums, **common)
-    alone = Sums(*(tensor.clone() for tensor in (sums.loss, sums.correct, sums.skipped)), sums.targets, sums.steps).averages()
+    state, progress = state_of(module, used="fp16"), Progress(micro_batch_size=1)
+    update(state, Parts(samples(8, torch.float32)), progress, MANNER, forward=state.classifier)
+    alone = averages(progress)
     module.overflows = True
-    update(state, Parts(samples(8, torch.float32)), sums, **common)
-    assert sums.averages() == alone | {"train/skipped_steps": 1}
+    update(state, Parts(samples(8, torch.float32)), progress, MANNER, forward=state.classifier)
+    assert averages(progress) == alone | {"train/skipped_steps": 1}
+
+
+@pytest.mark.parametrize("settings", [PLAIN, MOMENTUM, ADAM], ids=["sgd", "momentum", "adamw"])
+def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_asked_for(settings) -> None:
+    module = Overflowing()
+    state = state_of(module, settings=settings, average_decay=0.9)
+    step(state, samples(8, torch.float32), skip_nonfinite=True)
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    module.overflows = True
+    assert step(state, samples(9, torch.float32), skip_nonfinite=True) == {"train/skipped_steps": 1}
+    assert state.step == 2
+    assert {name for name, tensor in state.tensors().items() if not torch.equal(tensor, before[name])} == set()
+    module.overflows = False
+    assert "train/skipped_steps" not in step(state, samples(8, torch.float32), skip_nonfinite=True)
+    assert not torch.equal(state.tensors()["network/last.weight"], before["network/last.weight"])
+
+
+def test_skipping_where_nothing_is_to_be_skipped_changes_no_bit() -> None:
+    one, other = (state_of(network(dtype=torch.float32), settings=ADAM) for _ in range(2))
+    for state, skip in ((one, False), (other, True)):
+        for _ in range(3):
+            step(state, samples(8, torch.float32), skip_nonfinite=skip)
+    assert same(one.tensors(), other.tensors())
 
 
 def test_dropout_draws_by_step_and_micro_batch() -> None:

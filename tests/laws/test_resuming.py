@@ -52,9 +52,10 @@ def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
     for stop in itertools.chain(stops, [STEPS]):
         training = begin(params, prepared, folder)
         for report in training.reports():
-            training.save_when_due(report.step, EVERY_STEP, force=False)
+            training.save_when_due(EVERY_STEP)
             if report.step >= stop:
                 break
+        training.saver.wait()
     return training
 
 
@@ -76,9 +77,10 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_p
     whole = begin(params, prepared)
     list(whole.reports())
     training = begin(params, prepared, tmp_path)
-    for report in itertools.islice(training.reports(), 5):
-        training.save_when_due(report.step, EVERY_STEP, force=False)
-    newest = training.checkpoints.paths()[-1]
+    for _ in itertools.islice(training.reports(), 5):
+        training.save_when_due(EVERY_STEP)
+    training.saver.wait()
+    newest = training.saver.checkpoints.paths()[-1]
     damaged = bytearray(newest.read_bytes())
     damaged[-1] ^= 1
     newest.write_bytes(damaged)
@@ -92,6 +94,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_p
 
 def test_only_the_newest_checkpoints_stay(train_params, prepared, tmp_path: Path) -> None:
     training = begin(train_params({**COMMON, "model": CONVNET}), prepared, tmp_path)
-    for report in training.reports():
-        training.save_when_due(report.step, EVERY_STEP, force=False)
-    assert [path.name for path in training.checkpoints.paths()] == ["step-000000000008.safetensors", "step-000000000009.safetensors"]
+    for _ in training.reports():
+        training.save_when_due(EVERY_STEP)
+    training.saver.wait()
+    assert [path.name for path in training.saver.checkpoints.paths()] == ["step-000000000008.safetensors", "step-000000000009.safetensors"]

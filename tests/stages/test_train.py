@@ -28,13 +28,13 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody sends a signal while the step before `step` is reported."""
+    """Somebody sends a signal while step `step` is reported."""
     save = training.Training.save_when_due
 
-    def send(self, at: int, environment, *, force: bool) -> None:
-        if at == step - 1:
+    def send(self, environment) -> None:
+        if self.state.step == step:
             os.kill(os.getpid(), number)
-        save(self, at, environment, force=force)
+        save(self, environment)
 
     monkeypatch.setattr(training.Training, "save_when_due", send)
 

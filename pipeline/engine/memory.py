@@ -1,0 +1,54 @@
+"""Out of memory: the same step again, from its beginning, in micro-batches of half the size."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from pipeline.engine.state import Progress, TrainState
+from pipeline.refusal import Refusal
+
+Result = TypeVar("Result")
+SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progress: Progress) -> Result:
+    """`attempt(micro_batch_size)`, which may leave gradients and BatchNorm's statistics half made when memory runs out.
+
+    Raises Refusal when even a micro-batch of one sample does not fit.
+    """
+    while True:
+        try:
+            return attempt(progress.micro_batch_size)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        # outside of the handler: its exception holds the tensors that did fit
+        make_room(state)
+        halve(state, progress)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in SIGNS)
+
+
+def make_room(state: TrainState) -> None:
+    """As before the step: no gradient, BatchNorm's statistics put back, freed memory given back to the device."""
+    state.optimizer.zero_grad()
+    state.buffers.put_back()
+    if state.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def halve(state: TrainState, progress: Progress) -> None:
+    step, size = state.step + 1, progress.micro_batch_size // 2
+    if not size:
+        raise Refusal(
+            f"train.micro_batch_size: out of memory at step {step} with one sample: choose a smaller model or image, "
+            "set `activation_checkpointing: true`, or free the memory that others use"
+        )
+    progress.switch(step, size)
+    print(
+        f"train: out of memory at step {step}: micro-batches of {size} from here on; to begin so, write `micro_batch_size: {size}` in params.yaml",
+        flush=True,
+    )

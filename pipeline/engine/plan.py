@@ -1,0 +1,47 @@
+"""How long, how often and how fast a training goes: what is fixed before the first step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.engine import schedules
+from pipeline.engine.state import Progress
+from pipeline.engine.update import Manner
+from pipeline.params.train import LoopSettings, ScheduleSettings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`switches` are the micro-batch sizes, by the step that first used them, of an earlier training that is to be repeated."""
+
+    settings: LoopSettings
+    schedule: ScheduleSettings
+    peak_learning_rate: float
+    num_steps: int
+    seed: int
+    switches: Mapping[int, int] = field(default_factory=dict)
+
+    def learning_rate(self, step: int) -> float:
+        """Of the update that follows `step` updates."""
+        return self.peak_learning_rate * schedules.factor(step, self.num_steps, self.schedule)
+
+    def manner(self, step: int) -> Manner:
+        """Of the update that follows `step` updates."""
+        return Manner(
+            seed=self.seed,
+            learning_rate=self.learning_rate(step),
+            label_smoothing=self.settings.label_smoothing,
+            clip_norm=self.settings.clip_norm,
+            skip_nonfinite=self.settings.on_nonfinite == "skip",
+        )
+
+    def due(self, step: int, every: int) -> bool:
+        return step % every == 0 or step == self.num_steps
+
+    def owes_report(self, step: int, progress: Progress) -> bool:
+        """Whether the update was made and its report was not; so it is, too, where a validation was interrupted."""
+        return step > progress.reported_step and self.due(step, self.settings.report_every_steps)
+
+    def finished(self, step: int, progress: Progress) -> bool:
+        """At the last step, or after `patience` validations without an improvement."""
+        patience = self.settings.patience
+        return step >= self.num_steps or (patience is not None and progress.stale >= patience)
