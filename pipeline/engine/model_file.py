@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.engine import precision, tensor_file
 from pipeline.engine.classifier import Classifier
@@ -25,7 +25,7 @@ class Manifest(BaseModel):
     precision: precision.Used
     step: int
     """The update after which the weights were taken."""
-    switches: list[Switch]
+    switches: list[Switch] = Field(default_factory=list)
     """Where memory ran out: from `step` on, `micro_batch_size` was this."""
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock."""

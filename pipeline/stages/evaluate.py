@@ -7,7 +7,7 @@ from pipeline import files, machine
 from pipeline.collection import TEST
 from pipeline.data import loader
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import model_file, precision, results, score
+from pipeline.engine import complaints, model_file, precision, results, score
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
 from pipeline.environment import Environment
@@ -31,7 +31,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     prepared = Prepared.open(paths.prepared)
     refuse_other_data(manifest, prepared, paths)
     split = prepared.split(TEST)
-    logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
+    with complaints.in_words(size="evaluate.batch_size"):
+        logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
     scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
     files.write_json(paths.metrics / "evaluate.json", scores)
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)

@@ -29,7 +29,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
     with work.claimed(environment.root, identity) as place:
         training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
         with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, prepared)) as run:
-            with interruption.deferred() as interrupted, complaints.in_words():
+            with interruption.deferred() as interrupted, complaints.in_words(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
             story.add_training(run, paths, identity.record)

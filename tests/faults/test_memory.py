@@ -1,0 +1,183 @@
+"""Memory that runs out in the middle of a step: the same bytes as a training that used the smaller micro-batch from that step on."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.__main__ import main
+from pipeline.engine import model_file, update
+from pipeline.refusal import Refusal
+from pipeline.training import Training
+from tests import project
+from tests.engine.building import HERE, begin, run, same
+from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
+
+STEP = 3
+PARTS = 3
+CHANGES = {**COMMON, "model": CONVNET}
+MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB (injected)"
+
+
+class Shortage:
+    """Lets the forward or backward number `call` (from 0) of one step run out of memory, and no other."""
+
+    def __init__(self, training: Training, monkeypatch: pytest.MonkeyPatch, *, where: str, call: int, times: int = 1) -> None:
+        self.training, self.call, self.times, self.calls = training, call, times, 0
+        network = training.state.classifier.network
+        compute, descend = network.forward, torch.autograd.backward
+
+        def forward(inputs: torch.Tensor) -> torch.Tensor:
+            logits = compute(inputs)  # BatchNorm has moved its statistics when the memory runs out
+            if where == "forward":
+                self.count()
+            return logits
+
+        def backward(share: torch.Tensor) -> None:
+            descend(share)  # as bad as it gets: the gradients of this micro-batch are there already
+            if where == "backward":
+                self.count()
+
+        monkeypatch.setattr(network, "forward", forward)
+        monkeypatch.setattr(torch.autograd, "backward", backward)
+
+    def count(self) -> None:
+        if self.training.state.step != STEP - 1 or not self.training.state.classifier.training:
+            return
+        self.calls += 1
+        if self.calls > self.call and self.times:
+            self.times -= 1
+            raise torch.OutOfMemoryError(MESSAGE)
+
+
+def switched(params, prepared, *switches: tuple[int, int]) -> Training:
+    planned = [{"step": step, "micro_batch_size": size} for step, size in switches]
+    training = Training.begin(params, prepared, HERE, begin(params, prepared).saver.checkpoints, switches=planned)
+    run(training)
+    return training
+
+
+@pytest.mark.parametrize("optimizer", [None, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("call", range(PARTS))
+def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
+    train_params, prepared, monkeypatch, capsys, where: str, call: int, optimizer
+) -> None:
+    params = train_params(CHANGES | ({"optimizer": optimizer, "train.channels_last": True} if optimizer else {}))
+    expected = switched(params, prepared, (STEP, 3))
+    training = begin(params, prepared)
+    with monkeypatch.context() as patch:
+        shortage = Shortage(training, patch, where=where, call=call)
+        run(training)
+    assert shortage.times == 0
+    assert same(training.state.tensors(), expected.state.tensors())
+    assert training.progress.rows == expected.progress.rows
+    assert training.progress.switches == expected.progress.switches == [{"step": STEP, "micro_batch_size": 3}]
+    assert f"out of memory at step {STEP}: micro-batches of 3 from here on; to begin so, write `micro_batch_size: 3`" in capsys.readouterr().out
+
+
+def test_it_would_differ_without_the_buffers_put_back(train_params, prepared, monkeypatch) -> None:
+    params = train_params(CHANGES)
+    expected, training = switched(params, prepared, (STEP, 3)), begin(params, prepared)
+    monkeypatch.setattr(training.state.buffers, "put_back", lambda: None)
+    Shortage(training, monkeypatch, where="forward", call=1)
+    run(training)
+    assert not same(training.state.tensors(), expected.state.tensors())
+
+
+def test_another_cut_is_another_result_so_the_switch_is_named(train_params, prepared) -> None:
+    params = train_params(CHANGES)
+    assert not same(switched(params, prepared).state.tensors(), switched(params, prepared, (STEP, 3)).state.tensors())
+
+
+def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(train_params, prepared, monkeypatch) -> None:
+    params = train_params(CHANGES)
+    training = begin(params, prepared)
+    Shortage(training, monkeypatch, where="forward", call=0, times=2)
+    run(training)
+    assert training.progress.switches == [{"step": STEP, "micro_batch_size": 1}]
+
+
+def test_below_one_sample_there_is_a_clear_end(train_params, prepared, monkeypatch) -> None:
+    training = begin(train_params(CHANGES), prepared)
+    Shortage(training, monkeypatch, where="backward", call=0, times=99)
+    with pytest.raises(Refusal, match=f"train.micro_batch_size: out of memory at step {STEP} with one sample: choose a smaller model"):
+        run(training)
+
+
+def test_a_resume_goes_on_with_the_micro_batch_that_fitted(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
+    params = train_params(CHANGES)
+    expected, training = switched(params, prepared, (STEP, 3)), begin(params, prepared, tmp_path)
+    with monkeypatch.context() as patch:
+        Shortage(training, patch, where="backward", call=2)
+        for report in training.reports():
+            training.save_when_due(EVERY_STEP)
+            if report.step == STEP + 2:
+                break
+        training.saver.wait()
+    again = begin(params, prepared, tmp_path)
+    assert again.state.step == STEP + 2
+    run(again)
+    assert same(again.state.tensors(), expected.state.tensors())
+    assert again.progress.switches == expected.progress.switches
+
+
+def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch) -> None:
+    training, raised = begin(train_params(CHANGES), prepared), []
+    gather = update.gather
+
+    def fail_once(*args, **kwargs):
+        if not raised:
+            raised.append(True)
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+        return gather(*args, **kwargs)
+
+    monkeypatch.setattr(update, "gather", fail_once)
+    run(training)
+    assert training.progress.switches == [{"step": 1, "micro_batch_size": 3}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "1")
+    monkeypatch.chdir(project.make(tmp_path, {"model": CONVNET, "train.steps": 8, "train.micro_batch_size": 24}))
+    assert main(["prepare"]) == 0
+    return tmp_path
+
+
+def test_the_model_file_names_the_switch(folder: Path, monkeypatch) -> None:
+    raised, gather = [], update.gather
+
+    def fail_once(state, batch, micro_batch_size, **more):
+        if state.step == 4 and not raised:
+            raised.append(micro_batch_size)
+            raise torch.OutOfMemoryError(MESSAGE)
+        return gather(state, batch, micro_batch_size, **more)
+
+    monkeypatch.setattr(update, "gather", fail_once)
+    assert main(["train"]) == 0
+    _, manifest = model_file.load(folder / "models/model.safetensors")
+    assert raised == [24]
+    assert manifest.switches == [{"step": 5, "micro_batch_size": 12}]
+
+
+def test_a_failure_inside_the_optimizer_ends_the_run_and_never_repeats_the_step_half_done(folder: Path, monkeypatch, capsys) -> None:
+    assert main(["train"]) == 0
+    whole = (folder / "models/model.safetensors").read_bytes()
+    with monkeypatch.context() as patch:
+        step = torch.optim.AdamW.step
+
+        def fail(self, *args):
+            step(self, *args)
+            if any(int(state["step"]) == 5 for state in self.state.values()):
+                raise torch.OutOfMemoryError(MESSAGE)
+
+        patch.setattr(torch.optim.AdamW, "step", fail)
+        assert main(["train"]) == 2
+        assert "train.micro_batch_size: the memory ran out where no step can be repeated" in capsys.readouterr().err
+    assert main(["train"]) == 0
+    assert "going on after step 4" in capsys.readouterr().out
+    assert (folder / "models/model.safetensors").read_bytes() == whole
+    assert json.loads((folder / "metrics/train.json").read_text())["steps"] == 8

@@ -1,0 +1,134 @@
+"""Numbers that are none: the step is named and its batch kept, and nothing that it spoiled stays."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.engine import tensor_file
+from pipeline.refusal import Refusal
+from pipeline.training import Training
+from tests.engine.building import begin, run, same
+from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
+
+BAD = 3
+CHANGES = {**COMMON, "model": CONVNET}
+
+
+def spoil(training: Training, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...] = (BAD,), factor: float = math.inf) -> list[torch.Tensor]:
+    """Multiply the logits of whole steps, and return what these steps read."""
+    read: list[torch.Tensor] = []
+    classifier, compute = training.state.classifier, training.state.classifier.network.forward
+    normalise = classifier.arranged
+
+    def arranged(images: torch.Tensor) -> torch.Tensor:
+        if classifier.training and training.state.step + 1 in steps:
+            read.append(images)
+        return normalise(images)
+
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        logits = compute(inputs)
+        return logits * factor if classifier.training and training.state.step + 1 in steps else logits
+
+    monkeypatch.setattr(classifier, "arranged", arranged)
+    monkeypatch.setattr(classifier.network, "forward", forward)
+    return read
+
+
+def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_and_its_rate(
+    train_params, prepared, tmp_path: Path, monkeypatch
+) -> None:
+    training = begin(train_params(CHANGES | {"train.report_every_steps": 4}), prepared, tmp_path)
+    read = spoil(training, monkeypatch)
+    with pytest.raises(Refusal) as caught:
+        run(training)
+    path = tmp_path / f"nonfinite-{BAD:012d}.safetensors"
+    tensors, metadata = tensor_file.load(path)
+    said = str(caught.value)
+    rate = training.plan.learning_rate(BAD - 1)
+    first = ", ".join(str(row) for row in tensors["rows"][:5].tolist())
+    assert said.startswith(f"train.on_nonfinite: the loss or the gradient of step {BAD} is not finite, at learning rate {rate:.3g} ")
+    assert f"on samples {first}, ... (its batch is in {path})" in said
+    assert said.endswith("lower optimizer.learning_rate, or set train.clip_norm, or write `on_nonfinite: skip`")
+    assert metadata == {"step": BAD}
+    assert torch.equal(tensors["inputs"], torch.cat(read))
+    assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[tensors["rows"]])
+
+
+def test_a_stopped_run_that_is_repeated_ends_with_the_same_words(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
+    said = []
+    for _ in range(2):
+        training = begin(train_params(CHANGES | {"train.report_every_steps": 4}), prepared, tmp_path)
+        spoil(training, monkeypatch)
+        with pytest.raises(Refusal) as caught:
+            for _ in training.reports():
+                training.save_when_due(EVERY_STEP)
+        training.saver.wait()
+        said.append(str(caught.value))
+    assert training.state.step == 4
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("optimizer", [None, SGD], ids=["adamw", "sgd"])
+def test_skipping_goes_on_as_if_the_step_had_changed_nothing_and_says_so(
+    train_params, prepared, tmp_path: Path, monkeypatch, capsys, optimizer
+) -> None:
+    params = train_params({**CHANGES, "train.on_nonfinite": "skip"} | ({"optimizer": optimizer} if optimizer else {}))
+    training, other = begin(params, prepared, tmp_path), begin(params, prepared)
+    spoil(training, monkeypatch)
+    spoil(other, monkeypatch, factor=math.nan)
+    run(training)
+    run(other)
+    assert same(training.state.tensors(), other.state.tensors()), "what spoiled the step left a trace"
+    assert all(torch.isfinite(tensor).all() for tensor in training.state.tensors().values())
+    assert [row.get("train/skipped_steps") for row in training.progress.rows] == [None, 1, None, None, None]
+    assert f"warning: the loss or the gradient of step {BAD} is not finite" in capsys.readouterr().out
+    assert (tmp_path / f"nonfinite-{BAD:012d}.safetensors").exists()
+
+
+def test_a_run_that_skipped_resumes_to_the_same_bytes(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
+    params = train_params({**CHANGES, "train.on_nonfinite": "skip"})
+    whole, training = begin(params, prepared), begin(params, prepared, tmp_path)
+    spoil(whole, monkeypatch)
+    run(whole)
+    spoil(training, monkeypatch)
+    for report in training.reports():
+        training.save_when_due(EVERY_STEP)
+        if report.step == BAD:
+            break
+    training.saver.wait()
+    again = begin(params, prepared, tmp_path)
+    run(again)
+    assert same(whole.state.tensors(), again.state.tensors())
+    assert whole.progress.rows == again.progress.rows
+
+
+def test_a_run_that_skips_every_step_ends(train_params, prepared, monkeypatch) -> None:
+    training = begin(train_params({**CHANGES, "train.on_nonfinite": "skip"}), prepared)
+    spoil(training, monkeypatch, steps=tuple(range(3, 99)))
+    with pytest.raises(Refusal, match="every step from 3 to 4 had a loss or gradient that is not finite: lower optimizer"):
+        run(training)
+
+
+def test_a_run_that_diverges_is_said_in_words_once(train_params, prepared, monkeypatch, capsys) -> None:
+    training = begin(train_params(CHANGES | {"train.report_every_steps": 1, "train.validate_every_steps": 9}), prepared)
+    spoil(training, monkeypatch, steps=(3, 4, 5), factor=1e6)
+    run(training)
+    assert capsys.readouterr().out.count("warning: at step 3 the loss is far above that of guessing: lower optimizer.learning_rate") == 1
+
+
+def test_nothing_waits_for_the_device_between_reports(train_params, prepared, monkeypatch) -> None:
+    """Reads of the host are counted: a report reads once for the window and once for a validation, whatever the number of steps."""
+    reads = []
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__"):
+        read = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda self, *args, read=read, name=name: reads.append(name) or read(self, *args))
+    counts = []
+    for steps in (4, 8):
+        changes = {"train.steps": steps, "train.report_every_steps": steps, "train.validate_every_steps": steps}
+        training = begin(train_params(CHANGES | changes | {"train.on_nonfinite": "skip"}), prepared)
+        reads.clear()
+        run(training)
+        counts.append(len(reads))
+    assert counts[0] == counts[1] <= 3, counts
