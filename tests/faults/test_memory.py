@@ -74,7 +74,10 @@ def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
     assert same(training.state.tensors(), expected.state.tensors())
     assert training.progress.rows == expected.progress.rows
     assert training.progress.switches == expected.progress.switches == [{"step": STEP, "micro_batch_size": 3}]
-    assert f"out of memory at step {STEP}: micro-batches of 3 from here on; to begin so, write `micro_batch_size: 3`" in capsys.readouterr().out
+    assert (
+        f"out of memory at step {STEP}: micro-batches of 3 from here on; to begin so, write `micro_batch_size: 3`"
+        in capsys.readouterr().out
+    )
 
 
 def test_it_would_differ_without_the_buffers_put_back(train_params, prepared, monkeypatch) -> None:

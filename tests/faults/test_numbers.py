@@ -16,7 +16,9 @@ BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}
 
 
-def spoil(training: Training, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...] = (BAD,), factor: float = math.inf) -> list[torch.Tensor]:
+def spoil(
+    training: Training, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...] = (BAD,), factor: float = math.inf
+) -> list[torch.Tensor]:
     """Multiply the logits of whole steps, and return what these steps read."""
     read: list[torch.Tensor] = []
     classifier, compute = training.state.classifier, training.state.classifier.network.forward
@@ -34,6 +36,11 @@ def spoil(training: Training, monkeypatch: pytest.MonkeyPatch, steps: tuple[int,
     monkeypatch.setattr(classifier, "arranged", arranged)
     monkeypatch.setattr(classifier.network, "forward", forward)
     return read
+
+
+def saving(training: Training) -> None:
+    for _ in training.reports():
+        training.save_when_due(EVERY_STEP)
 
 
 def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_and_its_rate(
@@ -62,8 +69,7 @@ def test_a_stopped_run_that_is_repeated_ends_with_the_same_words(train_params, p
         training = begin(train_params(CHANGES | {"train.report_every_steps": 4}), prepared, tmp_path)
         spoil(training, monkeypatch)
         with pytest.raises(Refusal) as caught:
-            for _ in training.reports():
-                training.save_when_due(EVERY_STEP)
+            saving(training)
         training.saver.wait()
         said.append(str(caught.value))
     assert training.state.step == 4

@@ -1,0 +1,127 @@
+"""Trainings killed at random instants, each repeated to its end: `python -m tests.faults.killing 200` prints what became of them.
+
+Children are forked from this process, which has imported torch and run nothing: a fork of one that ran its threads would hang.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch._dynamo  # noqa: F401  # optimizers import it when the first of them is made
+
+import pipeline.models.mlp  # the children shall not each import it
+import pipeline.stages.train  # noqa: F401
+from pipeline import files
+from pipeline.__main__ import main
+from tests import project
+
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+LIMIT_S = 120.0
+# scaling, averaging, dropout, accumulation and augmentation all have a part in it
+CHANGES = {
+    "model": {"name": "mlp", "width": 24, "depth": 2, "dropout": 0.2},
+    "train.steps": 100,
+    "train.batch_size": 32,
+    "train.micro_batch_size": 12,
+    "train.precision": "fp16",
+    "train.average_decay": 0.9,
+    "train.keep": "best",
+    "train.report_every_steps": 5,
+    "train.validate_every_steps": 10,
+    "augment.crop": 1,
+    "augment.cutout": 2,
+}
+VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
+
+
+def fork(verb: str, folder: Path) -> int:
+    """A child that runs a stage in a folder and says nothing."""
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+            os._exit(main([verb]))
+    return child
+
+
+def finish(verb: str, folder: Path) -> float:
+    """Run a stage to its end; the seconds it took."""
+    begin = time.monotonic()
+    status = ended(fork(verb, folder), begin + LIMIT_S)
+    assert status == 0, (
+        f"{verb} in {folder}: {'no end within the limit' if status is None else f'exit {os.waitstatus_to_exitcode(status)}'}"
+    )
+    return time.monotonic() - begin
+
+
+def ended(child: int, deadline: float) -> int | None:
+    """The status of a child that ended in time; None, with the child killed, otherwise."""
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@dataclass
+class Tally:
+    """`digests` holds more than one only where the promise is broken; `resumed` runs found a checkpoint, `drafts` were killed in a save."""
+
+    kills: int
+    digests: set[str]
+    resumed: int = 0
+    drafts: int = 0
+
+
+def digest(folder: Path) -> str:
+    return files.digest_of({name: files.digest(folder / name) for name in RESULTS})
+
+
+def campaign(top: Path, kills: int, *, seed: int) -> tuple[str, Tally]:
+    """The digest of a run that nobody killed, and what became of `kills` others, each killed once and then repeated."""
+    random.seed(seed)
+    whole = project.make(top / "whole", CHANGES)
+    finish("prepare", whole)
+    took_s = finish("train", whole)
+    tally = Tally(0, set())
+    while tally.kills < kills:
+        folder = project.make(top / "killed", CHANGES)
+        (folder / "data/prepared").symlink_to(whole / "data/prepared")
+        child = fork("train", folder)
+        if ended(child, time.monotonic() + random.uniform(0.2, 1.0) * took_s) is None:
+            tally.kills += 1
+            tally.resumed += any(folder.glob(".pipeline/work/*/step-*"))
+            tally.drafts += any(folder.glob(".pipeline/work/*/.*.draft"))
+            finish("train", folder)
+            tally.digests.add(digest(folder))
+        shutil.rmtree(folder)
+    return digest(whole), tally
+
+
+def run(kills: int, seed: int = 7) -> dict[str, object]:
+    os.environ.update(VARIABLES)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as top:
+        whole, tally = campaign(Path(top), kills, seed=seed)
+    return {
+        "kills": tally.kills,
+        "other_digests": len(tally.digests - {whole}),
+        "resumed": tally.resumed,
+        "killed_in_a_save": tally.drafts,
+        "seconds": round(time.monotonic() - begin),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(int(sys.argv[1]))))

@@ -1,0 +1,89 @@
+"""Signals at inconvenient moments: in the middle of a validation, while a checkpoint is written, and on a full disk."""
+
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipeline import files
+from pipeline.__main__ import main
+from pipeline.engine import score
+from tests import project
+from tests.faults.test_saving import RESULTS, refuse
+
+CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.chdir(project.make(tmp_path, {"model": CONVNET, "train.micro_batch_size": 24, "train.keep": "best"}))
+    assert main(["prepare"]) == 0
+    assert main(["train"]) == 0
+    return tmp_path
+
+
+def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, validation: int, batch: int) -> list[int]:
+    """The signal comes while the given batch of the given validation (from 0) is scored; returns the batches scored after it."""
+    predict, validations, late = score.predict, [], []
+
+    def predicting(classifier, batches, **more):
+        validations.append(True)
+        for at, found in enumerate(predict(classifier, batches, **more)):
+            if len(validations) == validation + 1:
+                if at == batch:
+                    os.kill(os.getpid(), number)
+                elif at > batch:
+                    late.append(at)
+            yield found
+
+    monkeypatch.setattr(score, "predict", predicting)
+    return late
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("validation", [0, 1, 2])
+def test_a_validation_is_not_awaited_and_is_made_again_first(
+    folder: Path, monkeypatch, capsys, number: int, code: int, validation: int
+) -> None:
+    whole = {name: files.digest(folder / name) for name in RESULTS}
+    (folder / RESULTS[0]).unlink()
+    with monkeypatch.context() as patch:
+        late = interrupt_in_validation(patch, number, validation=validation, batch=0)
+        assert main(["train"]) == code
+    assert late == []
+    step = 8 * (validation + 1)
+    assert f"step {step} is saved: the same command goes on there" in capsys.readouterr().out
+    assert not (folder / RESULTS[0]).exists()
+    assert main(["train"]) == 0
+    said = capsys.readouterr().out
+    assert f"going on after step {step}" in said
+    assert f"train: step {step} of 24: " in said, "the interrupted validation is made again"
+    assert {name: files.digest(folder / name) for name in RESULTS} == whole
+
+
+def test_on_a_full_disk_an_interruption_ends_all_the_same_and_does_not_say_that_it_saved(folder: Path, monkeypatch, capsys) -> None:
+    whole = {name: files.digest(folder / name) for name in RESULTS}
+    with monkeypatch.context() as patch:
+        refuse(errno.ENOSPC, patch, after=0)
+        interrupt_in_validation(patch, signal.SIGTERM, validation=0, batch=0)
+        assert main(["train"]) == 143
+    said = capsys.readouterr().out
+    assert "the checkpoint cannot be written (No space left on device): there is none yet" in said
+    assert "is saved" not in said
+    assert main(["train"]) == 0
+    assert {name: files.digest(folder / name) for name in RESULTS} == whole
+
+
+@pytest.mark.parametrize("stage", ["prepare", "evaluate"])
+def test_the_other_stages_end_at_once_with_the_code_of_the_signal_and_leave_no_draft(folder: Path, monkeypatch, capsys, stage: str) -> None:
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(files, "write_json", lambda *_: interrupt())
+    assert main([stage]) == 143
+    assert capsys.readouterr().err == "error: interrupted by SIGTERM\n"
+    assert list(folder.rglob(".*.draft")) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

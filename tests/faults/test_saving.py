@@ -1,0 +1,143 @@
+"""Saves that are slow, or that the disk refuses: the loop does not wait, and the last good checkpoint stays."""
+
+import errno
+import itertools
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline import files
+from pipeline.__main__ import main
+from pipeline.engine import tensor_file
+from pipeline.engine.checkpoint import Checkpoints, Saver
+from tests import project
+from tests.engine.building import begin, run, same
+from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP
+
+CHANGES = {**COMMON, "model": CONVNET}
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+
+
+class Disk:
+    """`tensor_file.save` with a gate that stays shut until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened, self.reached = threading.Event(), threading.Event()
+        save = tensor_file.save
+
+        def slow(*arguments) -> None:
+            self.reached.set()
+            assert self.opened.wait(timeout=60)
+            save(*arguments)
+
+        monkeypatch.setattr(tensor_file, "save", slow)
+
+
+def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_file_is_of_the_moment_it_was_asked_for(
+    train_params, prepared, tmp_path: Path, monkeypatch
+) -> None:
+    params = train_params(CHANGES)
+    training, disk = begin(params, prepared, tmp_path), Disk(monkeypatch)
+    reports = training.reports()
+    next(reports)
+    then = {name: tensor.clone() for name, tensor in (training.state.tensors() | training.progress.tensors()).items()}
+    training.save()
+    assert disk.reached.wait(timeout=60)
+    steps = [report.step for report in itertools.islice(reports, 4)]
+    assert steps == [2, 3, 4, 5], "the loop waited for the disk"
+    assert training.saver.busy
+    disk.opened.set()
+    training.saver.wait()
+    found = Checkpoints(tmp_path, kept=2).newest()
+    assert found is not None
+    assert same(found[0], then)
+    assert found[1]["state"]["step"] == 1
+    assert found[1]["progress"]["rows"] == []
+
+
+def test_by_the_clock_a_save_is_left_out_while_one_is_written_and_by_steps_none_is(
+    train_params, prepared, tmp_path: Path, monkeypatch
+) -> None:
+    training, disk = begin(train_params(CHANGES), prepared, tmp_path), Disk(monkeypatch)
+    always = EVERY_STEP.model_copy(update={"checkpoint_every_steps": 0, "checkpoint_every_s": 1e-9})
+    for _ in training.reports():
+        training.save_when_due(always)
+    assert training.saver.busy
+    disk.opened.set()
+    training.saver.wait()
+    assert training.saver.saved_step == 1
+    again = begin(train_params(CHANGES), prepared, tmp_path)
+    for _ in again.reports():
+        again.save_when_due(EVERY_STEP)
+    again.saver.wait()
+    assert again.saver.saved_step == 9
+
+
+def refuse(number: int, monkeypatch: pytest.MonkeyPatch, *, after: int, until: int = 10**9) -> list[Path]:
+    """The disk refuses all files of tensors but the first `after`, until it has refused `until`."""
+    asked: list[Path] = []
+    save = tensor_file.save
+
+    def saving(path: Path, *rest) -> None:
+        asked.append(path)
+        if after < len(asked) <= after + until:
+            raise OSError(number, os.strerror(number), str(path))
+        save(path, *rest)
+
+    monkeypatch.setattr(tensor_file, "save", saving)
+    return asked
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_refuses_is_said_and_the_training_goes_on_with_the_last_good_checkpoint(
+    train_params, prepared, tmp_path: Path, monkeypatch, capsys, number: int
+) -> None:
+    params = train_params(CHANGES)
+    whole, training = begin(params, prepared), begin(params, prepared, tmp_path)
+    run(whole)
+    refuse(number, monkeypatch, after=3)
+    for _ in training.reports():
+        training.save_when_due(EVERY_STEP)
+    training.saver.wait()
+    assert same(whole.state.tensors(), training.state.tensors())
+    path = tmp_path / "step-000000000004.safetensors"
+    said = f"warning: {path}: the checkpoint cannot be written ({os.strerror(number)}): the last good one is that of step 3; the training goes on"
+    assert said in capsys.readouterr().out
+    assert [path.name for path in training.saver.checkpoints.paths()] == [f"step-{step:012}.safetensors" for step in (2, 3)]
+
+
+def test_a_mistake_of_ours_in_the_writing_is_not_swallowed(tmp_path: Path) -> None:
+    saver = Saver(Checkpoints(tmp_path, kept=2))
+    saver.save(1, {"weight": torch.ones(2)}, {"no JSON": object()})
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        saver.wait()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "2")
+    monkeypatch.chdir(project.make(tmp_path))
+    assert main(["prepare"]) == 0
+    return tmp_path
+
+
+def test_only_a_model_that_cannot_be_written_fails_and_the_repetition_begins_at_the_last_checkpoint(
+    folder: Path, monkeypatch, capsys
+) -> None:
+    assert main(["train"]) == 0
+    whole = {name: files.digest(folder / name) for name in RESULTS}
+    (folder / RESULTS[0]).unlink()
+    with monkeypatch.context() as patch:
+        asked = refuse(errno.ENOSPC, patch, after=12)
+        assert main(["train"]) == 2
+    assert [path.name for path in asked].index("model.safetensors") == 12
+    said = capsys.readouterr().err
+    assert "models/model.safetensors: the disk is full: free some space and run the same command again" in said
+    assert not (folder / RESULTS[0]).exists()
+    assert main(["train"]) == 0
+    assert "going on after step 24" in capsys.readouterr().out
+    assert {name: files.digest(folder / name) for name in RESULTS} == whole
