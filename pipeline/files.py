@@ -29,6 +29,13 @@ def replacing(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> None:
+    """Remove the drafts that killed writers left in a folder, ours and those of safetensors; nobody may be writing there."""
+    for pattern in (".*.draft", ".tmp??????"):
+        for draft in folder.glob(pattern):
+            draft.unlink(missing_ok=True)
+
+
 def sync(path: Path) -> None:
     """Force a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -152,3 +152,12 @@ def test_a_lock_can_be_waited_for(held: tuple[Path, subprocess.Popen[str]]) -> N
     with files.locked(path, wait=True) as taken:
         assert taken
     assert other.wait(timeout=30) == 0
+
+
+def test_sweeping_removes_what_killed_writers_left_and_nothing_else(tmp_path: Path) -> None:
+    kept, swept = ("step-1.safetensors", "run", ".hidden", ".tmp"), (".model.safetensors.123.draft", ".tmpa1B2c3")
+    for name in (*kept, *swept):
+        (tmp_path / name).touch()
+    files.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    files.sweep(tmp_path / "nowhere")

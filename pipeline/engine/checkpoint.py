@@ -1,5 +1,6 @@
 """The states of a training from which it goes on after a kill: the newest few, whole and checked, written beside the loop."""
 
+import contextlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,8 +24,9 @@ class Checkpoints:
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         """Raises OSError, with all older ones in place, where it cannot be written."""
         tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
-        for old in self.paths()[: -self.kept]:
-            old.unlink()
+        with contextlib.suppress(OSError):  # one that stays too long does no harm
+            for old in self.paths()[: -self.kept]:
+                old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
         """The last good state; a damaged one is named and the one before it used."""

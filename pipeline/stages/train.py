@@ -27,6 +27,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
     prepared = Prepared.open(paths.prepared)
     identity = identify(paths, prepared, here)
     with work.claimed(environment.root, identity) as place:
+        files.sweep(place.folder)
         training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
         with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, prepared)) as run:
             with interruption.deferred() as interrupted, complaints.in_words(size="train.micro_batch_size"):
@@ -93,6 +94,7 @@ def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> 
         inputs=identity.digests,
         fingerprint=dict(identity.fingerprint),
     )
+    files.sweep(paths.model.parent)
     model_file.export(paths.model, weights, manifest)
     results.write_history(paths.plots / "history.csv", training.progress.rows)
     results.write_metrics(paths.metrics / "train.json", training.progress, step)

@@ -1,0 +1,76 @@
+"""Every input and output call of a save fails in turn: `python -m tests.faults.every_call` prints a line of JSON.
+
+The children are forked from this process, which has imported torch and run none of its threads.
+"""
+
+import collections
+import errno
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy.ctypeslib  # noqa: F401  # safetensors imports it at its first save
+import torch
+
+from pipeline.engine.checkpoint import Checkpoints
+from tests.faults.system_calls import Fault, Outcome, can_trace, traced
+
+OLD, NEW = {"weight": torch.arange(5000.0), "count": torch.tensor(1)}, {"weight": torch.arange(5000.0).flip(0), "count": torch.tensor(2)}
+REFUSED = 7
+FAULTS = {"death": None, "a full disk": errno.ENOSPC, "a broken disk": errno.EIO}
+
+
+def save(folder: Path, step: int) -> int:
+    try:
+        Checkpoints(folder, kept=2).save(step, OLD if step == 1 else NEW, {"step": step})
+    except OSError:
+        return REFUSED
+    return 0
+
+
+def newest(folder: Path, step: int) -> int:
+    """0 if the newest state is whole and one of those that were saved."""
+    found = Checkpoints(folder, kept=2).newest()
+    assert found is not None
+    tensors, metadata = found
+    assert metadata["step"] in (1, 2), metadata
+    expected = OLD if metadata["step"] == 1 else NEW
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+    return 0 if metadata["step"] >= step else 1
+
+
+def attempt(top: Path, fault: Fault | None) -> tuple[Outcome, int]:
+    """A second save that meets the fault, then a reading of what is there: its exit code is 0 where nothing that was promised is lost."""
+    folder = top / "work"
+    shutil.rmtree(folder, ignore_errors=True)
+    assert traced(lambda: save(folder, 1)).exit_code == 0
+    outcome = traced(lambda: save(folder, 2), fault)
+    # a save that said that it succeeded must be found
+    reading = traced(lambda: newest(folder, 2 if outcome.exit_code == 0 else 1))
+    return outcome, reading.exit_code
+
+
+def run() -> dict[str, object]:
+    begin = time.monotonic()
+    seen: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in FAULTS}
+    with tempfile.TemporaryDirectory() as top:
+        undisturbed, reading = attempt(Path(top), None)
+        assert (undisturbed.exit_code, reading) == (0, 0)
+        for at in range(len(undisturbed.calls)):
+            for name, number in FAULTS.items():
+                outcome, reading = attempt(Path(top), Fault(at, number))
+                assert reading == 0, f"{name} at call {at} ({outcome.calls[-1]}): nothing whole is left"
+                assert outcome.exit_code in ((-9,) if number is None else (0, REFUSED)), f"{name} at call {at}: exit {outcome.exit_code}"
+                seen[name]["ended" if outcome.exit_code < 0 else "said" if outcome.exit_code else "of no consequence"] += 1
+    return {
+        "calls": len(undisturbed.calls),
+        "kinds": dict(collections.Counter(undisturbed.calls)),
+        "seen": {name: dict(counts) for name, counts in seen.items()},
+        "seconds": round(time.monotonic() - begin),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({"skipped": can_trace()} if can_trace() else run()))
