@@ -1,0 +1,217 @@
+"""The laws of resuming would notice: each field of the resume state, dropped or stale, and each careless way to go on, changes the outcome."""
+
+import contextlib
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.data import loader
+from pipeline.engine import state as state_module
+from pipeline.engine import tensor_file, update
+from pipeline.engine.state import Tensors, TrainState
+from pipeline.engine.window import Window
+from pipeline.training import Training
+from tests.engine.building import begin, run, same
+from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD, outcome
+
+STOP = 5
+FP16 = {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"}
+MAKE: dict[str, dict[str, Any]] = {"convnet": {**COMMON, "model": CONVNET}, "fp16": {**COMMON, **FP16}}
+
+
+def equal(one: Training, other: Training) -> bool:
+    """What the laws of resuming compare."""
+    best = (one.progress.best or {}, other.progress.best or {})
+    return (
+        same(one.state.tensors(), other.state.tensors())
+        and same(*best)
+        and outcome(one) == outcome(other)
+        and one.state.scalars() == other.state.scalars()
+        and one.progress.scalars() == other.progress.scalars()
+    )
+
+
+def interrupted(params, prepared, folder: Path, *, spoil: Callable[[Path, Path], None] | None = None) -> Training:
+    """Train to STOP, perhaps spoil the newest of two checkpoints by the help of the one before, and go on to the end."""
+    training = begin(params, prepared, folder)
+    for _ in itertools.islice(training.reports(), STOP):
+        training.save_when_due(EVERY_STEP)
+    training.saver.wait()
+    older, newest = training.saver.checkpoints.paths()
+    if spoil:
+        spoil(older, newest)
+    again = begin(params, prepared, folder)
+    assert again.state.step in (STOP - 1, STOP)
+    run(again)
+    return again
+
+
+def stale(*places: str) -> Callable[[Path, Path], None]:
+    """Fields of the checkpoint before in the newest one: `state.step`, or all tensors under `optimizer/` by their last name."""
+
+    def spoil(older: Path, newest: Path) -> None:
+        (old_tensors, old), (tensors, metadata) = tensor_file.load(older), tensor_file.load(newest)
+        for place in places:
+            if "." in place:
+                section, key = place.split(".")
+                assert metadata[section][key] != old[section][key], f"{place} did not change: the mutant is none"
+                metadata[section][key] = old[section][key]
+            else:
+                exchange(place, tensors, old_tensors)
+        tensor_file.save(newest, tensors, metadata)
+
+    return spoil
+
+
+def exchange(place: str, tensors: Tensors, old: Tensors) -> None:
+    prefix, _, ending = place.partition("*")
+    chosen = [name for name in tensors if name.startswith(prefix) and name.endswith(ending)]
+    assert any(name not in old or not torch.equal(tensors[name], old[name]) for name in chosen), (
+        f"{place} did not change: the mutant is none"
+    )
+    for name in chosen:
+        tensors[name] = old.get(name, torch.zeros_like(tensors[name]))
+
+
+def dropped(place: str) -> Callable[[Path, Path], None]:
+    """Tensors that are not there, or a scalar that has the value of a beginning."""
+    beginning = {"rows": [], "switches": [], "best_value": None, "best_step": None, "stale": 0, "num_targets": 0}
+
+    def spoil(_: Path, newest: Path) -> None:
+        tensors, metadata = tensor_file.load(newest)
+        if "." in place:
+            section, key = place.split(".")
+            assert metadata[section][key] != beginning[key], f"{place} is as in the beginning: the mutant is none"
+            metadata[section][key] = beginning[key]
+        else:
+            prefix, _, ending = place.partition("*")
+            gone = [name for name in tensors if name.startswith(prefix) and name.endswith(ending)]
+            assert gone, place
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in gone}
+        tensor_file.save(newest, tensors, metadata)
+
+    return spoil
+
+
+FIELDS = {
+    "stale weights": ("convnet", stale("network/*weight")),
+    "stale statistics of BatchNorm": ("convnet", stale("network/*running_mean", "network/*running_var")),
+    "stale counter of BatchNorm": ("convnet", stale("network/*num_batches_tracked")),
+    "stale average": ("convnet", stale("average/*weight")),
+    "stale first moment": ("convnet", stale("optimizer/*exp_avg")),
+    "stale second moment": ("convnet", stale("optimizer/*exp_avg_sq")),
+    "stale step of the optimizer": ("convnet", stale("optimizer/*step")),
+    "no optimizer": ("convnet", dropped("optimizer/*")),
+    "stale step": ("convnet", stale("state.step")),
+    "stale scale": ("fp16", stale("state.scaler")),
+    "stale losses of the window": ("convnet", stale("window/*loss")),
+    "stale answers of the window": ("convnet", stale("window/*correct")),
+    "no window": ("convnet", dropped("window/*")),
+    "stale count of the window": ("convnet", stale("progress.num_targets")),
+    "no history": ("convnet", dropped("progress.rows")),
+    "no best weights": ("convnet", dropped("best/*")),
+    "no best value": ("convnet", dropped("progress.best_value")),
+    "no best step": ("convnet", dropped("progress.best_step")),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_that_is_stale_or_missing_is_noticed(train_params, prepared, tmp_path: Path, name: str) -> None:
+    variant, spoil = FIELDS[name]
+    params = train_params({**MAKE[variant], "train.report_every_steps": 3, "train.validate_every_steps": 3})
+    whole = begin(params, prepared)
+    run(whole)
+    assert equal(whole, interrupted(params, prepared, tmp_path / "sound"))
+    with contextlib.suppress(KeyError, RuntimeError, ZeroDivisionError):  # a crash is noticed too
+        assert not equal(whole, interrupted(params, prepared, tmp_path / "spoiled", spoil=spoil))
+
+
+def forget_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = state_module.Progress.restore
+
+    def forgetting(self, tensors, scalars, device) -> None:
+        restore(self, tensors, {**scalars, "micro_batch_size": 6}, device)
+
+    monkeypatch.setattr(state_module.Progress, "restore", forgetting)
+
+
+def draw_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout from a generator that just goes on, whose state nobody saves."""
+    monkeypatch.setattr(update, "reseed", lambda *_: None)
+
+
+def begin_the_data_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = loader.training
+    monkeypatch.setattr(loader, "training", lambda images, **settings: training(images, **{**settings, "start": 0}))
+
+
+def read_memory_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optimizer state as the file has it, although a channels_last parameter has another order."""
+    monkeypatch.setattr(state_module, "like", lambda _, value: value.clone())
+
+
+def keep_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Window, "restore", lambda *_: None)
+
+
+def copy_when_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save whose tensors the loop goes on to change before they are written."""
+    monkeypatch.setattr("pipeline.engine.checkpoint.snapshot", dict)
+    save, late = tensor_file.save, []
+
+    def saving(path: Path, tensors: Tensors, metadata) -> None:
+        late.append((path, tensors, copy.deepcopy(metadata)))
+        if len(late) > 1:
+            save(*late[-2])
+
+    monkeypatch.setattr(tensor_file, "save", saving)
+
+
+def restore_no_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.amp.GradScaler, "load_state_dict", lambda *_: None)
+
+
+def restore_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = TrainState.restore
+
+    def restoring(self, tensors, scalars) -> None:
+        average, self.average = self.average, None
+        restore(self, tensors, scalars)
+        self.average = average
+
+    monkeypatch.setattr(TrainState, "restore", restoring)
+
+
+WAYS = {
+    "the micro-batch that fitted is forgotten": ({**MAKE["convnet"]}, forget_switches, ((3, 3),)),
+    "dropout draws on": (MAKE["convnet"], draw_on, ()),
+    "the data begins anew": (MAKE["convnet"], begin_the_data_anew, ()),
+    "memory order is lost": ({**MAKE["convnet"], "optimizer": SGD, "train.channels_last": True}, read_memory_in_order, ()),
+    "the window is lost": ({**MAKE["convnet"], "train.report_every_steps": 3, "train.validate_every_steps": 3}, keep_no_window, ()),
+    "the copy is made too late": (MAKE["convnet"], copy_when_written, ()),
+    "the scaler begins anew": (MAKE["fp16"], restore_no_scaler, ()),
+    "the average begins anew": (MAKE["convnet"], restore_no_average, ()),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_careless_way_to_go_on_is_noticed(train_params, prepared, tmp_path: Path, monkeypatch, name: str) -> None:
+    changes, mutate, switches = WAYS[name]
+    params = train_params(changes)
+    whole = begin(params, prepared)
+    whole.plan.switches.update(dict(switches))
+    run(whole)
+    training = begin(params, prepared, tmp_path)
+    training.plan.switches.update(dict(switches))
+    mutate(monkeypatch)
+    for _ in itertools.islice(training.reports(), STOP):
+        training.save_when_due(EVERY_STEP)
+    training.saver.wait()
+    again = begin(params, prepared, tmp_path)
+    run(again)
+    assert not equal(whole, again)
