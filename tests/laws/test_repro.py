@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,9 @@ def call(folder: Path, *command: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def repository(folder: Path) -> Path:
+def repository(folder: Path, changes: dict[str, Any] | None = None) -> Path:
     """A user's checkout: committed, with DVC, and code that a test may edit."""
-    project.make(folder, copy=True)
+    project.make(folder, changes, copy=True)
     for name in (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes((TOP / name).read_bytes())

@@ -1,0 +1,176 @@
+"""Real `dvc repro` runs, interrupted again and again: `python -m tests.faults.signals 20` sends 20 signals to each target in turn."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from pipeline import files
+from tests.faults.killing import CHANGES, RESULTS
+from tests.laws.test_repro import call, repository
+
+STEPS = 1200
+VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_DEVICE": "cpu", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10"}
+LIMIT_S = 90.0
+SAID = re.compile(r"step (\d+) is saved")
+
+
+@dataclass
+class Repro:
+    """One `dvc repro` in a session of its own, under a shell, as somebody at a terminal has it."""
+
+    folder: Path
+    wrapper: tuple[str, ...] = ()
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        environment = {**os.environ, **VARIABLES, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"}
+        with (self.folder / "log").open("wb") as log:
+            self.shell = subprocess.Popen(
+                [*self.wrapper, "sh", "-c", "dvc repro train; exit $?"],
+                cwd=self.folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever still runs in the project's folder."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(self.folder.resolve()):
+                    found.append(process)
+        return found
+
+    def find(self, *words: str) -> psutil.Process | None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline()
+                if all(any(part.endswith(word) for part in line) for word in words) and line[0] != "sh":
+                    return process
+        return None
+
+    def trainer(self) -> psutil.Process | None:
+        return self.find("-m", "pipeline", "train")
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < end, (self.folder / "log").read_text()
+            time.sleep(0.02)
+
+    def wait_until_it_trains(self, pause_s: float) -> bool:
+        """False when it was over before."""
+        seen = self.saved()
+        self.wait_for(lambda: self.saved() - seen or self.shell.poll() is not None)
+        time.sleep(pause_s)
+        return self.trainer() is not None
+
+    def saved(self) -> set[Path]:
+        return set(self.folder.glob(".pipeline/work/*/step-*.safetensors"))
+
+    def text(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+def to_trainer(repro: Repro, number: int) -> None:
+    process = repro.trainer()
+    assert process
+    process.send_signal(number)
+
+
+def to_group(repro: Repro, number: int) -> None:
+    os.killpg(repro.shell.pid, number)
+
+
+def to_dvc(repro: Repro, number: int) -> None:
+    process = repro.find("dvc", "repro")
+    assert process
+    process.send_signal(number)
+
+
+def to_shell(repro: Repro, number: int) -> None:
+    repro.shell.send_signal(number)
+
+
+def to_process_one(repro: Repro, number: int) -> None:
+    """In a namespace of its own, where the kernel keeps from it what it does not handle; then, like `docker stop`, with SIGKILL."""
+    one = psutil.Process(repro.shell.pid).children()[0]
+    one.send_signal(number)
+    time.sleep(0.5)
+    with contextlib.suppress(psutil.Error):
+        one.kill()
+
+
+@dataclass(frozen=True)
+class Target:
+    send: Callable[[Repro, int], None]
+    number: int = signal.SIGTERM
+    wrapper: tuple[str, ...] = ()
+    saves: bool = True
+    """Whether the step at hand is saved before the end."""
+    ends: bool = True
+    """Whether the training ends: DVC, and all below it, does not care for a terminal's shell."""
+
+
+TARGETS = {
+    "trainer": Target(to_trainer),
+    "group": Target(to_group),
+    "dvc": Target(to_dvc),
+    "dvc, by SIGKILL": Target(to_dvc, signal.SIGKILL),
+    "group, by SIGINT": Target(to_group, signal.SIGINT),
+    "trainer, by SIGKILL": Target(to_trainer, signal.SIGKILL, saves=False),
+    "shell": Target(to_shell, ends=False),
+    "process 1": Target(to_process_one, wrapper=("unshare", "-pf", "--mount-proc"), saves=False),
+}
+
+
+def interrupt(folder: Path, target: Target, pause_s: float) -> bool:
+    """Start, wait until it trains, send the signal, and see that nothing goes on in the folder; False when the training was over first."""
+    repro = Repro(folder, target.wrapper)
+    if not repro.wait_until_it_trains(pause_s):
+        return False
+    target.send(repro, target.number)
+    repro.wait_for(lambda: not repro.processes())
+    repro.shell.wait()
+    if target.ends:
+        assert repro.shell.returncode != 0, "an interrupted run must not look like a success"
+        assert not (folder / RESULTS[0]).exists(), repro.text()
+    if target.saves and target.ends:
+        assert SAID.search(repro.text()), repro.text()
+    return True
+
+
+def run(rounds: int) -> dict[str, object]:
+    """Each target gets a project of its own, whose training is interrupted `rounds` times and then finished."""
+    random.seed(7)
+    begin, other, sent = time.monotonic(), [], {}
+    with tempfile.TemporaryDirectory() as top:
+        prepared, whole = repository(Path(top) / "prepared", CHANGES | {"train.steps": STEPS + 200 * rounds}), Path(top) / "whole"
+        call(prepared, "dvc", "repro", "prepare", **VARIABLES)
+        shutil.copytree(prepared, whole)
+        call(whole, "dvc", "repro", "train", **VARIABLES)
+        for name, target in TARGETS.items():
+            folder = shutil.copytree(prepared, Path(top) / name.replace(" ", "-").replace(",", ""))
+            sent[name] = sum(interrupt(folder, target, random.uniform(0.0, 0.3)) for _ in range(rounds))
+            call(folder, "dvc", "repro", "train", **VARIABLES)
+            other += [f"{name}: {path}" for path in RESULTS if files.digest(folder / path) != files.digest(whole / path)]
+    return {"sent": sent, "other_digests": other, "seconds": round(time.monotonic() - begin)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(int(sys.argv[1]))))
