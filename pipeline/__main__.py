@@ -5,6 +5,7 @@ import errno
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 from pipeline.interruption import Interrupted
 from pipeline.refusal import Refusal
@@ -15,12 +16,25 @@ VERBS = {
     "evaluate": "stage: score the test split with the model file",
     "check": "validate params.yaml, the environment and the machine before anything runs",
     "summary": "print the result; see that its run is in MLflow",
+    "verify": "recompute what a model or run says of itself; name the first thing that differs",
     "preset": "put a preset in place as params.yaml",
     "sync": "deliver what MLflow has not yet received",
     "schema": "write params.schema.json and the README's table of parameters",
     "mirror": "deliver one journal to MLflow (started by the stages)",
 }
-ARGUMENTS = {"preset": ("name",), "mirror": ("journal",)}
+ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    "verify": {
+        "subject": {
+            "nargs": "?",
+            "default": "models/model.safetensors",
+            "metavar": "MODEL|RUN",
+            "help": "a model file (%(default)s unless named), or a run by its folder of the journal or its id in MLflow",
+        },
+        "--retrain": {"action": "store_true", "help": "train anew as well, and compare every byte"},
+    },
+    "preset": {"name": {}},
+    "mirror": {"journal": {}},
+}
 BAD_INPUT = 2
 INTERRUPTED = 130
 MENDABLE = {
@@ -36,8 +50,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb, purpose in VERBS.items():
         subparser = verbs.add_parser(verb, help=purpose, description=purpose)
-        for argument in ARGUMENTS.get(verb, ()):
-            subparser.add_argument(argument)
+        for argument, settings in ARGUMENTS.get(verb, {}).items():
+            subparser.add_argument(argument, **settings)
     return parser.parse_args(arguments)
 
 
@@ -50,9 +64,9 @@ def command(verb: str) -> Callable[..., int | None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    extra = {name: getattr(options, name) for name in ARGUMENTS.get(options.verb, ())}
+    verb = vars(options).pop("verb")
     try:
-        return command(options.verb)(**extra) or 0
+        return command(verb)(**vars(options)) or 0
     except Refusal as refusal:
         return complain(str(refusal), BAD_INPUT)
     except Interrupted as interrupted:

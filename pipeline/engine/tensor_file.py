@@ -21,6 +21,14 @@ KEY = "pipeline"
 """The one key of metadata: safetensors writes several in random order."""
 
 
+class Damaged(Refusal):
+    """A readable file whose contents are not those that its digest was made of."""
+
+    def __init__(self, path: Path, *, claimed: object, found: str) -> None:
+        super().__init__(f"{path}: is damaged: its contents do not match the digest in it: run `dvc repro`, or fetch it again")
+        self.claimed, self.found = str(claimed), found
+
+
 def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
     """Write whole or not at all; equal inputs give equal bytes. `metadata` becomes canonical JSON with a digest of everything."""
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -51,8 +59,9 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
         raise Refusal(f"{path}: was not written by this pipeline: its metadata has no `{KEY}`") from None
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise Refusal(f"{path}: is no whole safetensors file ({error}): run `dvc repro`, or fetch it again") from None
-    if claimed != digest(tensors, metadata):
-        raise Refusal(f"{path}: is damaged: its contents do not match the digest in it: run `dvc repro`, or fetch it again")
+    found = digest(tensors, metadata)
+    if claimed != found:
+        raise Damaged(path, claimed=claimed, found=found)
     return tensors, metadata
 
 

@@ -10,6 +10,7 @@ from tests.imports import TOP, closure, imported, names
 ROOMS = [
     ["__main__"],
     ["commands"],
+    ["verification"],
     ["stages"],
     ["training"],
     ["engine", "models", "sources", "data", "tracking", "reports"],

@@ -1,42 +1,18 @@
 """A real `dvc repro` in a repository of its own: what runs, what does not, and what MLflow then holds."""
 
 import json
-import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline import files
 from tests import project
-from tests.imports import TOP
+from tests.repository import GIT, call, repository
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "metrics/evaluate.json")
 PLOTS = ("history.csv", "confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png")
-GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
-
-
-def call(folder: Path, *command: str, **variables: str) -> str:
-    """What a command says, on both streams; it must succeed."""
-    environment = {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", **variables}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment)
-    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def repository(folder: Path, changes: dict[str, Any] | None = None) -> Path:
-    """A user's checkout: committed, with DVC, and code that a test may edit."""
-    project.make(folder, changes, copy=True)
-    for name in (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes((TOP / name).read_bytes())
-    call(folder, *GIT, "init", "-q")
-    call(folder, *GIT, "add", "-A")
-    call(folder, *GIT, "commit", "-qm", "begin")
-    return folder
 
 
 def ran(output: str) -> list[str]:

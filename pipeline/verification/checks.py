@@ -1,0 +1,112 @@
+"""Everything that decided a model, compared with what is here, in the order in which one thing follows from another."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import files
+from pipeline.collection import TEST
+from pipeline.data.prepared import Prepared
+from pipeline.engine import model_file
+from pipeline.engine.model_file import Manifest
+from pipeline.engine.state import Tensors
+from pipeline.environment import Environment
+from pipeline.machine import Machine
+from pipeline.params.document import Document
+from pipeline.params.evaluate import EvaluateParams
+from pipeline.params.load import load
+from pipeline.params.train import TrainParams
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.reports.flatten import flatten
+from pipeline.tracking import provenance
+from pipeline.verification import digests, scores
+from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places
+from pipeline.verification.retraining import retrain
+from pipeline.verification.subject import Record, Subject
+
+COMMIT = {"mlflow.source.git.commit": "commit", "pipeline.git.difference": "changes"}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Of one model, in one checkout, on one machine."""
+
+    subject: Subject
+    paths: Paths
+    environment: Environment
+
+    def comparisons(self, *, again: bool) -> Iterator[Comparison]:
+        """One after the other; a later one trusts the earlier ones, so whoever meets a difference stops there."""
+        model, record = self.subject.model, self.subject.record
+        if record:
+            yield of_run(record, model)
+        claimed, found = digests.of_contents(model)
+        yield Comparison.of_texts("file", str(model), Places("the file", "its contents"), expected=claimed, found=found)
+        weights, manifest = digests.read(model)
+        here = Machine.claim(self.environment)
+        yield from self.of_inputs(manifest, here)
+        if record:
+            yield from of_commit(record, self.environment)
+        prepared = Prepared.open(self.paths.prepared)
+        yield from self.of_scores(prepared, here)
+        if again:
+            yield from self.of_training(weights, manifest, prepared, here)
+
+    def of_inputs(self, manifest: Manifest, here: Machine) -> Iterator[Comparison]:
+        for digested in digests.of_checkout(self.paths, manifest):
+            name, said, found = digested()
+            places = Places("the file", "this checkout (`dvc status train` names what changed)")
+            yield Comparison.of_texts(name, said, places, expected=manifest.inputs.get(name, NOTHING), found=found)
+        path = str(self.paths.params)
+        params = load(Document.read(self.paths.params), TrainParams).model_dump(mode="json")
+        yield Comparison.of_values("params", path, Places("the file", path), expected=manifest.params, found=params)
+        fingerprint = here.fingerprint()
+        said = f"{here.name}, {here.threads} threads, torch {fingerprint['libraries']['torch']}"
+        yield Comparison.of_values("machine", said, Places("the file", "this machine"), expected=manifest.fingerprint, found=fingerprint)
+
+    def of_scores(self, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
+        path = self.paths.metrics / "evaluate.json"
+        expected = scores.recorded(path)
+        found = scores.score(self.subject.model, prepared, here, load(Document.read(self.paths.params), EvaluateParams))
+        said = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
+        yield Comparison.of_values("score", said, Places(str(path), "this evaluation"), expected=expected, found=found)
+        record = self.subject.record
+        if record:
+            named = flatten(found, TEST) if record.scores else {}
+            said = f"{len(named)} numbers of the journal" if named else "none in the journal: the run was not evaluated"
+            yield Comparison.of_values("scores", said, Places("the journal", "this evaluation"), expected=record.scores, found=named)
+
+    def of_training(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
+        with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+            outcome = retrain(manifest.train_params, prepared, here, Path(folder))
+            anew = manifest.model_copy(update=outcome.manifest)
+            before, after = manifest.model_dump(mode="json"), anew.model_dump(mode="json")
+            places = Places("the file", "the new training")
+            yield Comparison.of_weights("weights", f"{len(weights)} tensors, trained anew", expected=weights, found=outcome.weights)
+            yield Comparison.of_values("training", f"exported at step {anew.step}", places, expected=before, found=after)
+            copy = Path(folder) / self.subject.model.name
+            model_file.export(copy, outcome.weights, anew)
+            digest = files.digest(self.subject.model)
+            yield Comparison.of_texts("bytes", "the whole file", places, expected=digest, found=files.digest(copy))
+
+
+def of_run(record: Record, model: Path) -> Comparison:
+    """Whether the model file is that of the run."""
+    if not model.is_file():
+        raise Refusal(
+            f"{model}: is missing, and the journal's copy for {record.name} went to MLflow: check out the run's commit, and `dvc checkout`"
+        )
+    places = Places("the journal", str(model))
+    return Comparison.of_texts("run", record.name, places, expected=record.model_digest, found=files.digest(model))
+
+
+def of_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
+    """The commit and what differed from it, as the journal and git tell them. What is unknown is equal to nothing."""
+    tags = provenance.tags(environment)
+    for tag, name in COMMIT.items():
+        expected, found, places = record.tags.get(tag, NOTHING), tags.get(tag, NOTHING), Places("the journal", "this checkout")
+        known = not expected.startswith(UNKNOWN)
+        compared = Comparison.of_texts(name, "git", places, expected=expected, found=found)
+        yield compared if known else Comparison(name, "git", places.sides(expected, found))

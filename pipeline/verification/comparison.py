@@ -1,0 +1,86 @@
+"""One comparison of a verification: what was compared, and the first thing in it that differs."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.engine.state import Tensors
+from pipeline.params.load import shown
+
+HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")
+NOTHING, UNKNOWN = "nothing", "unknown: "
+LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the two values of a comparison stand."""
+
+    expected: str
+    found: str
+
+    def sides(self, expected: object, found: object) -> str:
+        return f"{short(expected)} in {self.expected}, {short(found)} in {self.found}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    name: str
+    said: str
+    """What was compared, for a line of output."""
+    difference: str | None
+    """The first thing that differs, with both values; None where nothing does."""
+
+    @classmethod
+    def of_texts(cls, name: str, said: str, places: Places, *, expected: str, found: str) -> "Comparison":
+        """Digests, commits and other values of one piece."""
+        return cls(name, f"{said} ({short(found)})", None if expected == found else places.sides(expected, found))
+
+    @classmethod
+    def of_values(cls, name: str, said: str, places: Places, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
+        """Sections within sections; a difference is named by its dotted key."""
+        there, here = flat(expected), flat(found)
+        pairs = ((key, there.get(key, NOTHING), here.get(key, NOTHING)) for key in {**there, **here})
+        return cls(name, said, next((f"{key}: {places.sides(left, right)}" for key, left, right in pairs if left != right), None))
+
+    @classmethod
+    def of_weights(cls, name: str, said: str, *, expected: Tensors, found: Tensors) -> "Comparison":
+        """Names, types, shapes and bits of the file's tensors and of those of a new training."""
+        differences = (difference(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}))
+        return cls(name, said, next(filter(None, differences), None))
+
+
+def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str | None:
+    """How many elements differ in their bits, and by how much at most."""
+    if expected is None or found is None or (expected.dtype, expected.shape) != (found.dtype, found.shape):
+        return f"{name}: {form(expected)} in the file, {form(found)} in the new training"
+    bits, others = (tensor.contiguous().flatten().view(torch.uint8).view(*tensor.shape, -1) for tensor in (expected, found.cpu()))
+    different = (bits != others).any(dim=-1)
+    if not different.any():
+        return None
+    largest = (expected.double() - found.cpu().double())[different].abs().max()
+    return f"{name}: {int(different.sum())} of {expected.numel()} elements differ, by {float(largest):.3g} at most"
+
+
+def form(tensor: Tensor | None) -> str:
+    return NOTHING if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """The leaves of nested mappings by their dotted keys."""
+    if not isinstance(value, Mapping):
+        return {path: value}
+    leaves = (flat(member, f"{path}.{key}" if path else str(key)) for key, member in value.items())
+    return {key: leaf for member in leaves for key, leaf in member.items()}
+
+
+def short(value: object) -> str:
+    """A digest by its first twelve digits, a text by its first line, anything else as JSON."""
+    if not isinstance(value, str):
+        return shown(value)
+    line = (value.splitlines() or [""])[0]
+    return line[:12] if HEXADECIMAL.fullmatch(line) else line[:LONGEST]

@@ -1,0 +1,69 @@
+"""What lies in this checkout and on this machine, digested as the model file digests what it was made from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from pipeline import files, inputs
+from pipeline.data import prepared
+from pipeline.data.prepared import Prepared
+from pipeline.engine import tensor_file
+from pipeline.engine.model_file import Manifest
+from pipeline.engine.state import Tensors
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+
+
+class Digest(NamedTuple):
+    """`name` is that of the model file's inputs."""
+
+    name: str
+    said: str
+    value: str
+
+
+def of_checkout(paths: Paths, manifest: Manifest) -> list[Callable[[], Digest]]:
+    """Data, code and lock, each digested when it is asked for. The code is that of the file's own model."""
+    listed = inputs.dependencies("train", manifest.params, paths.top)
+    return [
+        lambda: Digest("data", str(paths.prepared), of_data(paths.prepared)),
+        lambda: Digest("code", "what dvc.yaml lists for train", or_missing(lambda: inputs.code_digest(listed, paths.top))),
+        lambda: Digest("lock", str(paths.lock), or_missing(lambda: files.digest(paths.lock))),
+    ]
+
+
+def of_data(folder: Path) -> str:
+    """Data that was damaged since it was prepared differs. Raises Refusal where none was prepared."""
+    prepared.read_record(folder)
+    try:
+        return Prepared.open(folder).digest
+    except Refusal as refusal:
+        return f"damaged ({refusal})"
+
+
+def or_missing(find: Callable[[], str]) -> str:
+    try:
+        return find()
+    except FileNotFoundError as error:
+        return f"no {error.filename}"
+
+
+def of_contents(model: Path) -> tuple[str, str]:
+    """The digest that a model file holds, and that of what it holds. Raises Refusal for a file that is none of ours."""
+    try:
+        weights, metadata = tensor_file.load(model)
+    except tensor_file.Damaged as damaged:
+        return damaged.claimed, damaged.found
+    digest = tensor_file.digest(weights, metadata)
+    return digest, digest
+
+
+def read(model: Path) -> tuple[Tensors, Manifest]:
+    """Without building the network: code that differs is to be named as such. Raises Refusal for a checkpoint and other files of ours."""
+    weights, metadata = tensor_file.load(model)
+    try:
+        return weights, Manifest.model_validate(metadata)
+    except ValidationError:
+        raise Refusal(f"{model}: is no model file of this pipeline: name models/model.safetensors, or a run") from None

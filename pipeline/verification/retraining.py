@@ -1,0 +1,32 @@
+"""A training done again, from the parameters in a model file, in memory: nothing of the checkout is read over or written."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline import machine
+from pipeline.data.prepared import Prepared
+from pipeline.engine import complaints
+from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.state import Tensors
+from pipeline.machine import Machine
+from pipeline.params.train import TrainParams
+from pipeline.progress import progress
+from pipeline.training import Training
+
+
+class Outcome(NamedTuple):
+    weights: Tensors
+    manifest: Mapping[str, Any]
+    """What of the model file's manifest the training itself decides."""
+
+
+def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path) -> Outcome:
+    """Train to the end, from the first step on: `empty` is a folder without checkpoints, and none is written there."""
+    machine.set_determinism(params.train.deterministic)
+    training = Training.begin(params, prepared, here, Checkpoints(empty, kept=1))
+    with progress("verify", training.plan.num_steps, "steps") as advance, complaints.in_words():
+        for _ in training.reports():
+            advance()
+    weights, step = training.exported()
+    return Outcome(weights, {"step": step, "precision": training.state.used, "spec": prepared.spec})

@@ -1,0 +1,260 @@
+"""`verify` says `identical`, or names the first thing that differs with both values; it changes nothing."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline import files
+from pipeline.__main__ import main
+from pipeline.engine import tensor_file
+from tests import project
+from tests.repository import GIT, call, repository
+
+MODEL = Path("models/model.safetensors")
+QUICK = {"train.steps": 4, "train.report_every_steps": 2, "train.validate_every_steps": 4}
+Verify = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A committed checkout after its three stages, with the journal of the run."""
+    folder = repository(tmp_path_factory.mktemp("whole"), QUICK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+        assert main(["prepare"]) == main(["train"]) == main(["evaluate"]) == 0
+    return folder
+
+
+@pytest.fixture
+def checkout(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy, in which the test runs."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(whole, folder, symlinks=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    threads = torch.get_num_threads()
+    yield folder
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
+    """`verify("--retrain")`: what it says, after the exit code that fits its last line."""
+
+    def run(*arguments: str) -> list[str]:
+        capsys.readouterr()
+        code = main(["verify", *arguments])
+        said = capsys.readouterr().out.splitlines()
+        assert code == (0 if said[-1] == "identical" else 1)
+        return said
+
+    return run
+
+
+def compared(said: list[str]) -> list[str]:
+    """The names of the comparisons, all equal but perhaps the last."""
+    lines = [line.split()[1:3] for line in said if line.startswith("verify: ") and line.split()[2] in ("equal", "differs")]
+    assert all(outcome == "equal" for _, outcome in lines[:-1])
+    return [name for name, _ in lines]
+
+
+def run_name() -> str:
+    (journal,) = Path(".pipeline/journal").iterdir()
+    return journal.name
+
+
+def reseal(change: Callable[[dict, dict], None]) -> None:
+    """Change tensors or metadata of the model file, and give it the digest of what it then holds."""
+    tensors, metadata = tensor_file.load(MODEL)
+    change(tensors, metadata)
+    tensor_file.save(MODEL, tensors, metadata)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): files.digest(path) for path in files.members(folder)}
+
+
+def test_a_fresh_model_is_identical_and_verifying_it_changes_nothing(checkout: Path, verify: Verify) -> None:
+    before = contents(checkout)
+    said = verify("--retrain")
+    assert said[-1] == "identical"
+    assert compared(said) == ["file", "data", "code", "lock", "params", "machine", "score", "weights", "training", "bytes"]
+    assert contents(checkout) == before
+
+
+def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, verify: Verify) -> None:
+    said = verify(run_name())
+    assert said[-1] == "identical"
+    assert compared(said) == ["run", "file", "data", "code", "lock", "params", "machine", "commit", "changes", "score", "scores"]
+
+
+def test_a_run_is_found_by_its_id_in_mlflow(checkout: Path, verify: Verify) -> None:
+    identity = "0123456789abcdef0123456789abcdef"
+    files.write_json(Path(".pipeline/journal", run_name(), "delivered.json"), {"sqlite:///mlflow.db": {"run_id": identity}})
+    assert verify(identity)[-1] == "identical"
+
+
+def test_the_checkouts_file_stands_for_a_copy_that_went_to_mlflow(checkout: Path, verify: Verify) -> None:
+    Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
+    assert verify(run_name())[-1] == "identical"
+    reseal(lambda _, metadata: metadata.update(step=3))
+    assert re.fullmatch(rf"differs: run: \w{{12}} in the journal, \w{{12}} in {MODEL}", verify(run_name())[-1])
+
+
+def flip_a_bit() -> None:
+    content = bytearray(MODEL.read_bytes())
+    content[-1] ^= 1
+    MODEL.write_bytes(content)
+
+
+def prepare_other_data() -> None:
+    project.write_params(Path(), {**QUICK, "source.test": 0.3})
+    assert main(["prepare"]) == 0
+
+
+def damage_the_data() -> None:
+    path = Path("data/prepared/train-inputs.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def append(path: str) -> None:
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write("\n# edited\n")
+
+
+def edit_the_parameters() -> None:
+    project.write_params(Path(), {**QUICK, "optimizer.learning_rate": 0.25})
+
+
+def edit_a_score() -> None:
+    path = Path("metrics/evaluate.json")
+    path.write_text(re.sub(r'"accuracy": [\d.]+', '"accuracy": 0.75', path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+DIGESTS = r"\w{12} in the file, \w{12} in this checkout \(`dvc status train` names what changed\)"
+DIFFERENCES = {
+    "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, \w{12} in its contents"),
+    "other data": (prepare_other_data, f"data: {DIGESTS}"),
+    "damaged data": (damage_the_data, r"data: \w{12} in the file, damaged \(data/prepared/train-inputs.npy: is not the file.*"),
+    "edited code": (lambda: append("pipeline/engine/fit.py"), f"code: {DIGESTS}"),
+    "missing code": (lambda: Path("pipeline/files.py").unlink(), r"code: \w{12} in the file, no pipeline/files.py in this checkout .*"),
+    "another lock": (lambda: append("requirements.lock"), f"lock: {DIGESTS}"),
+    "other parameters": (edit_the_parameters, r"params: optimizer.learning_rate: 0.003 in the file, 0.25 in params.yaml"),
+    "another score": (edit_a_score, r"score: accuracy: 0.75 in metrics/evaluate.json, 0\.\d+ in this evaluation"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_the_first_thing_that_differs_is_named_with_both_values(checkout: Path, verify: Verify, change, said: str) -> None:
+    change()
+    assert re.fullmatch(f"differs: {said}", verify("--retrain")[-1])
+
+
+def test_what_differs_first_is_said_alone(checkout: Path, verify: Verify) -> None:
+    edit_a_score()
+    edit_the_parameters()
+    append("requirements.lock")
+    said = verify()
+    assert compared(said) == ["file", "data", "code", "lock"]
+    assert len([line for line in said if line.startswith("differs")]) == 1
+
+
+def test_another_number_of_threads_is_another_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setenv("PIPELINE_THREADS", str(threads + 1))
+    assert verify()[-1] == f"differs: machine: threads: {threads} in the file, {threads + 1} in this machine"
+
+
+def test_a_run_of_another_commit_differs_though_nothing_else_does(checkout: Path, verify: Verify) -> None:
+    call(checkout, *GIT, "commit", "--allow-empty", "-qm", "nothing")
+    assert re.fullmatch(r"differs: commit: [0-9a-f]{12} in the journal, [0-9a-f]{12} in this checkout", verify(run_name())[-1])
+    assert verify()[-1] == "identical", "a file knows no commit"
+
+
+def test_a_checkout_with_changes_of_its_own_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
+    append("pipeline/engine/deploy.py")
+    assert re.fullmatch(r"differs: changes: none in the journal, \d+ bytes, digest \w+ in this checkout", verify(run_name())[-1])
+
+
+def test_a_commit_that_is_not_known_is_equal_to_nothing(checkout: Path, verify: Verify) -> None:
+    journal = Path(".pipeline/journal", run_name(), "events.jsonl")
+    commit = call(checkout, "git", "rev-parse", "HEAD").strip()
+    journal.write_text(journal.read_text(encoding="utf-8").replace(commit, "unknown: no git"), encoding="utf-8")
+    assert verify(run_name())[-1].startswith("differs: commit: unknown: no git in the journal, ")
+
+
+def test_the_scores_of_a_run_are_those_of_its_journal(checkout: Path, verify: Verify) -> None:
+    journal = Path(".pipeline/journal", run_name(), "events.jsonl")
+    spoilt = re.sub(r'"test/accuracy":[\d.]+', '"test/accuracy":0.75', journal.read_text(encoding="utf-8"))
+    journal.write_text(spoilt, encoding="utf-8")
+    assert re.fullmatch(r"differs: scores: test/accuracy: 0.75 in the journal, 0\.\d+ in this evaluation", verify(run_name())[-1])
+
+
+def one_weight(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return tensors[sorted(tensors)[0]]
+
+
+def test_a_weight_that_training_anew_does_not_give_is_named(checkout: Path, verify: Verify) -> None:
+    reseal(lambda tensors, _: one_weight(tensors).view(-1)[:2].add_(0.5))
+    assert main(["evaluate"]) == 0
+    name = sorted(tensor_file.load(MODEL)[0])[0]
+    assert verify()[-1] == "identical", "without --retrain nothing is there to compare the weights with"
+    said = verify("--retrain")[-1]
+    assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", said)
+
+
+def test_a_step_that_training_anew_does_not_give_is_named(checkout: Path, verify: Verify) -> None:
+    reseal(lambda _, metadata: metadata.update(step=3))
+    assert verify("--retrain")[-1] == "differs: training: step: 3 in the file, 4 in the new training"
+
+
+def test_an_equal_model_in_other_bytes_is_not_identical(checkout: Path, verify: Verify) -> None:
+    content = MODEL.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    MODEL.write_bytes((size + 8).to_bytes(8, "little") + content[8 : 8 + size] + b" " * 8 + content[8 + size :])
+    assert verify("--retrain")[-1].startswith("differs: bytes: ")
+
+
+def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
+    shutil.copy("params.yaml", "foreign.safetensors")
+    tensor_file.save(Path("checkpoint.safetensors"), {"weight": torch.zeros(1)}, {"state": {}})
+    for name, said in {
+        "foreign.safetensors": "is no whole safetensors file",
+        "checkpoint.safetensors": "is no model file of this pipeline",
+        "nowhere.safetensors": "is missing",
+        "nobody": f"no run of the journal in {checkout}/.pipeline/journal: the newest run is {run_name()}",
+    }.items():
+        (line,) = refused("verify", name)
+        assert said in line
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("data/prepared/spec.json", "data/prepared/spec.json: is missing: run `dvc repro prepare`"),
+        ("metrics/evaluate.json", "metrics/evaluate.json: is missing: run `dvc repro`"),
+        ("models/model.safetensors", "models/model.safetensors: is missing: run `dvc repro`"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(checkout: Path, refused: Callable[..., list[str]], missing: str, said: str) -> None:
+    Path(missing).unlink()
+    assert refused("verify") == [said]
+
+
+def test_a_run_without_a_model_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
+    Path(".pipeline/journal", run_name(), "model.sha256").unlink()
+    (line,) = refused("verify", run_name())
+    assert "this run has no model" in line
+
+
+@pytest.mark.parametrize("content", ["[1]", "{"])
+def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callable[..., list[str]], content: str) -> None:
+    Path("metrics/evaluate.json").write_text(json.dumps(content) if content == "[1]" else content, encoding="utf-8")
+    (line,) = refused("verify")
+    assert "metrics/evaluate.json: was not written by this pipeline" in line

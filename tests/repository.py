@@ -1,0 +1,36 @@
+"""A user's checkout, committed and with DVC, and the commands that run in it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests import project
+from tests.imports import TOP
+
+GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+
+
+def variables(**more: str) -> dict[str, str]:
+    """The environment of a command, with the programs of the tests' own environment first."""
+    return {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", **more}
+
+
+def call(folder: Path, *command: str, **more: str) -> str:
+    """What a command says, on both streams; it must succeed."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=variables(**more))
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def repository(folder: Path, changes: dict[str, Any] | None = None) -> Path:
+    """Committed, with DVC, and code that a test may edit."""
+    project.make(folder, changes, copy=True)
+    for name in (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes((TOP / name).read_bytes())
+    call(folder, *GIT, "init", "-q")
+    call(folder, *GIT, "add", "-A")
+    call(folder, *GIT, "commit", "-qm", "begin")
+    return folder
