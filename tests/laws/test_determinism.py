@@ -1,0 +1,170 @@
+"""Whatever a machine does not promise to keep the same changes no byte of a result; what does change bytes is in the fingerprint."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipeline import files
+from pipeline.environment import Environment
+from pipeline.inputs import Inputs
+from pipeline.machine import Machine
+from tests import project
+from tests.imports import TOP
+from tests.laws.variations import Row, covering, locales, pairs, users
+
+AT_START = ("LC_ALL", "PYTHONHASHSEED")
+"""Read by the interpreter when it starts; the rest may change in a fork of it."""
+FACTORS = {
+    "LC_ALL": locales(),
+    "PYTHONHASHSEED": ["0", "4242"],
+    "folder": ["plain", "Straße mit 数 and spaces"],
+    "TZ": ["UTC", "Asia/Kathmandu"],
+    "umask": ["000", "077"],
+    "uid": users(),
+    "PIPELINE_WORKERS": ["1", "4"],
+    "PIPELINE_TRACKING": ["false", "true"],
+    "PIPELINE_CHECKPOINT_EVERY_STEPS": ["0", "1"],
+}
+RESULTS = ("models", "metrics", "plots", "data/prepared")
+IMAGES = {"name": "image_folder", "root": "images", "size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000}
+CHANGES = {
+    "source": {**IMAGES, "valid": 0.2, "test": 0.2},
+    "model": {"name": "convnet", "width": 4, "dropout": 0.2},
+    "augment": {"crop": 1, "flip": True, "cutout": 2},
+    "train.steps": 8,
+    "train.batch_size": 32,
+    "train.micro_batch_size": 12,
+    "train.average_decay": 0.9,
+    "train.keep": "best",
+    "train.validate_every_steps": 4,
+}
+NUM_IMAGES = 150  # of a class: together more than one thread is handed at once
+# forks from a process that has imported and run nothing: a fork of one that ran torch's threads would hang
+DRIVER = """
+import json, os, sys, time
+import pipeline.models.convnet, pipeline.sources.image_folder
+import pipeline.stages.evaluate, pipeline.stages.prepare, pipeline.stages.train
+import torch._inductor.config  # which deterministic algorithms import late
+from pipeline.__main__ import main
+from pipeline.reports.figures import confusion, history, mistakes, reliability
+
+def run(folder, row):
+    os.chdir(folder)
+    os.environ.update(row, HOME=folder)
+    time.tzset()
+    os.umask(int(row["umask"], 8))
+    if int(row["uid"]) != os.getuid():
+        os.setgroups([])
+        os.setgid(int(row["uid"]))
+        os.setuid(int(row["uid"]))
+    return all(main([stage]) == 0 for stage in ("prepare", "train", "evaluate"))
+
+for folder, row in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if run(folder, row) else 1)
+    assert os.waitpid(child, 0)[1] == 0, row
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that another user may enter; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="determinism-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def pictures(folder: Path, *, backwards: bool) -> None:
+    """The same files, made in one or the other order, in which a folder then lists them."""
+    random = np.random.default_rng(0)
+    names = [f"{kind}/{number}.png" for kind in ("Äpfel", "apples") for number in range(NUM_IMAGES)]
+    pixels = dict(zip(names, random.integers(0, 256, size=(len(names), 9, 8, 3), dtype=np.uint8), strict=True))
+    for name in reversed(names) if backwards else names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[name] // (1 + name.startswith("apples"))).save(folder / name)
+
+
+def make(place: Path, number: int, row: Row) -> Path:
+    folder = project.make(place / str(number) / row["folder"], CHANGES)
+    pictures(folder / "images", backwards=bool(number % 2))
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, int(row["uid"]), -1, follow_symlinks=False)
+    return folder
+
+
+def run(rows: list[tuple[Path, Row]]) -> None:
+    """Rows that share what an interpreter reads when it starts."""
+    given = {name: rows[0][1][name] for name in AT_START}
+    variables = {**os.environ, "PIPELINE_DEVICE": "cpu", "PIPELINE_TRACKING_WAIT_S": "0", "PYTHONPATH": str(TOP), **given}
+    table = json.dumps([(str(folder), row) for folder, row in rows])
+    done = subprocess.run([sys.executable, "-c", DRIVER, table], capture_output=True, text=True, timeout=300, check=False, env=variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def results(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): files.digest(path) for name in RESULTS for path in files.members(folder / name)}
+
+
+def test_the_rows_hold_every_pair_of_variations() -> None:
+    rows = covering(FACTORS)
+    assert len(rows) <= 12
+    for (name, values), (other, others) in itertools.combinations(sorted(FACTORS.items()), 2):
+        for pair in itertools.product(values, others):
+            assert any(((name, pair[0]), (other, pair[1])) in pairs(row) for row in rows)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run a row as another user")
+def test_another_user_is_among_the_variations() -> None:
+    assert len(FACTORS["uid"]) == 2
+
+
+def test_folder_locale_zone_hash_seed_mask_user_workers_tracking_and_saving_change_no_byte(open_folder: Path) -> None:
+    rows = [(make(open_folder, number, row), row) for number, row in enumerate(covering(FACTORS))]
+    groups: dict[tuple[str, ...], list[tuple[Path, Row]]] = {}
+    for folder, row in rows:
+        groups.setdefault(tuple(row[name] for name in AT_START), []).append((folder, row))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, groups.values()))
+    expected = results(rows[0][0])
+    assert {"models/model.safetensors", "metrics/evaluate.json", "plots/mistakes.png", "data/prepared/spec.json"} <= expected.keys()
+    for folder, row in rows:
+        found = results(folder)
+        assert {name for name in {*expected, *found} if expected.get(name) != found.get(name)} == set(), row
+        assert (folder / ".pipeline/journal").exists() == (row["PIPELINE_TRACKING"] == "true")
+
+
+def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
+    before = torch.get_num_threads()
+    try:
+        first, second = (Machine.claim(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
+    finally:
+        torch.set_num_threads(before)
+    assert first | {"threads": 2} == second
+    inputs = Inputs(data="d", code="c", lock="l", params={"seed": 0}, fingerprint=first)
+    assert inputs.key != replace(inputs, fingerprint=second).key
+
+
+def test_the_instruction_set_and_the_libraries_are_in_the_fingerprint() -> None:
+    code = (
+        "import json; from pipeline.environment import Environment; from pipeline.machine import Machine;"
+        "print(json.dumps(Machine.claim(Environment(PIPELINE_DEVICE='cpu')).fingerprint()))"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(TOP), "ATEN_CPU_CAPABILITY": "default"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables)
+    plain, here = json.loads(done.stdout), Machine.claim(Environment(PIPELINE_DEVICE="cpu")).fingerprint()
+    assert plain["name"].endswith(("DEFAULT", "NO AVX"))
+    assert here["name"].endswith(torch.backends.cpu.get_cpu_capability())
+    assert here["libraries"].keys() == {"torch", "torchvision", "numpy"}
