@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 PORT ?= 5000
 
-.PHONY: help setup setup-dev repro test check format lock schema ui clean
+.PHONY: help setup setup-dev repro test check format lock schema golden ui clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ lock: setup ## resolve pyproject.toml anew (UPGRADE=1 takes newer versions)
 
 schema: setup ## write params.schema.json and the README's table of parameters
 	$(PYTHON) -m pipeline schema
+
+golden: setup-dev ## record the digests of the default on this machine, where a change of them is meant
+	$(PYTHON) -m tests.laws.golden
 
 ui: setup ## open the MLflow UI on this machine (PORT=5000)
 	mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"

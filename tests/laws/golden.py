@@ -1,0 +1,74 @@
+"""Digests of what the default trains to, by the fingerprint of the machine; `python -m tests.laws.golden` records them on purpose.
+
+Only what survives an edit of unrelated code is digested: of the model file the weights, not the metadata, which hold the digest of the code.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pipeline import files
+from pipeline.__main__ import main
+from pipeline.engine import model_file, tensor_file
+from tests import project
+from tests.imports import TOP
+
+RECORDED = TOP / "tests/laws/golden.json"
+COMMAND = "make golden"
+STAGES = ("prepare", "train", "evaluate")
+WRITTEN = ("metrics/train.json", "metrics/evaluate.json", "plots/history.csv", "plots/confusion.csv", "plots/reliability.csv")
+FIGURES = ("plots/history.png", "plots/confusion.png", "plots/reliability.png", "plots/mistakes.png")
+DRAWING = ("matplotlib", "pillow")
+
+
+def train_the_default(folder: Path) -> Path:
+    """The shipped default in a project of its own, run in this process by its three stages."""
+    project.make(folder)
+    shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert all(main([stage]) == 0 for stage in ("check", *STAGES))
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def data(folder: Path) -> dict[str, str]:
+    """The prepared data, which no machine decides."""
+    return {path.name: files.digest(path) for path in files.members(folder / "data/prepared")}
+
+
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """That of the model file, and what draws the figures."""
+    _, manifest = model_file.load(folder / "models/model.safetensors")
+    return manifest.fingerprint | {"drawing": {library: metadata.version(library) for library in DRAWING}}
+
+
+def results(folder: Path) -> dict[str, str]:
+    weights, _ = tensor_file.load(folder / "models/model.safetensors")
+    return {"weights": tensor_file.digest(weights, {})} | {name: files.digest(folder / name) for name in (*WRITTEN, *FIGURES)}
+
+
+def recorded() -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return value
+
+
+def renew(folder: Path) -> None:
+    """Put this machine's digests in the place of its earlier ones; those of other machines are kept while the data is the same."""
+    known, here = recorded(), fingerprint(folder)
+    others = [entry for entry in known["results"] if entry["fingerprint"] != here] if known["data"] == data(folder) else []
+    entries = [*others, {"fingerprint": here, "digests": results(folder)}]
+    files.write_json(RECORDED, {"data": data(folder), "results": sorted(entries, key=files.canonical)})
+
+
+if __name__ == "__main__":
+    os.environ["PIPELINE_TRACKING"] = "false"
+    with tempfile.TemporaryDirectory() as name:
+        renew(train_the_default(Path(name)))
+    print(f"golden: {RECORDED.relative_to(TOP)} has this machine's digests: look at `git diff` before you commit it")
