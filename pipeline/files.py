@@ -84,15 +84,31 @@ def members(folder: Path) -> Iterable[Path]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive flock on `path`; yields whether it was taken (always, when waiting). The kernel drops it with the process."""
+    """Hold an exclusive flock on `path`; yields whether it was taken (always, when waiting). The kernel drops it with the process.
+
+    Whoever holds the lock may unlink the file: a lock on a file that is no longer at its path is taken anew.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = lock(path, wait=wait)
     try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def lock(path: Path, *, wait: bool) -> int | None:
+    """The open and locked file at `path`; None where another holds it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            taken = True
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
         except BlockingIOError:
-            taken = False
-        yield taken
-    finally:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)

@@ -2,8 +2,9 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from pipeline.inputs import Inputs
 from pipeline.refusal import Refusal
 
 OLD_FOLDERS_KEPT = 2
+CLAIM_WITHIN_S, RETRY_S = 1.0, 0.025
+"""Another training that looks over the old folders holds each of their locks for an instant."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +33,34 @@ class Work:
 def claimed(root: Path, inputs: Inputs) -> Iterator[Work]:
     """The folder of these inputs, held by this process alone. Raises Refusal while another process trains the same."""
     parent = root / ".pipeline/work"
-    folder = parent / inputs.key
-    with files.locked(parent / f"{inputs.key}.lock", wait=False) as taken:
+    folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
+    with claim(lock) as taken:
         if not taken:
             raise Refusal(f"{folder}: another process trains from the same inputs: wait for it, or stop it")
         if not folder.exists():
             explain_new_start(parent, inputs)
-            drop_old(parent)
+            prune(parent)
         files.write_json(folder / "inputs.json", inputs.record)
-        yield Work(folder)
+        try:
+            yield Work(folder)
+        finally:
+            if not folder.exists():
+                lock.unlink(missing_ok=True)
+
+
+def lock_of(parent: Path, key: str) -> Path:
+    """Beside the folder, which goes and comes. Only who holds the lock may unlink it."""
+    return parent / f"{key}.lock"
+
+
+@contextmanager
+def claim(lock: Path) -> Iterator[bool]:
+    """The lock, waited for as long as another training may look a folder over."""
+    deadline = time.monotonic() + CLAIM_WITHIN_S
+    with ExitStack() as stack:
+        while not (taken := stack.enter_context(files.locked(lock, wait=False))) and time.monotonic() < deadline:
+            time.sleep(RETRY_S)
+        yield taken
 
 
 def others(parent: Path) -> list[Path]:
@@ -57,7 +79,7 @@ def age(path: Path) -> float:
 def explain_new_start(parent: Path, inputs: Inputs) -> None:
     """Where an unfinished training of other inputs lies, say what changed since."""
     for path in others(parent)[:1]:
-        with files.locked(parent / f"{path.parent.name}.lock", wait=False) as unfinished:
+        with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
             before = read_record(path)
             changed = [name for name, value in inputs.record.items() if before.get(name) != value]
             if unfinished and before and any(path.parent.glob("step-*")):
@@ -73,8 +95,12 @@ def read_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def drop_old(parent: Path) -> None:
-    for path in others(parent)[OLD_FOLDERS_KEPT:]:
-        with files.locked(parent / f"{path.parent.name}.lock", wait=False) as free:
+def prune(parent: Path) -> None:
+    """Drop all folders that no process holds but the newest of other inputs, and the lock files of all that were dropped."""
+    kept = {path.parent.name for path in others(parent)[:OLD_FOLDERS_KEPT]}
+    known = {path.stem for path in parent.glob("*.lock")} | {path.name for path in parent.iterdir() if path.is_dir()}
+    for key in known - kept:
+        with files.locked(lock_of(parent, key), wait=False) as free:
             if free:
-                shutil.rmtree(path.parent, ignore_errors=True)
+                shutil.rmtree(parent / key, ignore_errors=True)
+                lock_of(parent, key).unlink(missing_ok=True)

@@ -4,6 +4,8 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,3 +163,21 @@ def test_sweeping_removes_what_killed_writers_left_and_nothing_else(tmp_path: Pa
     files.sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(kept)
     files.sweep(tmp_path / "nowhere")
+
+
+def test_a_lock_whose_file_was_unlinked_meanwhile_is_taken_on_the_file_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with files.locked(path, wait=True):
+        descriptors = []
+        waiter = threading.Thread(target=lambda: descriptors.append(files.lock(path, wait=True)))
+        waiter.start()
+        time.sleep(0.2)
+        path.unlink()
+    waiter.join(timeout=10)
+    (descriptor,) = descriptors
+    try:
+        assert os.fstat(descriptor).st_ino == path.stat().st_ino
+        with files.locked(path, wait=False) as taken:
+            assert not taken
+    finally:
+        os.close(descriptor)

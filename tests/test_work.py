@@ -1,5 +1,8 @@
 """The work folder: one process a training, two old folders kept, and a word on what changed."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +23,10 @@ def folders(root: Path) -> set[str]:
     return {path.name for path in (root / ".pipeline/work").iterdir() if path.is_dir()}
 
 
+def locks(root: Path) -> set[str]:
+    return {path.stem for path in (root / ".pipeline/work").glob("*.lock")}
+
+
 def begin(root: Path, inputs: Inputs) -> Path:
     """A training that ends before its results are written."""
     with work.claimed(root, inputs) as place:
@@ -32,7 +39,7 @@ def test_the_folder_of_equal_inputs_is_found_again_and_removed_after_success(tmp
     with work.claimed(tmp_path, BASE) as place:
         assert (place.folder / "state").read_text() == "half"
         place.clear()
-    assert folders(tmp_path) == set()
+    assert folders(tmp_path) == locks(tmp_path) == set()
     assert capsys.readouterr().out == ""
 
 
@@ -58,7 +65,15 @@ def test_a_new_start_says_which_inputs_changed(tmp_path: Path, capsys: pytest.Ca
 def test_old_folders_are_dropped_to_two_the_newest_kept(tmp_path: Path) -> None:
     for seed in range(5):
         begin(tmp_path, seeded(seed))
-    assert folders(tmp_path) == {seeded(seed).key for seed in (2, 3, 4)}
+    assert folders(tmp_path) == locks(tmp_path) == {seeded(seed).key for seed in (2, 3, 4)}
+
+
+def test_what_a_kill_left_half_made_or_half_dropped_goes_with_the_next_start(tmp_path: Path) -> None:
+    parent = tmp_path / ".pipeline/work"
+    (parent / "0123456789abcdef").mkdir(parents=True)
+    (parent / "fedcba9876543210.lock").touch()
+    begin(tmp_path, BASE)
+    assert folders(tmp_path) == locks(tmp_path) == {BASE.key}
 
 
 def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:
@@ -66,6 +81,37 @@ def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:
         for seed in range(1, 5):
             begin(tmp_path, seeded(seed))
         assert (place.folder / "inputs.json").exists()
+        assert seeded(0).key in locks(tmp_path)
+
+
+def test_a_training_that_looks_the_old_folders_over_stops_no_other_from_starting(tmp_path: Path) -> None:
+    begin(tmp_path, BASE)
+    look = files.locked(work.lock_of(tmp_path / ".pipeline/work", BASE.key), wait=False)
+    assert look.__enter__()
+    threading.Timer(0.2, lambda: look.__exit__(None, None, None)).start()
+    assert begin(tmp_path, BASE).exists()
+
+
+def test_no_two_hold_a_folder_however_often_its_lock_file_comes_and_goes(tmp_path: Path) -> None:
+    inside, worst = 0, 0
+
+    def train(number: int) -> None:
+        nonlocal inside, worst
+        for _ in range(60):
+            try:
+                with work.claimed(tmp_path, BASE) as place:
+                    inside += 1
+                    worst = max(worst, inside)
+                    time.sleep(0.0005)
+                    inside -= 1
+                    place.clear()
+            except Refusal:
+                continue
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(train, range(4)))
+    assert worst == 1
+    assert folders(tmp_path) == locks(tmp_path) == set()
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{half"])
