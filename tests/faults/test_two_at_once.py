@@ -1,0 +1,134 @@
+"""Two at once in one checkout, and a DVC that was killed: one of them works, the other says why not, and nothing is to be cleaned by hand."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pipeline import files
+from pipeline.__main__ import main
+from tests.repository import call, repository, variables
+
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+STEPS = 2000
+CHANGES = {"train.steps": STEPS, "train.report_every_steps": 500, "train.validate_every_steps": 1000}
+QUIETLY = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10", "PIPELINE_DEVICE": "cpu"}
+BUSY = ("is busy, it is being blocked by", "Unable to acquire lock")
+TRAINS_ALREADY = "another process trains from the same inputs: wait for it, or stop it"
+TRAIN = ("dvc", "repro", "--force", "--single-item", "train")
+WITHIN_S = 120
+
+
+class Ended(NamedTuple):
+    code: int
+    said: str
+
+
+class Command:
+    """A command that runs beside the test. It writes into a file: a training that outlives its DVC shall not fail for want of a reader."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=variables(**QUIETLY), stdout=self.output, stderr=self.output, start_new_session=True
+        )
+
+    def end(self) -> Ended:
+        code = self.process.wait(WITHIN_S)
+        with self.output:
+            self.output.seek(0)
+            return Ended(code, self.output.read().decode())
+
+
+@contextmanager
+def in_the_middle(folder: Path, *command: str) -> Iterator[Command]:
+    """The command, once its training has written a checkpoint."""
+    running = Command(folder, *command)
+    try:
+        deadline = time.monotonic() + WITHIN_S
+        while not list((folder / ".pipeline/work").glob("*/step-*")):
+            assert time.monotonic() < deadline
+            assert running.process.poll() is None, running.end().said
+            time.sleep(0.01)
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+        running.output.close()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {name: files.digest(folder / name) for name in RESULTS}
+
+
+def remains(folder: Path) -> list[Path]:
+    """Work folders, their locks, and drafts."""
+    return [*(folder / ".pipeline/work").iterdir(), *folder.rglob("*.draft")]
+
+
+class Twins(NamedTuple):
+    folder: Path
+    ends: list[Ended]
+    digests: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    """A checkout in which two `dvc repro` were started together."""
+    folder = repository(tmp_path_factory.mktemp("twins"), CHANGES)
+    both = [Command(folder, "dvc", "repro", "train") for _ in range(2)]
+    return Twins(folder, [command.end() for command in both], digests(folder))
+
+
+def test_of_two_repros_one_works_and_the_other_names_it(twins: Twins) -> None:
+    works = [end for end in twins.ends if end.code == 0]
+    assert works, twins.ends
+    for end in twins.ends:
+        assert end.code == 0 or any(words in end.said for words in BUSY), end.said
+    assert remains(twins.folder) == []
+    assert "Data and pipelines are up to date" in call(twins.folder, "dvc", "repro", "train", **QUIETLY)
+
+
+def test_of_two_trainings_one_works_and_the_other_says_what_to_do(twins: Twins, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(twins.folder)
+    for name, value in QUIETLY.items():
+        monkeypatch.setenv(name, value)
+    with in_the_middle(twins.folder, sys.executable, "-m", "pipeline", "train") as first:
+        first.process.send_signal(signal.SIGSTOP)  # it does not end before the second has begun
+        assert main(["train"]) == 2
+        first.process.send_signal(signal.SIGCONT)
+        assert TRAINS_ALREADY in capsys.readouterr().err
+        assert first.end().code == 0
+    assert digests(twins.folder) == twins.digests
+    assert remains(twins.folder) == []
+
+
+def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins) -> None:
+    with in_the_middle(twins.folder, *TRAIN) as dvc:
+        dvc.process.kill()
+        dvc.process.wait()
+        # as a kill in the middle of its own writing leaves it
+        (twins.folder / ".dvc/tmp/rwlock").write_text('{"read": {"/x', encoding="utf-8")
+        refused = Command(twins.folder, *TRAIN).end()
+        assert refused.code == 255
+        assert "JSON structure is corrupted" in refused.said, "where DVC mends this itself, check need not"
+        assert "left it half written" in call(twins.folder, "python", "-m", "pipeline", "check", **QUIETLY)
+        repeat(twins.folder)
+    assert digests(twins.folder) == twins.digests
+    assert remains(twins.folder) == []
+
+
+def repeat(folder: Path) -> None:
+    """The same command again, for as long as the training of the killed DVC has not noticed its death."""
+    deadline = time.monotonic() + WITHIN_S
+    end = Command(folder, *TRAIN).end()
+    while end.code and TRAINS_ALREADY in end.said and time.monotonic() < deadline:
+        end = Command(folder, *TRAIN).end()
+    assert end.code == 0, end.said
