@@ -41,11 +41,11 @@ class Attendant:
             self._wait_while_moving(limit_s)
         finally:
             if self._process.poll() is None:
-                self._process.terminate()
-                self._process.wait(timeout=10)
+                self._process.kill()  # at any instant: it goes on where `delivered.json` says
+                self._process.wait()
         position = Position.load(self._folder, self._store)
         if not position.is_complete(self._folder):
-            num_left = sum(1 for _ in events.read(self._folder / events.EVENTS, position.offset))
+            num_left = sum(1 for _ in events.read(self._folder / events.EVENTS, position.first_left))
             say(
                 self._environment,
                 f"{num_left} events of run {self._folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them ({LOG} beside the journal says why)",

@@ -1,14 +1,22 @@
 """From a journal to its MLflow run: batch by batch, each point exactly once."""
 
+import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline import files
 from pipeline.tracking import events
+from pipeline.tracking.journal import COPIES, WRITER_LOCK
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.position import SYSTEM, Position
 from pipeline.tracking.sender import POINTS_AT_ONCE, Sender
 from pipeline.tracking.store import Store, is_passing
+
+ATTEMPTS, PAUSE_S = 3, 0.5
+PATIENCE_S = 20.0
+REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 
 
 class Delivery:
@@ -19,7 +27,9 @@ class Delivery:
         self._store = store
         self._build = build
         self._position = Position.load(folder, store.address.key)
+        self._position.begin_again()
         self._sending: Sender | None = None
+        self._lost_s = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -31,23 +41,29 @@ class Delivery:
             return
         self._find_run()
         try:
-            for batch in batches(events.read(self.folder / SYSTEM, self._position.system_offset)):
+            for batch in self._batches(SYSTEM, self._position.system_offset):
                 self._deliver(batch)
                 self._position.system_offset = batch[-1].end
                 self._save()
-            for batch in batches(events.read(self.folder / events.EVENTS, self._position.offset)):
+            for batch in self._batches(events.EVENTS, self._position.offset):
                 self._deliver(batch)
                 self._advance(batch[-1])
         except Exception:
             self._sending = None  # the run may have been deleted: look again before the next attempt
+            self._lost_s = 0.0
             raise
 
     def close(self) -> None:
-        """The writer is gone: a run without an end was killed."""
+        """The writer is gone: try once more what was set aside; a run without an end was killed."""
+        if self._position.redo is not None:
+            self._position.begin_again()
+            self.catch_up()
         if self._position.run_id and self._position.status == "RUNNING":
             self._store.client.set_terminated(self._position.run_id, "KILLED", end_time=self._position.time_ms)
             self._position.status = "KILLED"
             self._save()
+        if self.is_complete:
+            self._tidy()
 
     def _has_news(self) -> bool:
         return self._position.offset < events.whole_bytes(self.folder / events.EVENTS) or (
@@ -70,6 +86,10 @@ class Delivery:
         assert self._sending is not None
         return self._sending
 
+    def _batches(self, name: str, offset: int) -> "Iterator[list[events.Event]]":
+        """Only what is on the disk: a line lost with the power comes back with another time, and would be a second point."""
+        return batches(events.read(self.folder / name, offset, events.settled_bytes(self.folder / name)))
+
     def _advance(self, last: events.Event) -> None:
         self._position.offset, self._position.time_ms = last.end, last.time_ms
         if last.kind == "metrics":
@@ -79,29 +99,64 @@ class Delivery:
         elif last.kind == "end":
             self._position.status = last.fields["status"]
         self._save()
-        if last.kind == "model":  # only after the position is on the disk: a repetition would miss it
-            (self.folder / last.fields["file"]).unlink(missing_ok=True)
 
     def _save(self) -> None:
         self._position.save(self.folder, self._store.address.key)
 
     def _deliver(self, batch: list[events.Event]) -> None:
-        """An event that MLflow refuses for good must not hold up those behind it."""
-        try:
-            self._sender.send(batch, step=self._position.step)
-        except Exception as error:
-            if is_passing(error):
-                raise
-            if len(batch) > 1:
-                for event in batch:
-                    self._deliver([event])
-            else:
-                self._set_aside(batch[0], error)
+        """What fails on although MLflow answers is set aside for a later attempt, what it refuses for good: neither holds up those behind."""
+        begin = time.monotonic()
+        error = self._failure(batch)
+        if error is None:
+            self._lost_s = 0.0
+        elif is_passing(error):
+            self._lost_s += time.monotonic() - begin
+            if self._lost_s > PATIENCE_S:
+                raise error  # one after the other: a stage that ends must not wait for each of them
+            self._position.set_aside()
+        elif len(batch) > 1:
+            for event in batch:
+                self._deliver([event])
+        else:
+            self._note(REFUSED, batch[0], error)
 
-    def _set_aside(self, event: events.Event, error: Exception) -> None:
+    def _failure(self, batch: list[events.Event]) -> Exception | None:
+        """What MLflow has against a batch, after some attempts. Raises while it takes nothing else either: then it is away."""
+        attempts = ATTEMPTS if self._position.redo is None else 1
+        for attempt in range(1, attempts + 1):
+            try:
+                self._sender.send(batch, step=self._position.step)
+            except Exception as error:
+                if not is_passing(error):
+                    return error
+                try:
+                    self._note(DELAYED, batch[0], error)
+                except Exception:
+                    raise error from None
+                if attempt == attempts:
+                    return error
+                time.sleep(PAUSE_S * attempt)
+            else:
+                return None
+        return None
+
+    def _note(self, tag: str, event: events.Event, error: Exception) -> None:
         reason = self._store.address.redacted(f"{event.kind}: {type(error).__name__}: {error}")[:500]
-        print(f"tracking: MLflow refuses an event of {self.folder.name}: {reason}", flush=True)
-        self._sender.tag({"pipeline.refused": reason})
+        print(f"tracking: MLflow does not take an event of {self.folder.name}: {reason}", flush=True)
+        self._sender.tag({tag: reason})
+
+    def _tidy(self) -> None:
+        """MLflow has all: its note of delays goes, and the copies that the lines name, unless a writer is at work again."""
+        run_id = self._position.run_id
+        assert run_id is not None
+        if DELAYED in self._store.client.get_run(run_id).data.tags:
+            self._store.client.delete_tag(run_id, DELAYED)
+        with files.locked(self.folder / WRITER_LOCK, wait=False) as taken:
+            if taken and self.is_complete:
+                for event in events.read(self.folder / events.EVENTS):
+                    if event.kind == "model":
+                        (self.folder / event.fields["file"]).unlink(missing_ok=True)
+                shutil.rmtree(self.folder / COPIES, ignore_errors=True)
 
 
 def batches(lines: Iterable[events.Event]) -> Iterator[list[events.Event]]:

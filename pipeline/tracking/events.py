@@ -1,5 +1,6 @@
 """The lines of a journal: one JSON object each, appended whole, readable beside a torn end."""
 
+import hashlib
 import json
 import math
 import os
@@ -8,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import files
+
 EVENTS = "events.jsonl"
 UNREADABLE = "unreadable"
+SEALED_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,8 @@ def number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def read(path: Path, offset: int = 0) -> Iterator[Event]:
-    """Every whole line from `offset` on; a damaged line is an event of the kind `unreadable`, a torn last one is not there."""
+def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Event]:
+    """Every whole line from `offset` to `limit`; a damaged line is an event of the kind `unreadable`, a torn last one is not there."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -43,9 +47,9 @@ def read(path: Path, offset: int = 0) -> Iterator[Event]:
     with file:
         file.seek(offset)
         for line in file:
-            if not line.endswith(b"\n"):
-                return
             offset += len(line)
+            if not line.endswith(b"\n") or (limit is not None and offset > limit):
+                return
             yield Event(offset, decoded(line))
 
 
@@ -72,6 +76,25 @@ def whole_bytes(path: Path) -> int:
                 return start + newline + 1
             size = start
     return 0
+
+
+def settled_bytes(path: Path) -> int:
+    """The offset behind the last whole line, once no power cut can take it."""
+    size = whole_bytes(path)
+    if size:
+        files.sync(path)
+    return size
+
+
+def seal(path: Path, offset: int) -> str:
+    """Tells whether the lines before `offset` are still those that they were: each holds its time."""
+    start = max(0, offset - SEALED_BYTES)
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return hashlib.sha256(file.read(offset - start)).hexdigest()[:16]
+    except FileNotFoundError:
+        return hashlib.sha256().hexdigest()[:16]
 
 
 class Writer:

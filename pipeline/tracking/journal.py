@@ -16,6 +16,7 @@ from pipeline.tracking.facts import Facts
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"
 WRITER_LOCK = "writer.lock"
+COPIES = "files"
 
 
 def shelf(root: Path) -> Path:
@@ -76,6 +77,9 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder, stage=stage, amends=False)
         journal._append("start", stage=stage, run_id=run_id, **facts.as_fields(), **more)
+        journal._writer.sync()
+        for parent in (folder, *folder.parents[:3]):  # a folder that the power takes would be a second run when the training resumes
+            files.sync(parent)
         return journal
 
     @classmethod
@@ -107,9 +111,9 @@ class Journal:
         if self._copies.get((folder, path.name)) == digest:
             return
         self._num_copies += 1
-        copy = self.folder / "files" / str(self._num_copies) / path.name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        copy = self.folder / COPIES / str(self._num_copies) / path.name
+        with files.replacing(copy) as draft:  # on the disk before the line that names it
+            shutil.copyfile(path, draft)
         self._append("artifact", file=copy.relative_to(self.folder).as_posix(), folder=folder, sha256=digest)
         self._copies[(folder, path.name)] = digest
 

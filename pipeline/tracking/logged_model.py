@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.tracking.store import MODEL_TAG, Store
 
 if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
     from mlflow.models import ModelSignature
     from torch import nn
 
@@ -20,8 +21,9 @@ NAME = "model"
 
 
 def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, build: Build) -> None:
-    """Log the model once: a run that has it, whole, is left alone, and the half of an interrupted attempt goes first."""
-    if has_model(store, run_id, digest):
+    """Log the model once: a run that has it whole is left alone, and what an interrupted attempt began is completed."""
+    begun = begun_model(store, run_id, digest)
+    if begun and begun.status.name == "READY":
         return
     if not path.is_file():
         raise LookupError(f"{path.name} was delivered to another store and is no longer in the journal")
@@ -34,7 +36,9 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
     mlflow.pytorch.log_model(
         module,
         name=NAME,
-        run_id=run_id,
+        # MLflow ties a new model to the run it is given before it uploads, and fails on doing so again
+        run_id=None if begun and is_tied(store, run_id, begun.model_id) else run_id,
+        model_id=begun.model_id if begun else None,
         step=step,
         tags={MODEL_TAG: digest},
         signature=signature_of(module, example),
@@ -45,19 +49,15 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
     )
 
 
-def has_model(store: Store, run_id: str, digest: str) -> bool:
-    """Whether the run has this model; removes what an interrupted attempt left of it."""
-    whole = False
+def begun_model(store: Store, run_id: str, digest: str) -> "LoggedModel | None":
+    """The run's model with this digest, whole or not."""
+    found = store.client.search_logged_models([store.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
+
+
+def is_tied(store: Store, run_id: str, model_id: str) -> bool:
     outputs = store.client.get_run(run_id).outputs
-    for output in (outputs and outputs.model_outputs) or []:
-        model: Any = store.client.get_logged_model(output.model_id)
-        if model.tags.get(MODEL_TAG) != digest:
-            continue
-        if model.status.name == "READY":
-            whole = True
-        else:
-            store.client.delete_logged_model(output.model_id)
-    return whole
+    return any(output.model_id == model_id for output in (outputs and outputs.model_outputs) or [])
 
 
 def signature_of(module: "nn.Module", example: NDArray[np.uint8]) -> "ModelSignature":

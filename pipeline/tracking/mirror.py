@@ -5,6 +5,7 @@ import io
 import sys
 import time
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TextIO
 
@@ -20,6 +21,7 @@ from pipeline.tracking.system import Sampler
 
 POLL_S = 0.2
 LAST_ATTEMPTS = 3
+HANGING_S = 5.0
 LONGEST_PAUSE_S = 15.0
 LEFTOVERS, LEFTOVERS_S = 10, 30.0
 MIRROR_LOCK = "mirror.lock"
@@ -41,8 +43,10 @@ class Mirror:
         self._sampler = sampler
 
     def follow(self) -> int:
+        """Until the writer is gone and all is delivered, or MLflow is away at the end: then a few quick attempts, none after one that hung."""
         attempts = failures = 0
         while True:
+            begin = time.monotonic()
             # asked before reading, so that nothing is written after the last look
             is_written = journal.is_written(self._delivery.folder)
             if not is_written:
@@ -55,8 +59,9 @@ class Mirror:
                     return self._finish()
             except Exception as error:  # whatever MLflow raises, the place is kept and tried again
                 failures += 1
-                print(f"tracking: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-                if attempts >= LAST_ATTEMPTS:
+                self._complain(error, failures)
+                hung = time.monotonic() - begin > HANGING_S
+                if attempts >= LAST_ATTEMPTS or (hung and not journal.is_written(self._delivery.folder)):
                     return 1
                 self._pause(min(0.5 * 2**failures, LONGEST_PAUSE_S), until_gone=is_written)
                 continue
@@ -69,6 +74,11 @@ class Mirror:
             pass
         return 0 if self._delivery.is_complete else 1
 
+    def _complain(self, error: Exception, failures: int) -> None:
+        """A server that is away for days must not fill the disk: the 1st, 2nd, 4th, 8th, ... failure in a row is written."""
+        if failures & (failures - 1) == 0:
+            print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
     def _pause(self, seconds: float, *, until_gone: bool) -> None:
         """A stage that ends must not wait for a long pause to pass."""
         end = time.monotonic() + seconds
@@ -76,17 +86,27 @@ class Mirror:
             time.sleep(POLL_S)
 
 
-def deliver(folder: Path, store: Store, build: Build) -> bool | None:
-    """Deliver what a journal holds at this moment. Returns whether it is complete, or None where another mirror is at it."""
+class Outcome(StrEnum):
+    """Of one delivery, as `sync` says it."""
+
+    DELIVERED = "delivered"
+    WRITTEN = "delivered so far, its writer lives"
+    SET_ASIDE = "delivered but for what MLflow fails to take: the run's tag `pipeline.delayed` says why"
+    BUSY = "another mirror is at it"
+
+
+def deliver(folder: Path, store: Store, build: Build) -> Outcome:
+    """Deliver what a journal holds at this moment. Raises when MLflow is away."""
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
         if not taken:
-            return None
+            return Outcome.BUSY
         is_written = journal.is_written(folder)
         delivery = Delivery(folder, store, build)
         delivery.catch_up()
-        if not is_written:
-            delivery.close()
-        return delivery.is_complete
+        if is_written:
+            return Outcome.WRITTEN
+        delivery.close()
+        return Outcome.DELIVERED if delivery.is_complete else Outcome.SET_ASIDE
 
 
 def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:

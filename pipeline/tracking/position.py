@@ -14,7 +14,10 @@ SYSTEM = "system.jsonl"
 
 @dataclass
 class Position:
-    """`offset` and `system_offset` are bytes of the two journals; `status` is what MLflow was told last."""
+    """`offset` and `system_offset` are bytes of the two journals; `status` is what MLflow was told last.
+
+    `redo` is where the first event begins that MLflow did not take though it answered: a later attempt begins again there.
+    """
 
     run_id: str | None = None
     offset: int = 0
@@ -22,22 +25,44 @@ class Position:
     status: str = ""
     time_ms: int = 0
     step: int = 0
+    redo: int | None = None
+    seal: str = ""
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Position":
-        """Nothing delivered, where nothing readable says otherwise: MLflow ignores the repetition."""
+        """Nothing delivered, where nothing readable says otherwise or the journal is another: MLflow ignores the repetition."""
         try:
-            return cls(**read_stores(folder)[store])
+            position = cls(**read_stores(folder)[store])
         except (KeyError, TypeError):
             return cls()
+        # a journal that a backup brought back is shorter, or has other lines by now: its offsets mean nothing
+        return position if position.seal == position.sealed(folder) else cls(run_id=position.run_id)
+
+    def sealed(self, folder: Path) -> str:
+        return events.seal(folder / events.EVENTS, self.offset) + events.seal(folder / SYSTEM, self.system_offset)
+
+    def begin_again(self) -> None:
+        """From the first event that was set aside; the lines of the machine's load are few, and go again too."""
+        if self.redo is not None:
+            self.offset, self.system_offset, self.redo = self.redo, 0, None
+
+    def set_aside(self) -> None:
+        """What begins at `offset` is left for later."""
+        self.redo = self.offset if self.redo is None else self.redo
+
+    @property
+    def first_left(self) -> int:
+        return self.offset if self.redo is None else self.redo
 
     def save(self, folder: Path, store: str) -> None:
+        self.seal = self.sealed(folder)
         files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
 
     def is_complete(self, folder: Path) -> bool:
         """Whether nothing is left to deliver of a journal whose writer is gone."""
         return (
             self.status not in {"", "RUNNING"}
+            and self.redo is None
             and self.offset >= events.whole_bytes(folder / events.EVENTS)
             and self.system_offset >= events.whole_bytes(folder / SYSTEM)
         )

@@ -13,6 +13,7 @@ from pipeline.tracking.events import EVENTS
 from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.logged_model import Build
+from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.store import Store
 
 INTERRUPTED_WAIT_S = 5.0  # whoever interrupts does not wait for long; `sync` or the next stage delivers the rest
@@ -141,13 +142,15 @@ def sync(environment: Environment, build: Build) -> int:
     with mirror.secretive(store.address):
         for place, folder in enumerate(pending):
             try:
-                complete = mirror.deliver(folder, store, build)
+                outcome = mirror.deliver(folder, store, build)
             except Exception as error:  # the place in the journal is kept
                 print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr)
-                return num_left + len(pending) - place
-            outcome = {True: "delivered", False: "delivered so far, its writer lives", None: "another mirror is at it"}[complete]
+                if not store.answers():
+                    return num_left + len(pending) - place
+                num_left += 1
+                continue
             print(f"tracking: {folder.name}: {outcome}")
-            num_left += complete is not True
+            num_left += outcome is not Outcome.DELIVERED
     return num_left
 
 

@@ -87,10 +87,11 @@ class Sender:
         self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
     def _log_artifact(self, fields: Mapping[str, Any]) -> None:
-        path = self._folder / fields["file"]
-        if not path.is_file():
-            raise LookupError(f"{fields['file']} is gone from the journal")
-        self._client.log_artifact(self._run_id, str(path), fields["folder"] or None)
+        path, folder = self._folder / fields["file"], fields["folder"] or None
+        if path.is_file():
+            self._client.log_artifact(self._run_id, str(path), folder)
+        elif path.name not in {Path(held.path).name for held in self._client.list_artifacts(self._run_id, folder)}:
+            raise LookupError(f"{fields['file']} was delivered to another store and is no longer in the journal")
 
     def _log_model(self, fields: Mapping[str, Any], step: int) -> None:
         self.tag({MODEL_TAG: fields["sha256"]})

@@ -59,6 +59,15 @@ class Store:
                 self._opened = client, self._experiment(client)
         return self._opened
 
+    def answers(self) -> bool:
+        """Whether MLflow is there, whatever it says of one run."""
+        try:
+            client, experiment_id = self.open()
+            client.get_experiment(experiment_id)
+        except Exception:  # whatever MLflow raises
+            return False
+        return True
+
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> tuple[str, bool]:
         """The run of a journal that begins with `start`, and whether it was made here: the one known, named, tagged, trained, or a new one."""
         if known and self._is_usable(known):

@@ -73,7 +73,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
         assert pyfunc.load_model  # it is imported when it is first touched
         Store(environment).open()
-    assert mirror.deliver(journal, Store(environment), tiny.build)
+    assert mirror.deliver(journal, Store(environment), tiny.build) is mirror.Outcome.DELIVERED
 
     return Told(environment, model, journal, MlflowClient(f"sqlite:///{root}/mlflow.db"))
 

@@ -9,6 +9,7 @@ from pipeline import files
 from pipeline.tracking import attendant, journal, mirror, run
 from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal
+from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.position import DELIVERED, Position, is_pending
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
@@ -16,7 +17,7 @@ from tests.tracking.conftest import FACTS, NUM_STEPS, Told
 
 
 def delivered(told: Told, folder: Path) -> None:
-    assert mirror.deliver(folder, Store(told.environment), tiny.build)
+    assert mirror.deliver(folder, Store(told.environment), tiny.build) is Outcome.DELIVERED
 
 
 def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
@@ -181,7 +182,7 @@ def test_a_mirror_also_delivers_what_earlier_runs_left(told: Told) -> None:
 def test_one_mirror_a_journal(told: Told) -> None:
     writing = Journal.create(told.environment.root, stage="train", facts=Facts())
     with files.locked(writing.folder / mirror.MIRROR_LOCK, wait=False):
-        assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is None
+        assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.BUSY
     writing.end("FINISHED")
     writing.close()
     assert mirror.mirror(writing.folder, told.environment, tiny.build) == 0
