@@ -13,7 +13,7 @@ from pipeline.tracking import attendant, mirror, run
 from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import journals
 from pipeline.tracking.store import Store
-from tests.tracking import tiny
+from tests.tracking import beside, tiny
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,7 +51,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     root = tmp_path_factory.mktemp("told")
     environment = Environment.model_validate({"DVC_ROOT": root})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attendant, "command", tiny.command)
+        patch.setattr(attendant, "command", beside.command)
         for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
             patch.delenv(name, raising=False)
         model = tiny.write(root / "model.safetensors")

@@ -12,7 +12,7 @@ from pipeline.tracking.journal import Journal
 from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.position import DELIVERED, Position, is_pending
 from pipeline.tracking.store import Store
-from tests.tracking import tiny
+from tests.tracking import beside, tiny
 from tests.tracking.conftest import FACTS, NUM_STEPS, Told
 
 
@@ -61,7 +61,7 @@ def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
     writing = Journal.create(told.environment.root, stage="train", facts=Facts())
     for step in range(3_000):
         writing.metrics(step, {"a": step / 3, "b": float("inf"), "c": float("nan")})
-    command = tiny.command(writing.folder)
+    command = beside.command(writing.folder)
     store = Store(told.environment).address.key
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DVC_ROOT", str(told.environment.root))

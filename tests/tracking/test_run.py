@@ -11,7 +11,7 @@ import pytest
 from pipeline.environment import Environment
 from pipeline.tracking import attendant, events, journal, run
 from pipeline.tracking.facts import Facts
-from tests.tracking import tiny
+from tests.tracking import beside, tiny
 
 
 class Stopped(Exception):  # a stage's own word for an interruption
@@ -110,7 +110,7 @@ def test_a_dead_server_costs_the_wait_and_no_password(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://someone:hidden@127.0.0.1:{closed.getsockname()[1]}"
-    monkeypatch.setattr(attendant, "command", tiny.command)
+    monkeypatch.setattr(attendant, "command", beside.command)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     environment = addressed(address, PIPELINE_TRACKING_WAIT_S="8")
     begin = time.monotonic()

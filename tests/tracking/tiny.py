@@ -1,6 +1,5 @@
-"""A model small enough to be logged in a test, and a mirror that knows how to build it."""
+"""A model small enough to be logged in a test."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +9,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 SHAPE, CLASSES = (4, 4, 1), 3
-MIRROR = """
-import sys
-from pathlib import Path
-from pipeline.environment import Environment
-from pipeline.tracking.mirror import mirror
-
-def build(path):
-    from tests.tracking import tiny
-    return tiny.build(path)
-
-sys.exit(mirror(Path(sys.argv[1]), Environment.read(), build))
-"""
 
 
 class Tiny(nn.Module):
@@ -47,8 +34,3 @@ def build(path: Path) -> tuple[nn.Module, NDArray[np.uint8]]:
 
 def images(count: int) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, size=(count, *SHAPE), dtype=np.uint8)
-
-
-def command(folder: Path) -> list[str]:
-    """In place of `python -m pipeline mirror`: the same mirror, for tiny models."""
-    return [sys.executable, "-c", MIRROR, str(folder)]

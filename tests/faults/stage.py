@@ -1,0 +1,47 @@
+"""A stage that only reports, for a process of its own."""
+
+import time
+from pathlib import Path
+
+from pipeline import files
+from pipeline.environment import Environment
+from pipeline.tracking import run
+from pipeline.tracking.facts import Facts
+from tests.faults.servers import SPOILED
+
+FACTS = Facts(
+    params={"seed": 1, "model.name": "tiny", "train.clip": None},
+    tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
+    dataset_name="digits",
+    dataset_digest="d" * 64,
+    dataset={"classes": 3},
+    description="A run for the tests of **faults**.",
+    name="tiny-digits",
+)
+HELD, TIMES = "held", "times.json"
+
+
+def main(*, first: int, last: int) -> None:
+    """Writes the seconds that the reports took, and those of the end. A file `held` in the root keeps it from ending."""
+    environment = Environment.read()
+    root = environment.root
+    begin = time.monotonic()
+    with run.training(environment, resume_file=root / "work/run", facts=FACTS) as reports:
+        for step in range(first, last + 1):
+            reports.metrics(step, {"train/loss": 1 / step, "train/scale": float("inf"), "valid/loss": float("nan")})
+        reported = time.monotonic()
+        while (root / HELD).exists():
+            time.sleep(0.05)
+        finish(reports, root)
+        ending = time.monotonic()
+    files.write_json(root / TIMES, {"reports_s": reported - begin, "end_s": time.monotonic() - ending})
+
+
+def finish(reports: run.Run, root: Path) -> None:
+    reports.tags({"colour": "blue"})
+    for name, text in ((SPOILED, "some text"), ("history.csv", "step,loss\n")):
+        (root / name).write_text(text)
+        reports.artifact(root / name, folder="plots")
+    if (root / "model.safetensors").exists():
+        reports.model(root / "model.safetensors")
+    reports.tags({"colour": "green"})
