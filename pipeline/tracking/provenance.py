@@ -17,8 +17,14 @@ from pipeline.environment import Environment
 from pipeline.tracking.facts import Scalar
 
 GIT_TIMEOUT_S = 10
+LOCK = "requirements.lock"
 LIBRARIES = ("torch", "torchvision", "numpy", "dvc", "mlflow", "pydantic", "safetensors", "pillow", "scikit-learn")
 FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TORCH_LOGS")
+COMPLAINTS = {
+    "dubious ownership": "this checkout belongs to another user (git: dubious ownership)",
+    "not a git repository": "this folder is in no git repository",
+    "'HEAD'": "this repository has no commit yet",
+}
 # what a run writes itself does not make its commit dirty
 CHANGES = ("status", "--porcelain", "--", ".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
 
@@ -31,11 +37,12 @@ def tags(environment: Environment) -> dict[str, str]:
         "pipeline.git.difference": difference,
         "pipeline.dvc.stage": lambda: environment.dvc_stage or "none: not started by DVC",
         "pipeline.dvc.experiment": lambda: environment.dvc_experiment or "none",
-        "pipeline.lock_sha256": lambda: files.digest(Path("requirements.lock")),
+        "pipeline.lock_sha256": lock,
         "pipeline.python": platform.python_version,
         "pipeline.platform": platform.platform,
         "pipeline.host": socket.gethostname,
-        "mlflow.user": getpass.getuser,
+        "mlflow.user": user,
+        "pipeline.driver": driver,
         "pipeline.gpu": graphics,
         "pipeline.image.digest": lambda: variable("PIPELINE_IMAGE_DIGEST"),
         "pipeline.image.revision": lambda: variable("PIPELINE_IMAGE_REVISION"),
@@ -47,29 +54,52 @@ def tags(environment: Environment) -> dict[str, str]:
     return {name: known(find) for name, find in facts.items()}
 
 
+class Unknown(Exception):
+    """Why a fact cannot be found out, in plain words."""
+
+
 def known(find: Callable[[], str]) -> str:
     try:
-        return find()
+        return find() or "unknown: the answer was empty"
+    except (Unknown, metadata.PackageNotFoundError) as unknown:
+        return f"unknown: {reason_of(unknown)}"
     except Exception as error:  # provenance may be incomplete, never silently and never fatally
-        reason = str(error).strip().splitlines() or [""]
-        return f"unknown: {type(error).__name__}: {reason[0]}".rstrip(": ")
+        return f"unknown: {type(error).__name__}: {first_line(str(error))}".rstrip(": ")
+
+
+def reason_of(unknown: Exception) -> str:
+    return f"{unknown.name} is not installed" if isinstance(unknown, metadata.PackageNotFoundError) else str(unknown)
+
+
+def first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
 
 
 def git(*arguments: str) -> str:
-    """Raises with git's own words, which name a missing git, a foreign-owned checkout or a folder without a repository."""
-    result = subprocess.run(
-        ["git", *arguments],  # the git of the user's PATH
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=GIT_TIMEOUT_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
-    )
+    """Raises Unknown where git cannot say."""
+    try:
+        result = subprocess.run(
+            ["git", *arguments],  # the git of the user's PATH
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except FileNotFoundError:
+        raise Unknown("git is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise Unknown(f"git did not answer within {GIT_TIMEOUT_S} s") from None
     if result.returncode:
-        raise RuntimeError(result.stderr.strip() or f"git ended with {result.returncode}")
+        raise Unknown(complaint(first_line(result.stderr)) or f"git ended with {result.returncode}")
     return result.stdout.rstrip()
+
+
+def complaint(of_git: str) -> str:
+    """Git's own words name paths, which belong into no store that others read."""
+    return next((words for piece, words in COMPLAINTS.items() if piece in of_git), of_git.removeprefix("fatal: "))
 
 
 def difference() -> str:
@@ -77,23 +107,47 @@ def difference() -> str:
     changed = git(*CHANGES)
     if not changed:
         return "none"
-    text = git("diff", "HEAD", "--", *CHANGES[3:])
+    text = git("diff", "--no-ext-diff", "HEAD", "--", *CHANGES[3:])
     listed = changed.splitlines()
     more = [f"and {len(listed) - 50} more"] if len(listed) > 50 else []
     return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
 
 
+def lock() -> str:
+    try:
+        return files.digest(Path(LOCK))
+    except FileNotFoundError:
+        raise Unknown(f"{LOCK} is missing") from None
+
+
+def user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise Unknown(f"uid {os.getuid()} has no name") from None
+
+
+def driver() -> str:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        raise Unknown("no NVIDIA driver here") from None
+
+
 def graphics() -> str:
     import pynvml
 
-    pynvml.nvmlInit()
-    names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(pynvml.nvmlDeviceGetCount())]
-    return f"driver {pynvml.nvmlSystemGetDriverVersion()}: {', '.join(names)}"
+    driver()
+    count = pynvml.nvmlDeviceGetCount()
+    return ", ".join(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)) or "none"
 
 
 def variable(name: str) -> str:
     if not os.environ.get(name):
-        raise LookupError(f"{name} is not set")
+        raise Unknown(f"{name} is not set")
     return os.environ[name]
 
 

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
@@ -128,12 +129,10 @@ def serve(*, folder: str, port: int) -> None:
 
 
 def main() -> NoReturn:
-    import mlflow.pytorch
-    import mlflow.server.fastapi_app  # noqa: F401
-
+    for heavy in ("mlflow.pytorch", "mlflow.server.fastapi_app", "torch.export._trace", "tests.tracking.tiny"):
+        import_module(heavy)
     from pipeline.tracking import attendant
     from tests.faults import stage
-    from tests.tracking import tiny  # noqa: F401
 
     attendant.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -1,10 +1,14 @@
+import os
 import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from pipeline.environment import Environment
 from pipeline.tracking import provenance
+from tests.imports import TOP
 
 
 @pytest.fixture
@@ -34,15 +38,69 @@ def test_a_difference_is_listed(checkout: Path) -> None:
     assert "and 10 more" in tags["pipeline.git.difference"]
 
 
-def test_what_cannot_be_found_out_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+GIT = ("mlflow.source.git.commit", "pipeline.git.dirty", "pipeline.git.difference")
+
+
+def what_git_says() -> set[str]:
     tags = provenance.tags(Environment())
-    assert "not a git repository" in tags["mlflow.source.git.commit"]
-    assert tags["pipeline.git.dirty"].startswith("unknown: RuntimeError: fatal")
-    assert tags["pipeline.lock_sha256"].startswith("unknown: FileNotFoundError")
-    monkeypatch.setenv("PATH", "")
-    assert provenance.tags(Environment())["mlflow.source.git.commit"].startswith("unknown: FileNotFoundError")
     assert all(tags.values())
+    return {tags[name] for name in GIT}
+
+
+def test_a_folder_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert what_git_says() == {"unknown: this folder is in no git repository"}
+    assert provenance.tags(Environment())["pipeline.lock_sha256"] == "unknown: requirements.lock is missing"
+
+
+def test_a_repository_without_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    assert provenance.tags(Environment())["mlflow.source.git.commit"] == "unknown: this repository has no commit yet"
+
+
+def test_no_git_in_the_image(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(checkout))
+    assert what_git_says() == {"unknown: git is not installed"}
+
+
+@pytest.mark.parametrize("how", ["chown", "variable"])
+def test_a_checkout_of_another_user(checkout: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # it may declare every folder safe
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    if how == "variable":
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    elif os.getuid():
+        pytest.skip("only root can give a folder away")
+    else:
+        for path in (checkout, checkout / ".git"):
+            os.chown(path, 12345, 12345)
+    assert what_git_says() == {"unknown: this checkout belongs to another user (git: dubious ownership)"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody without a name")
+def test_a_uid_without_a_name() -> None:
+    script = "import os; from pipeline.tracking import provenance; os.setuid(54321); print(provenance.known(provenance.user))"
+    nameless = {name: value for name, value in os.environ.items() if name not in ("LOGNAME", "USER", "LNAME", "USERNAME")}
+    said = subprocess.run([sys.executable, "-c", script], cwd=TOP, env=nameless, check=True, capture_output=True, text=True).stdout
+    assert said == "unknown: uid 54321 has no name\n"
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
+def test_a_machine_without_a_gpu() -> None:
+    tags = provenance.tags(Environment())
+    assert tags["pipeline.driver"] == tags["pipeline.gpu"] == "unknown: no NVIDIA driver here"
+
+
+def test_whatever_else_goes_wrong_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise OSError("the first line\nand more")
+
+    assert provenance.known(fail) == "unknown: OSError: the first line"
+    assert provenance.known(str) == "unknown: the answer was empty"
+    assert provenance.known(lambda: metadata.version("no-such-thing")) == "unknown: no-such-thing is not installed"
+    monkeypatch.delenv("PIPELINE_IMAGE_DIGEST", raising=False)
+    assert provenance.tags(Environment())["pipeline.image.digest"] == "unknown: PIPELINE_IMAGE_DIGEST is not set"
 
 
 def test_the_image_is_known_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
