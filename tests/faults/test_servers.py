@@ -94,7 +94,9 @@ def disturbed(forking: Nursery, server: Server, tmp_path_factory: pytest.TempPat
 def client(server: Server) -> "MlflowClient":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient, pyfunc
+
+        assert pyfunc.load_model  # it is imported when it is first touched
 
     return MlflowClient(server.address)
 
@@ -158,7 +160,7 @@ def test_what_mlflow_has_is_not_held_twice(disturbed: dict[Fault, Disturbed]) ->
 
 
 def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
-    server: Server, client: "MlflowClient", tmp_path: Path
+    forking: Nursery, server: Server, client: "MlflowClient", tmp_path: Path
 ) -> None:
     (tmp_path / HELD).touch()
     first = begin(forking, tmp_path, server.address, 1, 200)

@@ -1,0 +1,198 @@
+"""What a power cut, a restored backup and repeated kills leave of a journal, and what MLflow is told then."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline import files
+from pipeline.tracking import delivery, events, mirror, run
+from pipeline.tracking.facts import Facts
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.mirror import Outcome
+from pipeline.tracking.position import Position, is_pending
+from pipeline.tracking.sender import Sender
+from pipeline.tracking.store import Store
+from tests.imports import TOP
+from tests.tracking import tiny
+from tests.tracking.conftest import FACTS, Told
+
+TRAIN = """
+import sys
+from pathlib import Path
+from pipeline.environment import Environment
+from pipeline.tracking import attendant, run
+from pipeline.tracking.facts import Facts
+attendant.start = lambda *_: None
+root, first = Path(sys.argv[1]), int(sys.argv[2])
+with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=root / "work/run", facts=Facts()) as reports:
+    for step in range(first, 10**9):
+        reports.metrics(step, {"train/loss": 1 / step, "train/rate": 2.0})
+        if step % 100 == 0:
+            print(step, flush=True)
+"""
+
+
+def deliver(told: Told, folder: Path) -> Outcome:
+    return mirror.deliver(folder, Store(told.environment), tiny.build)
+
+
+def steps(told: Told, folder: Path, name: str) -> list[int]:
+    return [point.step for point in told.client.get_metric_history(told.run_of(folder.name).info.run_id, name)]
+
+
+def test_no_line_is_delivered_before_it_is_on_the_disk(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line written while the journal is forced to the disk waits for the next time."""
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing.metrics(1, {"a": 1.0})
+    path, durable, forced, sent = writing.folder / events.EVENTS, [0], files.sync, []
+
+    def sync(place: Path) -> None:
+        size = path.stat().st_size
+        writing.metrics(2 + len(durable), {"a": 2.0})
+        forced(place)
+        if place == path:
+            durable.append(size)
+
+    def send(_: Sender, batch: list[events.Event], *, step: int) -> None:
+        sent.append(batch[-1].end)
+        assert batch[-1].end <= durable[-1]
+
+    monkeypatch.setattr(files, "sync", sync)
+    monkeypatch.setattr(Sender, "send", send)
+    delivered = delivery.Delivery(writing.folder, Store(told.environment), tiny.build)
+    delivered.catch_up()
+    assert sent
+    assert sent[-1] < path.stat().st_size
+    writing.end("FINISHED")
+    writing.close()
+
+
+@pytest.mark.parametrize("num_steps_after", [3, 200])
+def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(told: Told, num_steps_after: int) -> None:
+    """Also where it has grown beyond the place that was delivered."""
+    writing = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    for step in range(1, 101):
+        writing.metrics(step, {"a": step})
+    writing.close()
+    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    path = writing.folder / events.EVENTS
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert is_pending(writing.folder)
+    again = Journal.reopen(writing.folder, stage="train", facts=FACTS)
+    for step in range(101, 101 + num_steps_after):
+        again.metrics(step, {"a": step})
+    again.end("FINISHED")
+    again.close()
+    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert steps(told, writing.folder, "a") == list(range(1, 101 + num_steps_after))
+    assert told.run_of(writing.folder.name).info.status == "FINISHED"
+
+
+def test_a_torn_last_line_is_written_again_and_delivered_once(told: Told) -> None:
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    for step in (1, 2, 3):
+        writing.metrics(step, {"a": step})
+    writing.close()
+    os.truncate(writing.folder / events.EVENTS, (writing.folder / events.EVENTS).stat().st_size - 5)
+    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    again = Journal.reopen(writing.folder, stage="train", facts=Facts())
+    for step in (2, 3, 4):
+        again.metrics(step, {"a": step})
+    again.end("FINISHED")
+    again.close()
+    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert steps(told, writing.folder, "a") == [1, 2, 3, 4]
+
+
+def test_six_kills_write_each_step_once(tmp_path: Path) -> None:
+    """Each resumed training repeats the last 150 steps, as one does that goes on from its last checkpoint."""
+    first = 1
+    for _ in range(6):
+        writing = subprocess.Popen([sys.executable, "-c", TRAIN, str(tmp_path), str(first)], cwd=TOP, stdout=subprocess.PIPE, text=True)
+        assert writing.stdout
+        reached = first
+        while reached < first + 300:
+            reached = int(writing.stdout.readline())
+        writing.send_signal(signal.SIGKILL)
+        writing.communicate()
+        first = max(1, reached - 150)
+    (path,) = tmp_path.glob(f".pipeline/journal/*/{events.EVENTS}")
+    points = Counter(
+        (name, event.fields["step"]) for event in events.read(path) if event.kind == "metrics" for name in event.fields["values"]
+    )
+    assert set(points.values()) == {1}
+    last = max(step for _, step in points)
+    assert {step for _, step in points} == set(range(1, last + 1))
+
+
+def test_params_are_compared_and_not_logged_again(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    first.close()
+    deliver(told, first.folder)
+    logged = []
+    with monkeypatch.context() as patch:
+        log = Sender._log_params
+        patch.setattr(Sender, "_log_params", lambda self, params: (logged.append(dict(params)), log(self, params)))
+        client = Store(told.environment).client
+        log_batch = type(client).log_batch
+        sent = []
+
+        def watched(self: object, run_id: str, metrics: tuple = (), params: tuple = (), tags: tuple = (), **more: object) -> None:
+            sent.extend(params)
+            log_batch(self, run_id, metrics=metrics, params=params, tags=tags, **more)
+
+        patch.setattr(type(client), "log_batch", watched)
+        for _ in range(2):
+            again = Journal.reopen(first.folder, stage="train", facts=FACTS)
+            again.close()
+            deliver(told, first.folder)
+    assert len(logged) == 2
+    assert sent == []
+    assert not [name for name in told.run_of(first.folder.name).data.tags if name.startswith("pipeline.changed")]
+
+
+def test_copies_go_once_mlflow_has_all_and_the_lines_stay(told: Told, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("some text")
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing.artifact(text)
+    deliver(told, writing.folder)
+    assert list(writing.folder.glob("files/*/*")), "a journal that is written keeps them"
+    writing.end("FINISHED")
+    writing.close()
+    deliver(told, writing.folder)
+    assert not (writing.folder / "files").exists()
+    before = (writing.folder / events.EVENTS).read_bytes()
+    Position().save(writing.folder, Store(told.environment).address.key)  # as if it had forgotten its place
+    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert (writing.folder / events.EVENTS).read_bytes() == before
+    assert "pipeline.refused" not in told.run_of(writing.folder.name).data.tags
+    again = Journal.reopen(writing.folder, stage="evaluate", facts=Facts(), amends=True)
+    again.artifact(text)
+    again.end("FINISHED")
+    again.close()
+    assert not (writing.folder / "files").exists(), "the same bytes are known"
+    assert deliver(told, writing.folder) is Outcome.DELIVERED
+
+
+def test_sync_leaves_no_journal_behind_because_another_one_fails(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (Journal.create(told.environment.root, stage="train", facts=Facts()) for _ in range(2))
+    for writing in (first, second):
+        writing.close()
+    run_for = Store.run_for
+
+    def failing(self: Store, name: str, *rest: object) -> tuple[str, bool]:
+        if name == first.folder.name:
+            raise OSError("this one fails")
+        return run_for(self, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "run_for", failing)
+        assert run.sync(told.environment, tiny.build) == 1
+    assert (is_pending(first.folder), is_pending(second.folder)) == (True, False)
+    assert run.sync(told.environment, tiny.build) == 0
