@@ -1,15 +1,20 @@
 """The tracking address: where MLflow is, and what of it may be shown."""
 
+import json
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from pipeline import files
 from pipeline.environment import Environment
 
-SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+CERTAIN = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+SECRET = re.compile("password|passwd|token|secret|credential|(access|account|api|storage)_?key|connection_string", re.IGNORECASE)
+SHORTEST = 8  # of a variable that only sounds like a secret: `1` or `true` is none, and stands in every text
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,22 @@ class Address:
 
     @property
     def secrets(self) -> list[str]:
-        """Longest first, as they may stand in a text."""
-        found = {self._parts.password or "", unquote(self._parts.password or ""), *(os.environ.get(name, "") for name in SECRET_VARIABLES)}
-        return sorted(found - {""}, key=len, reverse=True)
+        """Longest first, each as it may stand in a text."""
+        return sorted({form for secret in self._secrets() if secret for form in forms(secret)}, key=len, reverse=True)
+
+    def _secrets(self) -> Iterator[str]:
+        # an address with one name and no password holds a token in its place
+        yield self._parts.password or (self._parts.username if self.is_server else None) or ""
+        yield from (value for name, value in parse_qsl(self._parts.query) if SECRET.search(name))
+        yield from (value for name, value in os.environ.items() if name in CERTAIN or (SECRET.search(name) and len(value) >= SHORTEST))
 
     def redacted(self, text: str) -> str:
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
+
+
+def forms(secret: str) -> set[str]:
+    """As it is, as it is without percent signs, and as addresses and JSON write it."""
+    plain = unquote(secret)
+    return {secret, plain, quote(plain), quote(plain, safe=""), json.dumps(plain)[1:-1], quote_plus(plain)}

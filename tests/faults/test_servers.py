@@ -16,7 +16,7 @@ from pipeline.environment import Environment
 from pipeline.tracking import journal, run
 from pipeline.tracking.position import Position, is_pending, read_stores
 from tests.faults import comparison
-from tests.faults.nursery import Nursery, lives, nursery
+from tests.faults.nursery import Nursery, lives
 from tests.faults.servers import Fault, Proxy, Server
 from tests.faults.stage import HELD, TIMES
 from tests.tracking import tiny
@@ -56,12 +56,6 @@ def await_end(pid: int) -> None:
 
 def sync(root: Path, address: str) -> int:
     return run.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}), tiny.build)
-
-
-@pytest.fixture(scope="module")
-def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("nursery") / "log") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

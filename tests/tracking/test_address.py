@@ -1,5 +1,7 @@
 from collections.abc import Callable
 
+import pytest
+
 from pipeline.environment import Environment
 from pipeline.tracking.address import Address
 
@@ -29,3 +31,26 @@ def test_a_relative_database_lies_under_the_root(addressed: Addressed) -> None:
     environment = addressed("sqlite:///mine.db")
     assert Address.of(environment).for_mlflow == f"sqlite:///{environment.root}/mine.db"
     assert Address.of(addressed("sqlite:////absolute.db")).for_mlflow == "sqlite:////absolute.db"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://hidden/word@tracking.example",
+        "https://someone:hidden%2Fword@tracking.example",
+        "postgresql://someone@host/runs?password=hidden%2Fword",
+        "mssql://someone:hidden%2Fword@host/runs",
+    ],
+)
+def test_a_secret_is_redacted_wherever_it_stands_in_the_address(addressed: Addressed, address: str) -> None:
+    address = address.replace("hidden/word", "hidden%2Fword")
+    redacted = Address.of(addressed(address)).redacted(f"{address} hidden/word hidden%2Fword")
+    assert "hidden" not in redacted
+
+
+def test_secrets_of_the_environment_are_redacted_and_words_are_not(addressed: Addressed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some/secret+key")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
+    monkeypatch.setenv("SOME_TOKEN_REQUIRED", "true")
+    address = Address.of(addressed("http://host:5000"))
+    assert address.redacted("true some/secret+key some%2Fsecret%2Bkey abc") == "true *** *** ***"
