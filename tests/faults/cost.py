@@ -1,4 +1,4 @@
-"""What tracking costs a training: `python -m tests.faults.cost`. Interleaved rounds, median of their ratios; nothing is asserted."""
+"""What tracking costs a training: `python -m tests.faults.cost [STEPS [ROUNDS]]`. Interleaved rounds, median of their ratios; nothing is asserted."""
 
 import os
 import statistics
@@ -6,13 +6,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.servers import free_port
 from tests.imports import TOP
 
-NUM_REPORTS, NUM_STEPS, NUM_ROUNDS = 5_000, 12_000, 5
+NUM_REPORTS = 5_000
 TRAIN = """
 import sys, time
 from pathlib import Path
@@ -40,7 +39,7 @@ with run.training(environment, resume_file=environment.root / "work/run", facts=
 """
 
 
-def main() -> None:
+def main(num_steps: int = 12_000, num_rounds: int = 5) -> None:
     """Seconds of the loop alone, and of the whole process: start, mirror, and the wait at the end included."""
     print(f"run.metrics with four metrics: median {metrics_ms():.4f} ms a step ({NUM_REPORTS} steps, a journal on this disk, no mirror)")
     ways: dict[str, dict[str, str]] = {
@@ -48,26 +47,19 @@ def main() -> None:
         "on": {},
         "dead server": {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{free_port()}"},
     }
-    rounds = [{name: train(variables) for name, variables in ways.items()} for _ in range(NUM_ROUNDS)]
-    print(f"{NUM_STEPS} steps, four metrics each 10th, {NUM_ROUNDS} rounds | loop s | against off | whole process s")
+    rounds = [{name: train(variables, num_steps) for name, variables in ways.items()} for _ in range(num_rounds)]
+    print(f"{num_steps} steps, four metrics each 10th, {num_rounds} rounds | loop s | against off | whole process s")
     for name in ways:
-        loop, ratio, whole = (
-            median(rounds, lambda each: each[name][0]),
-            median(rounds, lambda each: each[name][0] / each["off"][0]),
-            median(rounds, lambda each: each[name][1]),
-        )
-        print(f"{name:>12} | {loop:.2f} | {100 * (ratio - 1):+.2f}% | {whole:.1f}")
+        loop_s, whole_s = (statistics.median(each[name][part] for each in rounds) for part in (0, 1))
+        ratio = statistics.median(each[name][0] / each["off"][0] for each in rounds)
+        print(f"{name:>12} | {loop_s:.2f} | {100 * (ratio - 1):+.2f}% | {whole_s:.1f}")
 
 
-def median(rounds: list[dict[str, tuple[float, float]]], of: Callable[[dict[str, tuple[float, float]]], float]) -> float:
-    return statistics.median(of(each) for each in rounds)
-
-
-def train(variables: dict[str, str]) -> tuple[float, float]:
+def train(variables: dict[str, str], num_steps: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as root:
         begin = time.perf_counter()
         said = subprocess.run(
-            [sys.executable, "-c", TRAIN, str(NUM_STEPS)],
+            [sys.executable, "-c", TRAIN, str(num_steps)],
             cwd=TOP, env={**os.environ, "DVC_ROOT": root, **variables}, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         ).stdout  # fmt: skip
         return float(said), time.perf_counter() - begin
@@ -91,4 +83,4 @@ def metrics_ms() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

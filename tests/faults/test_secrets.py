@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.__main__ import main
 from tests import project
+from tests.faults.nursery import Nursery
 from tests.faults.servers import Server
 
 CANARY = "c4n/ry p%ss"  # other when it is percent-encoded
