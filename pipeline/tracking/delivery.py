@@ -2,16 +2,17 @@
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline import files
 from pipeline.tracking import events
+from pipeline.tracking.batches import batches
 from pipeline.tracking.journal import COPIES, WRITER_LOCK
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.position import SYSTEM, Position
-from pipeline.tracking.sender import POINTS_AT_ONCE, Sender
+from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store, is_passing
 
 ATTEMPTS, PAUSE_S = 3, 0.5
@@ -157,21 +158,3 @@ class Delivery:
                     if event.kind == "model":
                         (self.folder / event.fields["file"]).unlink(missing_ok=True)
                 shutil.rmtree(self.folder / COPIES, ignore_errors=True)
-
-
-def batches(lines: Iterable[events.Event]) -> Iterator[list[events.Event]]:
-    """Neighbouring metrics together, as many as MLflow takes at once; every other event by itself."""
-    batch: list[events.Event] = []
-    num_points = 0
-    for line in lines:
-        added = len(line.fields["values"]) if line.kind == "metrics" else 0
-        if batch and (not added or num_points + added > POINTS_AT_ONCE):
-            yield batch
-            batch, num_points = [], 0
-        batch.append(line)
-        num_points += added
-        if not added:
-            yield batch
-            batch, num_points = [], 0
-    if batch:
-        yield batch

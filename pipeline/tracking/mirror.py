@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +16,7 @@ from pipeline.tracking import journal
 from pipeline.tracking.address import Address
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
-from pipeline.tracking.position import is_pending
+from pipeline.tracking.position import Position, is_pending
 from pipeline.tracking.store import Store
 from pipeline.tracking.system import Sampler
 
@@ -33,7 +34,11 @@ def mirror(folder: Path, environment: Environment, build: Build) -> int:
     with secretive(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
         sampler = Sampler(folder)
         sampler.start()  # before MLflow is imported: that takes longer than a short training
-        return Mirror(folder, store, build, sampler).follow()
+        try:
+            return Mirror(folder, store, build, sampler).follow()
+        except Exception:  # printed here, where no secret is printed
+            traceback.print_exc()
+            return 1
 
 
 class Mirror:
@@ -114,6 +119,8 @@ def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
     found = [
         folder for folder in journal.journals(store.address.root) if folder != but and is_pending(folder) and not journal.is_written(folder)
     ]
+    # ten runs that MLflow will never take must not stand before all others
+    found.sort(key=lambda folder: Position.load(folder, store.address.key).redo is not None)
     spent_s = 0.0
     for folder in found[:LEFTOVERS]:
         begin = time.monotonic()

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
@@ -14,27 +13,21 @@ from typing import Any
 
 from pipeline import files
 from pipeline.environment import Environment
+from pipeline.tracking import revision
 from pipeline.tracking.facts import Scalar
+from pipeline.tracking.revision import Unknown, first_line
 
-GIT_TIMEOUT_S = 10
 LOCK = "requirements.lock"
 LIBRARIES = ("torch", "torchvision", "numpy", "dvc", "mlflow", "pydantic", "safetensors", "pillow", "scikit-learn")
 FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TORCH_LOGS")
-COMPLAINTS = {
-    "dubious ownership": "this checkout belongs to another user (git: dubious ownership)",
-    "not a git repository": "this folder is in no git repository",
-    "'HEAD'": "this repository has no commit yet",
-}
-# what a run writes itself does not make its commit dirty
-CHANGES = ("status", "--porcelain", "--", ".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
 
 
 def tags(environment: Environment) -> dict[str, str]:
     """Commit, difference, DVC, versions, machine: for journal and MLflow, never for a file whose bytes are promised."""
     facts: dict[str, Callable[[], str]] = {
-        "mlflow.source.git.commit": lambda: git("rev-parse", "HEAD"),
-        "pipeline.git.dirty": lambda: json.dumps(bool(git(*CHANGES))),
-        "pipeline.git.difference": difference,
+        "mlflow.source.git.commit": lambda: revision.git("rev-parse", "HEAD"),
+        "pipeline.git.dirty": lambda: json.dumps(bool(revision.git(*revision.CHANGES))),
+        "pipeline.git.difference": revision.difference,
         "pipeline.dvc.stage": lambda: environment.dvc_stage or "none: not started by DVC",
         "pipeline.dvc.experiment": lambda: environment.dvc_experiment or "none",
         "pipeline.lock_sha256": lock,
@@ -54,10 +47,6 @@ def tags(environment: Environment) -> dict[str, str]:
     return {name: known(find) for name, find in facts.items()}
 
 
-class Unknown(Exception):
-    """Why a fact cannot be found out, in plain words."""
-
-
 def known(find: Callable[[], str]) -> str:
     try:
         return find() or "unknown: the answer was empty"
@@ -69,48 +58,6 @@ def known(find: Callable[[], str]) -> str:
 
 def reason_of(unknown: Exception) -> str:
     return f"{unknown.name} is not installed" if isinstance(unknown, metadata.PackageNotFoundError) else str(unknown)
-
-
-def first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")
-
-
-def git(*arguments: str) -> str:
-    """Raises Unknown where git cannot say."""
-    try:
-        result = subprocess.run(
-            ["git", *arguments],  # the git of the user's PATH
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except FileNotFoundError:
-        raise Unknown("git is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise Unknown(f"git did not answer within {GIT_TIMEOUT_S} s") from None
-    if result.returncode:
-        raise Unknown(complaint(first_line(result.stderr)) or f"git ended with {result.returncode}")
-    return result.stdout.rstrip()
-
-
-def complaint(of_git: str) -> str:
-    """Git's own words name paths, which belong into no store that others read."""
-    return next((words for piece, words in COMPLAINTS.items() if piece in of_git), of_git.removeprefix("fatal: "))
-
-
-def difference() -> str:
-    """The files that differ from the commit, and the size and digest of the difference."""
-    changed = git(*CHANGES)
-    if not changed:
-        return "none"
-    text = git("diff", "--no-ext-diff", "HEAD", "--", *CHANGES[3:])
-    listed = changed.splitlines()
-    more = [f"and {len(listed) - 50} more"] if len(listed) > 50 else []
-    return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
 
 
 def lock() -> str:

@@ -1,0 +1,61 @@
+"""The commit of a checkout and how far it differs, as git tells it, or why it does not."""
+
+import os
+import subprocess
+
+from pipeline import files
+
+GIT_TIMEOUT_S = 10
+COMPLAINTS = {
+    "dubious ownership": "this checkout belongs to another user (git: dubious ownership)",
+    "not a git repository": "this folder is in no git repository",
+    "'HEAD'": "this repository has no commit yet",
+}
+# what a run writes itself does not make its commit dirty
+CHANGES = ("status", "--porcelain", "--", ".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
+
+
+class Unknown(Exception):
+    """Why a fact cannot be found out, in plain words."""
+
+
+def first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
+
+
+def git(*arguments: str) -> str:
+    """Raises Unknown where git cannot say."""
+    try:
+        result = subprocess.run(
+            ["git", *arguments],  # the git of the user's PATH
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except FileNotFoundError:
+        raise Unknown("git is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise Unknown(f"git did not answer within {GIT_TIMEOUT_S} s") from None
+    if result.returncode:
+        raise Unknown(complaint(first_line(result.stderr)) or f"git ended with {result.returncode}")
+    return result.stdout.rstrip()
+
+
+def complaint(of_git: str) -> str:
+    """Git's own words name paths, which belong into no store that others read."""
+    return next((words for piece, words in COMPLAINTS.items() if piece in of_git), of_git.removeprefix("fatal: "))
+
+
+def difference() -> str:
+    """The files that differ from the commit, and the size and digest of the difference."""
+    changed = git(*CHANGES)
+    if not changed:
+        return "none"
+    text = git("diff", "--no-ext-diff", "HEAD", "--", *CHANGES[3:])
+    listed = changed.splitlines()
+    more = [f"and {len(listed) - 50} more"] if len(listed) > 50 else []
+    return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
