@@ -28,7 +28,7 @@ class Server:
 
     def __init__(self, folder: Path, nursery: Nursery) -> None:
         self.port = free_port()
-        self._folder = folder
+        self.folder = folder
         self._nursery = nursery
 
     @property
@@ -36,7 +36,7 @@ class Server:
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> None:
-        self._pid = self._nursery.fork("serve", {}, folder=str(self._folder), port=self.port)
+        self._pid = self._nursery.fork("serve", {}, folder=str(self.folder), port=self.port)
         for _ in range(600):
             if self._answers():
                 return
@@ -47,9 +47,9 @@ class Server:
         os.kill(self._pid, signal.SIGKILL)
 
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=30)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=120)
         try:
-            connection.request("GET", "/health")
+            connection.request("GET", "/api/2.0/mlflow/experiments/get?experiment_id=0")  # the first request makes the tables
             return connection.getresponse().status == 200
         except OSError:
             return False

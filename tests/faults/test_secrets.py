@@ -8,8 +8,7 @@ import pytest
 
 from pipeline.__main__ import main
 from tests import project
-from tests.faults.nursery import Nursery
-from tests.faults.servers import Server
+from tests.faults.servers import Proxy, Server
 
 CANARY = "c4n/ry p%ss"  # other when it is percent-encoded
 VARIABLES = {
@@ -18,13 +17,6 @@ VARIABLES = {
     "AWS_SECRET_ACCESS_KEY": f"{CANARY}-3",
     "DVC_STUDIO_TOKEN": f"{CANARY}-4",
 }
-
-
-@pytest.fixture
-def server(forking: Nursery, tmp_path: Path) -> Server:
-    """Not started yet: down, as far as a stage can tell."""
-    (tmp_path / "server").mkdir()
-    return Server(tmp_path / "server", forking)
 
 
 def leaks(places: list[Path], said: str) -> list[str]:
@@ -47,7 +39,8 @@ def test_no_secret_is_written_or_said(
     secret = quote(CANARY, safe="")
     for arguments in (["init", "-q"], ["remote", "add", "origin", f"https://someone:{secret}@git.example/a.git"], ["add", "params.yaml"]):
         subprocess.run(["git", *arguments], check=True)
-    address = f"http://someone:{secret}@127.0.0.1:{server.port}"
+    proxy = Proxy(server.port, "refusing")
+    address = proxy.address.replace("//", f"//someone:{secret}@")
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     assert [run("prepare", address, monkeypatch), run("train", address, monkeypatch)] == [0, 0]
@@ -56,12 +49,13 @@ def test_no_secret_is_written_or_said(
     assert "events of run" in said
     assert "attempt 1" in next(folder.glob(".pipeline/journal/*/mirror.log")).read_text()
     assert leaks([folder], said) == []
-    server.start()
+    proxy.heal()
     assert run("sync", address, monkeypatch) == 0
     said = "".join(capfd.readouterr())
     assert ": delivered" in said
-    assert leaks([folder, tmp_path / "server"], said) == []
-    assert "MLmodel" in {path.name for path in (tmp_path / "server/artifacts").rglob("*")}
+    assert leaks([folder, server.folder], said) == []
+    assert "MLmodel" in {path.name for path in (server.folder / "artifacts").rglob("*")}
+    proxy.close()
 
 
 def run(verb: str, address: str, monkeypatch: pytest.MonkeyPatch, wait_s: int = 60) -> int:

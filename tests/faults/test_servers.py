@@ -59,13 +59,6 @@ def sync(root: Path, address: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def server(forking: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    started = Server(tmp_path_factory.mktemp("server"), forking)
-    started.start()
-    return started
-
-
-@pytest.fixture(scope="module")
 def disturbed(forking: Nursery, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Fault, Disturbed]]:
     """One stage for each fault, all at the same time; the servers are well again once all have ended."""
     top = tmp_path_factory.mktemp("disturbed")
