@@ -20,7 +20,7 @@ from pipeline.tracking.position import Position, is_pending
 from pipeline.tracking.store import Store
 from pipeline.tracking.system import Sampler
 
-POLL_S = 0.2
+POLL_S, DELIVER_EVERY_S = 0.2, 1.0  # a point a second late is early enough; each delivery forces files to the disk
 LAST_ATTEMPTS = 3
 HANGING_S = 5.0
 LONGEST_PAUSE_S = 15.0
@@ -71,7 +71,7 @@ class Mirror:
                 self._pause(min(0.5 * 2**failures, LONGEST_PAUSE_S), until_gone=is_written)
                 continue
             next(self._leftovers, None)
-            time.sleep(POLL_S)
+            self._pause(DELIVER_EVERY_S, until_gone=is_written)
 
     def _finish(self) -> int:
         self._delivery.close()

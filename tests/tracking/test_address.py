@@ -49,8 +49,8 @@ def test_a_secret_is_redacted_wherever_it_stands_in_the_address(addressed: Addre
 
 
 def test_secrets_of_the_environment_are_redacted_and_words_are_not(addressed: Addressed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some/secret+key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some/secret key+")
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
     monkeypatch.setenv("SOME_TOKEN_REQUIRED", "true")
     address = Address.of(addressed("http://host:5000"))
-    assert address.redacted("true some/secret+key some%2Fsecret%2Bkey abc") == "true *** *** ***"
+    assert address.redacted("true some/secret key+ some%2Fsecret%20key%2B abc") == "true *** *** ***"
