@@ -14,8 +14,8 @@ from pipeline.inputs import Inputs
 from pipeline.refusal import Refusal
 
 OLD_FOLDERS_KEPT = 2
-CLAIM_WITHIN_S, RETRY_S = 1.0, 0.025
-"""Another training that looks over the old folders holds each of their locks for an instant."""
+CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
+"""A training whose DVC was killed needs a moment to save and end; one that looks over old folders holds their locks for an instant."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Verification:
 
     def of_training(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-            outcome = retrain(manifest.train_params, prepared, here, Path(folder))
+            outcome = retrain(manifest.train_params, prepared, here, Path(folder), switches=manifest.switches)
             anew = manifest.model_copy(update=outcome.manifest)
             before, after = manifest.model_dump(mode="json"), anew.model_dump(mode="json")
             places = Places("the file", "the new training")

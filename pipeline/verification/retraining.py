@@ -1,6 +1,6 @@
 """A training done again, from the parameters in a model file, in memory: nothing of the checkout is read over or written."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from pipeline import machine
 from pipeline.data.prepared import Prepared
 from pipeline.engine import complaints
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.state import Tensors
+from pipeline.engine.state import Switch, Tensors
 from pipeline.machine import Machine
 from pipeline.params.train import TrainParams
 from pipeline.progress import progress
@@ -21,12 +21,15 @@ class Outcome(NamedTuple):
     """What of the model file's manifest the training itself decides."""
 
 
-def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path) -> Outcome:
-    """Train to the end, from the first step on: `empty` is a folder without checkpoints, and none is written there."""
+def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path, *, switches: Sequence[Switch]) -> Outcome:
+    """Train to the end, from the first step on, with the micro-batches that the first training came to.
+
+    `empty` is a folder without checkpoints, and none is written there.
+    """
     machine.set_determinism(params.train.deterministic)
-    training = Training.begin(params, prepared, here, Checkpoints(empty, kept=1))
-    with progress("verify", training.plan.num_steps, "steps") as advance, complaints.in_words():
+    training = Training.begin(params, prepared, here, Checkpoints(empty, kept=1), switches=switches)
+    with progress("verify", training.plan.num_steps, "steps") as advance, complaints.in_words(size="train.micro_batch_size"):
         for _ in training.reports():
             advance()
     weights, step = training.exported()
-    return Outcome(weights, {"step": step, "precision": training.state.used, "spec": prepared.spec})
+    return Outcome(weights, {"step": step, "precision": training.state.used, "spec": prepared.spec, "switches": training.progress.switches})

@@ -11,7 +11,7 @@ import torch
 
 from pipeline import files
 from pipeline.__main__ import main
-from pipeline.engine import tensor_file
+from pipeline.engine import tensor_file, update
 from tests import project
 from tests.repository import GIT, call, repository
 
@@ -219,6 +219,24 @@ def test_an_equal_model_in_other_bytes_is_not_identical(checkout: Path, verify: 
     size = int.from_bytes(content[:8], "little")
     MODEL.write_bytes((size + 8).to_bytes(8, "little") + content[8 : 8 + size] + b" " * 8 + content[8 + size :])
     assert verify("--retrain")[-1].startswith("differs: bytes: ")
+
+
+def test_a_training_that_ran_out_of_memory_is_done_again_with_the_micro_batches_that_it_came_to(
+    checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised, gather = [], update.gather
+
+    def fail_once(state, batch, micro_batch_size, **more):
+        if state.step == 2 and not raised:
+            raised.append(micro_batch_size)
+            raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+        return gather(state, batch, micro_batch_size, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(update, "gather", fail_once)
+        assert main(["train"]) == main(["evaluate"]) == 0
+    assert raised == [64]
+    assert verify("--retrain")[-1] == "identical"
 
 
 def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
