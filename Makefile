@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 PORT ?= 5000
 
-.PHONY: help setup setup-dev repro test check format lock schema golden ui clean
+.PHONY: help setup setup-dev repro test faults check format lock schema golden ui clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,14 @@ check: setup-dev ## format, lint, strict types, lock and generated files fresh
 	$(COMPILE) --constraint requirements.lock --group dev --output-file $(VENV)/requirements-dev.lock
 	@for lock in requirements.lock requirements-dev.lock; do \
 	  cmp $$lock $(VENV)/$$lock || { echo "$$lock does not fit pyproject.toml: run make lock"; exit 1; }; done
+
+faults: setup-dev ## attack the promises at length, some hours: docs/reliability.md has what is said
+	$(PYTHON) -m tests.faults.every_call
+	$(PYTHON) -m tests.faults.killing 200
+	$(PYTHON) -m tests.faults.signals 20
+	$(PYTHON) -m tests.faults.flips 10000
+	$(PYTHON) -m tests.faults.fuzz 600
+	$(PYTHON) -m tests.faults.cost
 
 format: setup-dev ## format the code and mend what lint can mend
 	ruff format .
