@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from pipeline.foreign import shown
 from pipeline.interruption import Interrupted
 from pipeline.refusal import Refusal
 
@@ -37,6 +38,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 BAD_INPUT = 2
 INTERRUPTED = 130
+MOST_SHOWN = 2000
 MENDABLE = {
     errno.ENOSPC: "the disk is full: free some space and run the same command again; it goes on where it was",
     errno.EDQUOT: "the disk quota is used up: free some space and run the same command again; it goes on where it was",
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def complain(text: str, code: int) -> int:
     for line in text.splitlines():
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {shown(line, MOST_SHOWN)}", file=sys.stderr)
     return code
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline import files
+from pipeline import files, foreign
 from pipeline.refusal import Refusal
 
+MOST_BYTES = 100_000
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -53,11 +54,12 @@ def sections(stage: str, folder: Path) -> list[str]:
 def read_stage(stage: str, folder: Path) -> dict[str, Any]:
     path = folder / "dvc.yaml"
     try:
-        content: dict[str, Any] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["stages"][stage]
-        content["deps"], content["params"]
+        text = foreign.read(path, MOST_BYTES).decode("utf-8")
+        content: dict[str, Any] = YAML(typ="safe", pure=True).load(text)["stages"][stage]
+        "".join([*content["deps"], *content["params"]])  # raises for what is not text
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run the pipeline at the top of its checkout") from None
-    except (YAMLError, KeyError, TypeError, UnicodeDecodeError):
+    except (YAMLError, LookupError, TypeError, AttributeError, ValueError, OSError, RecursionError):
         raise Refusal(f"{path}: does not describe the stage {stage}: undo its changes with `git restore {path}`") from None
     return content
 

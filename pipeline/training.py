@@ -14,7 +14,7 @@ from pipeline.collection import VALID
 from pipeline.data import loader
 from pipeline.data.augment import Augmentation
 from pipeline.data.prepared import Prepared
-from pipeline.engine import fit, precision, recompute, score, tensor_file
+from pipeline.engine import blueprint, fit, precision, recompute, score, tensor_file
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.plan import Plan
@@ -57,6 +57,8 @@ class Training:
         """
         settings = params.train
         settings.refuse_missing_validation(prepared.splits)
+        params.augment.refuse_blank_windows(prepared.spec)
+        blueprint.refuse_too_large(params.model, prepared.spec)
         used = precision.choose(settings.precision, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
         network = params.model.build(prepared.spec)

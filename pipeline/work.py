@@ -90,7 +90,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """Empty where the disk gave back something else, or another process removed it: an old folder may not hinder a new training."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, FileNotFoundError):
+    except (ValueError, FileNotFoundError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 

@@ -5,13 +5,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.engine import precision, tensor_file
+from pipeline import foreign
+from pipeline.engine import blueprint, precision, tensor_file
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.state import Switch, Tensors
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
+
+HEADER_BYTES = 8 * 2**20
+"""Names and shapes of some fifty thousand tensors."""
 
 
 class Manifest(BaseModel):
@@ -42,18 +46,20 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
 
 def load(path: Path) -> tuple[Classifier, Manifest]:
     """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal for anything but a whole file of ours."""
-    weights, metadata = tensor_file.load(path)
+    weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     try:
         manifest = Manifest.model_validate(metadata)
         params = manifest.train_params
+        blueprint.compare(weights, params.model, manifest.spec)
         network = params.model.build(manifest.spec)
         network.load_state_dict(weights)
     except ValidationError as error:
         first = error.errors()[0]
-        raise Refusal(f"{path}: was not written by this pipeline ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
+        what = foreign.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        raise Refusal(f"{path}: was not written by this pipeline ({what})") from None
+    except Refusal as refusal:
+        raise Refusal("\n".join(f"{path}: {line}" for line in str(refusal).splitlines())) from None
     except RuntimeError as error:
-        raise Refusal(
-            f"{path}: its weights do not fit the model {params.model.name} of this checkout: {str(error).splitlines()[0]}"
-        ) from None
+        raise Refusal(f"{path}: its weights do not fit the model {params.model.name} of this checkout: {foreign.reason(error)}") from None
     classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last)
     return classifier.eval().requires_grad_(False), manifest

@@ -12,11 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pipeline import files
+from pipeline import files, foreign
 from pipeline.engine.state import Tensors
 from pipeline.refusal import Refusal
 
 OS_ERROR = re.compile(r"os error (\d+)")
+HEADER_BYTES = 100_000_000
+"""More than this no safetensors file may have."""
 KEY = "pipeline"
 """The one key of metadata: safetensors writes several in random order."""
 
@@ -46,23 +48,33 @@ def as_os_error(error: SafetensorError, path: Path) -> Exception:
     return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
 
 
-def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Tensors on the CPU and metadata. Raises Refusal for a file that is missing, foreign or damaged."""
+def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict[str, Any]]:
+    """Tensors on the CPU and metadata. Raises Refusal for a file that is missing, foreign, damaged, or of a larger header."""
     try:
+        refuse_header(path, header_bytes)
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
             metadata = json.loads((file.metadata() or {})[KEY])
-        claimed = metadata.pop("digest")
+            claimed = metadata.pop("digest")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
+        found = digest(tensors, metadata)
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
         raise Refusal(f"{path}: was not written by this pipeline: its metadata has no `{KEY}`") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise Refusal(f"{path}: is no whole safetensors file ({error}): run `dvc repro`, or fetch it again") from None
-    found = digest(tensors, metadata)
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # RecursionError is a RuntimeError
+        raise Refusal(f"{path}: is no whole safetensors file ({foreign.reason(error)}): run `dvc repro`, or fetch it again") from None
     if claimed != found:
         raise Damaged(path, claimed=claimed, found=found)
     return tensors, metadata
+
+
+def refuse_header(path: Path, most_bytes: int) -> None:
+    """Raises ValueError before anything is parsed: the header alone decides how many objects are made of a file."""
+    foreign.size_bytes(path)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > most_bytes:
+        raise ValueError(f"its header would have {length} bytes, more than {most_bytes}")
 
 
 def digest(tensors: Tensors, metadata: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from pipeline.params.section import Count
+from pipeline.params.section import Width
 from pipeline.params.train import ModelSettings, Share
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
@@ -14,7 +14,7 @@ SMALLEST = 4
 
 class Settings(ModelSettings):
     name: Literal["convnet"]
-    width: Count
+    width: Width
     """Channels of the first stage; each further stage has twice as many."""
     dropout: Share
     """Share of the pooled features that is silenced at each step."""

@@ -5,16 +5,16 @@ from typing import Literal
 
 from torch import nn
 
-from pipeline.params.section import Count
+from pipeline.params.section import Depth, Width
 from pipeline.params.train import ModelSettings, Share
 from pipeline.spec import Spec
 
 
 class Settings(ModelSettings):
     name: Literal["mlp"]
-    width: Count
+    width: Width
     """Units of each hidden layer."""
-    depth: Count
+    depth: Depth
     """Hidden layers."""
     dropout: Share
     """Share of the units that is silenced at each step."""

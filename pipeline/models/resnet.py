@@ -21,7 +21,7 @@ class Settings(ModelSettings):
     name: Literal["resnet"]
     depth: Literal[9, 10, 12, 14, 16, 18]
     """Layers with weights, the first and the last included."""
-    width: Annotated[int, Field(ge=FEWEST_CHANNELS, le=1_000_000)]
+    width: Annotated[int, Field(ge=FEWEST_CHANNELS, le=65_536)]
     """Channels of the first stage; each further stage has twice as many. The originals have 64."""
 
     def build(self, spec: Spec) -> nn.Module:

@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 import torch
 from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
+from torch.func import functional_call
 from torchvision import models
 
 from pipeline.params.train import ModelSettings
@@ -77,9 +78,12 @@ def first_line(error: Exception) -> str:
 
 
 def try_out(network: nn.Module, spec: Spec) -> None:
-    """One image of zeros: which sizes an architecture takes shows nowhere else. Changes neither the weights nor the random numbers."""
+    """One image without contents: which sizes an architecture takes shows nowhere else. Changes neither weights nor random numbers."""
+    contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    hollow = {name: tensor.to("meta") for name, tensor in contents.items()}
+    image = torch.zeros(1, spec.channels, spec.height, spec.width, device="meta")
     with torch.no_grad():
-        network.eval()(torch.zeros(1, spec.channels, spec.height, spec.width))
+        functional_call(network.eval(), hollow, (image,))
     network.train()
 
 

@@ -1,19 +1,28 @@
 """A YAML file as plain data, with the line of every key, read as DVC reads it (YAML 1.2: `1e-3` is a number)."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from pipeline import foreign
+from pipeline.foreign import shown
 from pipeline.refusal import Refusal
 
-MOST_BYTES = 100_000
-MOST_NODES = 10_000
+MOST_BYTES = 50_000
+MOST_VALUES = 2_000
+MOST_BITS = 4096
+DEEPEST = 20
+BROKEN = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
+"""What ruamel raises for a value that does not fit its tag."""
 WORDS = {"NoneType": "nothing", "list": "a list"}
 
 Location = tuple[str | int, ...]
@@ -40,8 +49,8 @@ class Document:
             raise Refusal(f"{path}:{line}: is not valid YAML: holds the control character U+{error.character:04X}: remove it") from None
         except RecursionError:
             raise Refusal(f"{path}:1: is nested too deeply: this cannot be a parameter file") from None
-        except ValueError as error:
-            raise Refusal(f"{path}:1: holds a value that cannot be read: {error}") from None
+        except BROKEN as error:
+            raise Refusal(f"{path}:1: holds a value that cannot be read: {foreign.reason(error)}") from None
         if not isinstance(data, dict):
             found = WORDS.get(type(data).__name__, "a single value")
             raise Refusal(f"{path}:1: should hold sections such as `train:`, but holds {found}: copy one of presets/ there")
@@ -60,9 +69,9 @@ class Document:
 
 def read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if foreign.size_bytes(path) > MOST_BYTES:
             raise Refusal(f"{path}:1: is larger than {MOST_BYTES} bytes: this cannot be a parameter file")
-        content = path.read_bytes()
+        content = foreign.read(path, MOST_BYTES)
         return content.decode("utf-8")
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: copy one of presets/ there") from None
@@ -75,9 +84,37 @@ def read_text(path: Path) -> str:
 
 def parse(text: str) -> tuple[Any, Node]:
     yaml = YAML(typ="safe", pure=True)
-    root = yaml.compose(text)
-    data = None if root is None else yaml.constructor.construct_document(root)
-    return plain(data, [MOST_NODES]), root
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an anchor that is used twice is DVC's to judge
+        root = yaml.compose(text)
+        if root is not None:
+            refuse_excess(root)
+        return plain(None if root is None else yaml.constructor.construct_document(root)), root
+
+
+def refuse_excess(root: Node) -> None:
+    """Before anything is constructed: aliases and merged sections may not multiply beyond MOST_VALUES."""
+    values, height = extent(root, {})
+    if height > DEEPEST:
+        raise RecursionError
+    if values > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES} values, counting each alias: write them out")
+
+
+def extent(node: Node, known: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
+    """How many values a node stands for, each alias counted anew, and how deeply they are nested."""
+    if depth > DEEPEST:
+        raise RecursionError  # an alias of what holds it has no end
+    if id(node) not in known:
+        parts = [extent(part, known, depth + 1) for part in parts_of(node)]
+        known[id(node)] = 1 + sum(values for values, _ in parts), 1 + max((height for _, height in parts), default=0)
+    return known[id(node)]
+
+
+def parts_of(node: Node) -> list[Node]:
+    if isinstance(node, MappingNode):
+        return list(chain.from_iterable(node.value))
+    return node.value if isinstance(node, SequenceNode) else []
 
 
 def line_of(error: MarkedYAMLError) -> int:
@@ -90,7 +127,7 @@ def complaint(error: MarkedYAMLError) -> str:
     problem = str(error.problem).partition(" with value")[0]  # of a duplicate section the whole contents would follow
     begun = error.context_mark.line + 1 if error.context_mark else line_of(error)
     context = f", {error.context} from line {begun}" if error.context and begun != line_of(error) else ""
-    return problem + context + (": indent with spaces" if r"'\t'" in problem else "")
+    return shown(problem) + context + (": indent with spaces" if r"'\t'" in problem else "")
 
 
 def child(node: Node, part: str | int) -> tuple[Node, int] | None:
@@ -103,17 +140,18 @@ def child(node: Node, part: str | int) -> tuple[Node, int] | None:
     return None
 
 
-def plain(value: Any, values_left: list[int]) -> Any:
-    """Dicts with text for keys, lists and scalars; aliases may not multiply beyond `values_left`."""
-    values_left[0] -= 1
-    if values_left[0] < 0:
-        raise ValueError(f"more than {MOST_NODES} values, counting each alias: write them out")
+def plain(value: Any) -> Any:
+    """Dicts with text for keys, lists and scalars. Raises ValueError or TypeError for what no parameter is."""
     if isinstance(value, Mapping):
-        return {plain(str(key), values_left): plain(item, values_left) for key, item in value.items()}
+        return {plain(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item, values_left) for item in value]
+        return [plain(item) for item in value]
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise ValueError(f"a number of {value.bit_length()} bits: write a smaller one")
     if value is None or isinstance(value, bool | int | float):
         return value
+    if not isinstance(value, str | date):
+        raise TypeError(f"a {type(value).__name__} is no parameter: write text, numbers, lists and sections")
     text = str(value)
     text.encode()  # raises for half of a surrogate pair, which no file name and no JSON can hold
     return text

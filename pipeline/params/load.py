@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from pipeline import foreign
 from pipeline.family import Family
 from pipeline.params.document import Document, Location
 from pipeline.params.evaluate import EvaluateParams
@@ -23,6 +24,7 @@ STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": T
 SECTIONS = tuple(dict.fromkeys(name for params in STAGE_PARAMS.values() for name in params.model_fields))
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
 MOST_SHOWN = 60
+MOST_LINES = 20
 NEAR = 0.7
 EXPECTED = {
     "int_type": "should be a whole number",
@@ -44,7 +46,7 @@ def load(document: Document, params: type[Params]) -> Params:
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         found = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
-        raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in found))
+        raise refusal(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in found)
     return value
 
 
@@ -52,8 +54,15 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
     """The same from data that was parsed elsewhere, such as the metadata of a model file, which `origin` names."""
     value, problems = validate(data, params)
     if value is None:
-        raise Refusal("\n".join(f"{origin}: {dotted(location)}: {message}" for location, message in problems))
+        raise refusal(f"{origin}: {dotted(location)}: {message}" for location, message in problems)
     return value
+
+
+def refusal(lines: Iterable[str]) -> Refusal:
+    """Of as many lines as anyone reads."""
+    every = list(lines)
+    more = len(every) - MOST_LINES
+    return Refusal("\n".join([*every[:MOST_LINES], *([f"... and {more} more"] if more > 0 else [])]))
 
 
 def placed(document: Document, refusal: Refusal) -> Refusal:
@@ -68,7 +77,7 @@ def place(document: Document, text: str) -> str:
 
 
 def dotted(location: Location) -> str:
-    return ".".join(str(part) for part in location)
+    return ".".join(foreign.shown(part, MOST_SHOWN) for part in location)
 
 
 def validate(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | None, list[Problem]]:
@@ -156,4 +165,4 @@ def suggestion(name: object, known: tuple[str, ...]) -> str:
 
 def shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
+    return foreign.shown(text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "...")

@@ -6,6 +6,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(gt=0, le=1_000_000)]
 """Of what takes memory: a slip of the finger is refused here and not by the allocator."""
+Steps = Annotated[int, Field(gt=0, le=1_000_000_000_000)]
+"""Exact also where they are computed with as floating-point numbers."""
+Width = Annotated[int, Field(gt=0, le=65_536)]
+"""Of a layer."""
+Depth = Annotated[int, Field(gt=0, le=1000)]
+"""Layers of a network, each of which takes time to build, also where nothing is allocated."""
 
 
 class Section(BaseModel):

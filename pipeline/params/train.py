@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from pipeline.collection import VALID
 from pipeline.family import MODELS
-from pipeline.params.section import Count, Section
+from pipeline.params.section import Count, Section, Steps
 from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -104,14 +104,23 @@ class AugmentSettings(Section):
     """Pixels of zero padding on every side, out of which a window of the image's size is cut at random; 0 for none."""
     flip: bool
     """Mirror left and right, every second sample on average."""
-    cutout: NonNegativeInt
+    cutout: Annotated[int, Field(ge=0, le=65_535)]
     """Side in pixels of a square set to the mean colour at a random place; 0 for none."""
+
+    def refuse_blank_windows(self, spec: "Spec") -> None:
+        """Raises Refusal where a window may miss the image; the border would then be most of what is kept in memory, too."""
+        side = min(spec.height, spec.width)
+        if self.crop >= side:
+            raise Refusal(
+                f"augment.crop: {self.crop} pixels around images of {spec.height}x{spec.width}, whose windows may then miss the image: "
+                f"write at most {side - 1}"
+            )
 
 
 class LoopSettings(Section):
-    epochs: PositiveInt | None
+    epochs: Steps | None
     """Length in passes over the train split; null where `steps` says it."""
-    steps: PositiveInt | None
+    steps: Steps | None
     """Length in optimizer updates; null where `epochs` says it."""
     batch_size: Count
     """Samples of one optimizer update, over all micro-batches."""
@@ -135,9 +144,9 @@ class LoopSettings(Section):
     """A step whose loss or gradient is not finite: `stop` ends the training, `skip` goes on without it. fp16 skips and counts in any case."""
     average_decay: Share
     """Decay of the averaged weights (EMA) that are validated and exported in place of the raw ones; 0 for none."""
-    report_every_steps: PositiveInt
+    report_every_steps: Steps
     """Steps between rows of the history."""
-    validate_every_steps: PositiveInt
+    validate_every_steps: Steps
     """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
     keep: Literal["best", "last"]
     """Which weights are exported: those of the best validation, or the last."""

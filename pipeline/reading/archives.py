@@ -5,30 +5,35 @@ import gzip
 import lzma
 import os
 import stat
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from pipeline import foreign
+from pipeline.foreign import shown
+from pipeline.reading import tarstream
 from pipeline.reading.tree import (
     MEMBER_BYTES,
     Listing,
     Member,
     Tree,
     in_byte_order,
+    refuse_bomb,
     refuse_outside,
     refuse_repeated,
     refuse_too_large,
     refusing,
-    shown,
 )
 from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 1 << 20
+DEEPEST = 32
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The others unpack all of a member at once, however little was asked for."""
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
 
@@ -36,8 +41,10 @@ def opened(root: Path) -> Tree:
     """The tree at `root`, which exists; told by its first bytes, not by its name."""
     if root.is_dir():
         return Folder(root)
-    with refusing(root), root.open("rb") as file:
-        start = file.read(6)
+    with refusing(root):
+        foreign.size_bytes(root)
+        with root.open("rb") as file:
+            start = file.read(6)
     if start.startswith(b"PK"):
         return Zip(root)
     return Tar(root, next((opener for magic, opener in DECOMPRESSORS.items() if start.startswith(magic)), open))
@@ -59,6 +66,8 @@ class Folder:
         here = (status.st_dev, status.st_ino)
         if here in above:
             raise Refusal(f"source.root: {shown(folder)}: is a link to a folder that holds it: remove the link")
+        if len(above) > DEEPEST:
+            raise Refusal(f"source.root: {shown(folder)}: lies more than {DEEPEST} folders deep: name the folder of the images themselves")
         with os.scandir(folder) as entries:
             for entry in entries:
                 name, path = prefix + entry.name, Path(entry.path)
@@ -90,23 +99,35 @@ class Zip:
         found = Listing()
         with refusing(self.path), zipfile.ZipFile(self.path) as archive:
             for info in archive.infolist():
-                refuse_outside(self.path, info.filename)
-                kind = stat.S_IFMT(info.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise Refusal(f"source.root: {self.path}: {shown(info.filename)}: is a link or a device: pack the file itself")
-                if info.flag_bits & 1:
-                    raise Refusal(f"source.root: {self.path}: {shown(info.filename)}: is encrypted: pack it again without a password")
-                refuse_too_large(self.path, info.filename, info.file_size)
+                self.refuse_unusable(info)
                 (found.folders if info.is_dir() else found.files).append(info.filename)
+            refuse_bomb(self.path, sum(info.file_size for info in archive.infolist()), self.path.stat().st_size)
         refuse_repeated(self.path, found.files)
         return in_byte_order(found)
+
+    def refuse_unusable(self, info: zipfile.ZipInfo) -> None:
+        refuse_outside(self.path, info.filename)
+        place = f"source.root: {self.path}: {shown(info.filename)}"
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise Refusal(f"{place}: is a link or a device: pack the file itself")
+        if info.flag_bits & 1:
+            raise Refusal(f"{place}: is encrypted: pack it again without a password")
+        if info.compress_type not in PACKINGS:
+            raise Refusal(f"{place}: is packed by method {info.compress_type}: pack it again, stored or deflated")
+        refuse_too_large(self.path, info.filename, info.file_size)
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
         with refusing(self.path):
             archive = zipfile.ZipFile(self.path)
         with archive:
-            yield (Member(name, partial(archive.read, name), 0) for name in names)
+            yield (Member(name, partial(unpack, archive, name), 0) for name in names)
+
+
+def unpack(archive: zipfile.ZipFile, name: str) -> bytes:
+    """In blocks, so that a member whose size is a lie unpacks no further than it says."""
+    with archive.open(name) as file:
+        return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
 
 @dataclass(frozen=True)
@@ -119,9 +140,9 @@ class Tar:
     def listing(self) -> Listing:
         found = Listing()
         with refusing(self.path):
-            for _, member in self.stream():
+            for _, member in tarstream.members(self.path, self.opener):
                 refuse_outside(self.path, member.name)
-                if not (member.isdir() or member.isreg()):
+                if not (member.isdir() or member.isreg()) or member.issparse():
                     raise Refusal(f"source.root: {self.path}: {shown(member.name)}: is a link or a device: pack the file itself")
                 refuse_too_large(self.path, member.name, member.size)
                 (found.folders if member.isdir() else found.files).append(member.name)
@@ -139,32 +160,11 @@ class Tar:
     def wanted(self, names: Iterator[str]) -> Any:
         name = next(names, None)
         with refusing(self.path):
-            for tar, member in self.stream():
+            for file, member in tarstream.members(self.path, self.opener):
                 if member.name == name:
-                    data = read_member(tar, member)
+                    refuse_too_large(self.path, member.name, member.size)
+                    data = tarstream.read(file, member)
                     yield Member(name, partial(bytes, data), len(data))
                     name = next(names, None)
         if name is not None:
             raise Refusal(f"source.root: {self.path}: {shown(name)}: is gone: the archive changed while it was read")
-
-    def stream(self) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-        with self.opener(self.path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # or the headers of a million files stay in memory
-                yield tar, member
-            refuse_unfinished(file, tar.offset)
-
-
-def read_member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member)
-    assert file is not None, "only regular files are listed"
-    return file.read()
-
-
-def refuse_unfinished(file: IO[bytes], end: int) -> None:
-    """Tarfile takes a damaged header for the end, so what follows must be zeros; reading it also checks the compression's checksum."""
-    while block := file.read(BLOCK_BYTES):
-        if block.strip(b"\0"):
-            raise tarfile.ReadError(f"a damaged header or a second archive at byte {end}")
-    if file.tell() <= end:
-        raise tarfile.ReadError("its end is missing")

@@ -13,8 +13,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from pipeline import foreign
+from pipeline.foreign import shown
+from pipeline.reading.archives import PACKINGS
+from pipeline.reading.tree import refuse_bomb
 from pipeline.refusal import Refusal
 
+MOST_ARRAYS = 100
 BROKEN = (OSError, EOFError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -35,8 +40,8 @@ class ArrayFile:
             with stream() as file:
                 shape, fortran, dtype = read_header(file)
                 expected = file.tell() + dtype.itemsize * prod(shape)
-        except BROKEN as error:
-            raise Refusal(f"{place}: is no .npy array ({error}): write it with numpy.save or numpy.savez") from None
+        except Exception as error:  # numpy evaluates the header as a literal, and its parser may raise anything
+            raise Refusal(f"{place}: is no .npy array ({foreign.reason(error)}): write it with numpy.save or numpy.savez") from None
         if dtype.hasobject or dtype.names:
             raise Refusal(f"{place}: holds {dtype}, which is not plain numbers or text: convert it before saving")
         if fortran:
@@ -56,7 +61,7 @@ class ArrayFile:
                     data = file.read(count * row_bytes)
                     yield np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
         except BROKEN as error:
-            raise Refusal(f"{self.place}: cannot be read ({error}): write it again") from None
+            raise Refusal(f"{self.place}: cannot be read ({foreign.reason(error)}): write it again") from None
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -64,6 +69,8 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if version not in HEADERS:
         raise ValueError(f"its format is {version}")
     shape, fortran, dtype = HEADERS[version](file)
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"its shape is {shape}")
     return shape, fortran and len(shape) > 1, dtype
 
 
@@ -82,18 +89,27 @@ Found = tuple[str, str, Callable[[], IO[bytes]], int]
 
 
 def in_folder(root: Path) -> Iterator[Found]:
-    for path in sorted(root.glob("*.npy")):
-        yield path.name, str(path), partial(open_file, path), path.stat().st_size
+    for path in sorted(root.glob("*.npy"))[:MOST_ARRAYS]:
+        try:
+            size_bytes = foreign.size_bytes(path)
+        except OSError as error:
+            raise Refusal(f"source.root: {shown(path)}: cannot be read ({foreign.reason(error)}): write it again") from None
+        yield path.name, shown(path), partial(open_file, path), size_bytes
 
 
 def in_archive(root: Path) -> Iterator[Found]:
     try:
+        packed_bytes = foreign.size_bytes(root)
         with zipfile.ZipFile(root) as archive:
             members = archive.infolist()
-    except BROKEN as error:
-        raise Refusal(f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({error})") from None
-    for member in members:
-        yield member.filename, f"{root}: {member.filename}", partial(open_member, root, member.filename), member.file_size
+    except Exception as error:  # foreign bytes take zipfile anywhere
+        raise Refusal(f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({foreign.reason(error)})") from None
+    refuse_bomb(root, sum(member.file_size for member in members), packed_bytes)
+    for member in members[:MOST_ARRAYS]:
+        place = f"{root}: {shown(member.filename)}"
+        if member.compress_type not in PACKINGS:
+            raise Refusal(f"source.root: {place}: is packed by method {member.compress_type}: write it with numpy.savez")
+        yield member.filename, place, partial(open_member, root, member.filename), member.file_size
 
 
 def open_file(path: Path) -> IO[bytes]:

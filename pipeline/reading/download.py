@@ -13,6 +13,8 @@ from pipeline.refusal import Refusal
 BLOCK_BYTES = 1 << 16
 MEGABYTE = 1_000_000
 SILENCE_S = 30.0
+MOST_BYTES = 2**30
+"""No published dataset here has a fifth of it; an answer without end would fill the disk."""
 
 
 def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
@@ -40,6 +42,8 @@ def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
             while block := response.read(BLOCK_BYTES):
                 file.write(block)
                 state.update(block)
+                if file.tell() > MOST_BYTES:
+                    raise ValueError(f"sends more than {MOST_BYTES} bytes")
                 advance(file.tell() // MEGABYTE - advance.done)
     if state.hexdigest() != md5:
         raise ValueError(f"sent other bytes than published (MD5 {state.hexdigest()}, not {md5})")

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from pipeline.foreign import reason
+
 # Pillow hands these to Ghostscript, and so would run a stranger's program
 REFUSED_FORMATS = {"EPS"}
 # tried first: some of the others look at more than the first bytes, and an image of 32x32 pixels costs twice the time
@@ -49,7 +51,7 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
     except UnidentifiedImageError:
         raise Corrupt("is no image that Pillow reads") from None
     except Exception as error:  # foreign bytes take Pillow's many readers anywhere
-        raise Corrupt(str(error) or type(error).__name__) from None
+        raise Corrupt(reason(error)) from None
     return np.asarray(square).reshape(size, size, channels)
 
 

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.collection import TEST, TRAIN, VALID
-from pipeline.reading.tree import Listing, name_bytes, shown
+from pipeline.foreign import shown
+from pipeline.reading.tree import Listing, name_bytes
 from pipeline.refusal import Refusal
 
 SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
+LONGEST_NAME = 255
 CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
 WANTED = "SPLIT/CLASS/image (SPLIT one of train, valid, test) or CLASS/image"
@@ -104,6 +106,8 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> t
     for name in names:
         if not name.isprintable():
             raise Refusal(f"source.root: {place}: the folder {shown(name)} is named by bytes that cannot be printed: rename it")
+        if len(name) > LONGEST_NAME:
+            raise Refusal(f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters: rename it")
     return tuple(sorted(names, key=name_bytes))
 
 

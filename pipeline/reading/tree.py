@@ -1,7 +1,5 @@
 """What a folder and an archive of any kind have in common: a listing, contents, and what is refused in all of them."""
 
-import lzma
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,10 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pipeline.foreign import reason, shown
 from pipeline.refusal import Refusal
 
 MEMBER_BYTES = 256 * 2**20
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError, OSError, zlib.error, lzma.LZMAError)
+UNPACKED_BYTES = 64 * 2**20
+UNPACKED_TIMES = 300
+"""An archive may unpack to UNPACKED_BYTES, and where it is larger, to UNPACKED_TIMES its size: images hardly compress, bombs do."""
+BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error)
+"""What reading one member raises for damage."""
 
 
 @dataclass
@@ -47,9 +50,12 @@ class Tree(Protocol):
 def refusing(path: Path) -> Iterator[None]:
     try:
         yield
-    except BROKEN as error:
-        reason = str(error) or type(error).__name__
-        raise Refusal(f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason}): fetch or pack it again") from None
+    except Refusal:
+        raise
+    except Exception as error:  # foreign bytes take the readers of the standard library anywhere
+        raise Refusal(
+            f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason(error)}): fetch or pack it again"
+        ) from None
 
 
 def refuse_outside(path: Path, name: str) -> None:
@@ -58,8 +64,21 @@ def refuse_outside(path: Path, name: str) -> None:
 
 
 def refuse_too_large(path: Path, name: str, size_bytes: int) -> None:
-    if size_bytes > MEMBER_BYTES:
+    if not 0 <= size_bytes <= MEMBER_BYTES:
         raise Refusal(f"source.root: {path}: {shown(name)}: has {size_bytes} bytes, more than {MEMBER_BYTES}: remove or shrink it")
+
+
+def most_unpacked(packed_bytes: int) -> int:
+    return max(UNPACKED_BYTES, UNPACKED_TIMES * packed_bytes)
+
+
+def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
+    """Before it is unpacked."""
+    if unpacked_bytes > most_unpacked(packed_bytes):
+        raise Refusal(
+            f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {UNPACKED_TIMES} times as many: "
+            "images do not compress so well; unpack it into a folder if it is yours"
+        )
 
 
 def refuse_repeated(path: Path, names: Iterable[str]) -> None:
@@ -77,8 +96,3 @@ def in_byte_order(found: Listing) -> Listing:
 def name_bytes(name: str) -> bytes:
     """A sort key that is the same in every locale and takes names that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape")
-
-
-def shown(name: str | Path) -> str:
-    """A stranger's file name, fit to be printed: no control characters, no broken UTF-8."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in str(name))

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import foreign
 from pipeline.collection import SPLITS, TRAIN, Block, Collection
 from pipeline.params.prepare import SourceSettings
 from pipeline.reading.arrayfile import ArrayFile, array_files
@@ -15,6 +17,10 @@ from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 16 * 2**20
 MAX_CHANNELS = 16
+LARGEST_SIDE = 65_535
+IMAGE_BYTES = 256 * 2**20
+NAMES_BYTES = 16 * 2**20
+LONGEST_NAME = 255
 PARTS = ("inputs", "targets")
 KNOWN = {*PARTS, *(f"{split}-{part}" for split in SPLITS for part in PARTS), "classes"}
 
@@ -78,6 +84,10 @@ def checked_inputs(array: ArrayFile, targets: NDArray[np.int64]) -> ArrayFile:
         raise Refusal(f"{array.place}: is of shape {array.shape}: write (samples, height, width) or (samples, height, width, channels)")
     if image_shape(array)[2] > MAX_CHANNELS:
         raise Refusal(f"{array.place}: is of shape {array.shape}: channels come last, at most {MAX_CHANNELS}: `x.transpose(0, 2, 3, 1)`")
+    if prod(array.shape[1:]) > IMAGE_BYTES or max(array.shape[1:]) > LARGEST_SIDE:
+        raise Refusal(
+            f"{array.place}: is of shape {array.shape}: an image has at most {LARGEST_SIDE} pixels a side and {IMAGE_BYTES} bytes"
+        )
     if array.shape[0] != len(targets):
         raise Refusal(f"{array.place}: has {array.shape[0]} samples, its targets are {len(targets)}: make them equal")
     return array
@@ -102,6 +112,9 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
         raise Refusal(f"source.root: {root}: has the class number {highest}, but classes names {len(names)}: add the missing names")
     if len(set(names)) < len(names) or not all(names):
         raise Refusal(f"source.root: {root}: classes has an empty name or one name twice: give each class its own")
+    unfit = next((name for name in names if not name.isprintable() or len(name) > LONGEST_NAME), None)
+    if unfit is not None:
+        raise Refusal(f"source.root: {root}: classes has the name {foreign.shown(unfit)}: write up to {LONGEST_NAME} printable characters")
     return names
 
 
@@ -109,14 +122,19 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     if array is not None:
         if array.dtype.kind != "U" or len(array.shape) != 1:
             raise Refusal(f"{array.place}: holds {array.shape} {array.dtype}: write the names as `np.array([...], dtype=str)`")
+        if prod(array.shape) * array.dtype.itemsize > NAMES_BYTES:
+            raise Refusal(f"{array.place}: holds {array.shape} {array.dtype}: names of more than {NAMES_BYTES} bytes: write shorter ones")
         return tuple(str(name) for name in next(array.blocks(max(1, array.shape[0])), ()))
     path = root / "classes.txt"
     if not path.is_file():
         return None
     try:
-        return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        text = foreign.read(path, NAMES_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise Refusal(f"source.root: {path}: is not UTF-8: save it as UTF-8, one name a line") from None
+    except OSError as error:
+        raise Refusal(f"source.root: {path}: cannot be read ({foreign.reason(error)}): write one name a line") from None
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def blocks(inputs: dict[str, ArrayFile]) -> Iterator[Block]:

@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): 60,000 colour images of 32x32 pixels, from the `-binary` archives, which hold no pickle."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.collection import TEST, TRAIN, Block, Collection
+from pipeline.foreign import reason
 from pipeline.params.prepare import SourceSettings
 from pipeline.reading import archives, download
 from pipeline.reading.tree import BROKEN
@@ -19,6 +20,8 @@ ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 CHANNELS, SIDE = 3, 32
 PIXELS = CHANNELS * SIDE * SIDE
 BLOCK_SAMPLES = 4096
+MOST_BYTES = 200 * 2**20
+"""All published files together have 185 million bytes."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +97,28 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
     tree = archives.opened(place)
     wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
+    if len(chosen) > len(wanted):
+        raise Refusal(f"source.root: {place}: has {len(chosen)} files of {len(wanted)} names: name the folder of one dataset")
+    contents: dict[str, bytes] = {}
     try:
         with tree.contents(chosen) as members:
-            contents = {Path(member.name).name: member.read() for member in members}
+            for member in members:
+                contents[Path(member.name).name] = member.read()
+                refuse_too_much(contents, place)
+    except Refusal:
+        raise
     except BROKEN as error:
-        raise Refusal(f"source.root: {place}: cannot be read ({error}): fetch it again") from None
+        raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): fetch it again") from None
     missing = sorted(wanted - set(contents))
     if missing:
         raise Refusal(f"source.root: {place}: has no {missing[0]}: name a folder with {variant.archive} or {variant.folder} in it")
     return contents
+
+
+def refuse_too_much(contents: Mapping[str, bytes], place: Path) -> None:
+    total_bytes = sum(len(data) for data in contents.values())
+    if total_bytes > MOST_BYTES:
+        raise Refusal(f"source.root: {place}: holds more than {MOST_BYTES} bytes of samples, which no CIFAR has: fetch it again")
 
 
 def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:

@@ -2,20 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveInt
+from pydantic import Field
 
 from pipeline.collection import SPLITS, Block, Collection
+from pipeline.foreign import reason, shown
 from pipeline.params.prepare import SourceSettings
 from pipeline.reading import archives, images
 from pipeline.reading.layout import Layout, Sample, arrange
 from pipeline.reading.threads import ordered
-from pipeline.reading.tree import BROKEN, Member, Tree, shown
+from pipeline.reading.tree import BROKEN, Member, Tree
 from pipeline.refusal import Refusal
-from pipeline.spec import Extent
 
 CHUNK_BYTES = 8 * 2**20
 CHUNK_SAMPLES = 128
@@ -34,13 +34,13 @@ class Settings(SourceSettings):
 
     foreign: ClassVar[bool] = True
     name: Literal["image_folder"]
-    size: Extent
+    size: Annotated[int, Field(ge=1, le=4096)]
     """Side of the square that every image is made to, in pixels: the shorter side is resized to it and the middle kept."""
     channels: Literal[1, 3]
     """1 for grey, 3 for colour; every image is converted."""
     on_corrupt: Literal["fail", "skip"]
     """What an image that cannot be decoded does: `fail` stops the stage, `skip` names it, counts it and leaves it out."""
-    max_pixels: PositiveInt
+    max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
     """An image that declares more pixels than this is refused before it is decoded: a few kilobytes can unpack to gigabytes."""
 
     def open(self, *, workers: int) -> Collection:
@@ -66,8 +66,10 @@ class Settings(SourceSettings):
             return error
         except images.Oversized as error:
             raise Refusal(f"{self.place(member.name)}: {error}: remove it, or raise source.max_pixels") from None
+        except Refusal:
+            raise
         except BROKEN as error:
-            return images.Corrupt(str(error) or type(error).__name__)
+            return images.Corrupt(reason(error))
 
     def kept(self, decoded: Decoded) -> Iterator[tuple[Sample, NDArray[np.uint8]]]:
         """Names what cannot be decoded, in the order of the samples, however many threads found it."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.collection import TEST, TRAIN, Block, Collection
+from pipeline.foreign import reason
 from pipeline.params.prepare import SourceSettings
 from pipeline.reading import download
 from pipeline.refusal import Refusal
@@ -20,6 +21,8 @@ PREFIXES = {TRAIN: "train", TEST: "t10k"}
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 UINT8 = 8
 BLOCK_SAMPLES = 4096
+MOST_BYTES = 64 * 2**20
+"""The largest published file unpacks to 47 million bytes."""
 
 
 class Settings(SourceSettings):
@@ -74,9 +77,11 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             zeros, kind, depth, *shape = struct.unpack(f">HBB{dimensions}I", file.read(4 + 4 * dimensions))
-            data = file.read()
+            data = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise Refusal(f"source.root: {path}: cannot be read ({error}): remove it, and it is downloaded again") from None
+        raise Refusal(f"source.root: {path}: cannot be read ({reason(error)}): remove it, and it is downloaded again") from None
+    if len(data) > MOST_BYTES:
+        raise Refusal(f"source.root: {path}: unpacks to more than {MOST_BYTES} bytes: remove it, and it is downloaded again")
     if (zeros, kind, depth) != (0, UINT8, dimensions):
         raise Refusal(f"source.root: {path}: is not an idx file of bytes in {dimensions} dimensions: remove it, and it is downloaded again")
     if len(data) != np.prod(shape, dtype=object):

@@ -30,6 +30,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     machine.set_determinism(manifest.train_params.train.deterministic)
     prepared = Prepared.open(paths.prepared)
     refuse_other_data(manifest, prepared, paths)
+    refuse_high_rank(params.evaluate, prepared.spec.num_classes)
     split = prepared.split(TEST)
     with complaints.in_words(size="evaluate.batch_size"):
         logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
@@ -47,6 +48,11 @@ def refuse_other_data(manifest: Manifest, prepared: Prepared, paths: Paths) -> N
             f"{paths.model}: was trained on {expected.num_classes} classes of {expected.shape}, {paths.prepared} holds "
             f"{found.num_classes} classes of {found.shape}: run `dvc repro`"
         )
+
+
+def refuse_high_rank(settings: EvaluateSettings, num_classes: int) -> None:
+    if settings.top_k > num_classes:
+        raise Refusal(f"evaluate.top_k: {settings.top_k} of {num_classes} classes is always right: write less")
 
 
 def predict(classifier: Classifier, split: Split, here: Machine, manifest: Manifest, batch_size: int) -> NDArray[np.float32]:

@@ -1,0 +1,63 @@
+"""A network before it takes memory: built on torch's meta device, where tensors have shapes and no contents."""
+
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from pipeline.engine.state import Tensors
+from pipeline.params.train import ModelSettings
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+HOLLOWED = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
+MOST_NAMED = 3
+
+
+class Hollow(TorchFunctionMode):
+    """Fresh tensors without contents. Not `arange` and its like: a `build` may compute widths or rates with them and read the values."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if function in HOLLOWED and options.get("device") is None:
+            options["device"] = "meta"
+        return function(*args, **options)
+
+
+def draw(model: ModelSettings, spec: Spec) -> nn.Module | None:
+    """The network without contents; None for one whose `build` looks into them."""
+    try:
+        with Hollow():
+            return model.build(spec)
+    except (RuntimeError, TypeError) as error:
+        if "meta" in str(error):
+            return None
+        raise
+
+
+def compare(weights: Tensors, model: ModelSettings, spec: Spec) -> None:
+    """Raises RuntimeError where the weights are not those of the network: a small file may describe one that fills the memory."""
+    network = draw(model, spec)
+    if network is None:
+        return
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in network.state_dict().items()}
+    found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
+    different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if different:
+        raise RuntimeError("; ".join(f"{name} is {found.get(name)}, not {expected.get(name)}" for name in different[:MOST_NAMED]))
+
+
+def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
+    """Raises Refusal for a network whose weights alone are more than this machine's memory."""
+    network = draw(model, spec)
+    if network is None:
+        return
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
+    memory_bytes = psutil.virtual_memory().total
+    if size_bytes > memory_bytes:
+        raise Refusal(
+            f"model.name: the weights of this {model.name} take {size_bytes / 1e9:.0f} GB, the machine has {memory_bytes / 1e9:.0f} GB: "
+            "make it smaller"
+        )
