@@ -38,7 +38,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 BAD_INPUT = 2
 INTERRUPTED = 130
-MOST_SHOWN = 2000
+MOST_LINES, MOST_SHOWN = 20, 2000
 MENDABLE = {
     errno.ENOSPC: "the disk is full: free some space and run the same command again; it goes on where it was",
     errno.EDQUOT: "the disk quota is used up: free some space and run the same command again; it goes on where it was",
@@ -82,8 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def complain(text: str, code: int) -> int:
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for line in lines[:MOST_LINES]:
         print(f"error: {shown(line, MOST_SHOWN)}", file=sys.stderr)
+    if len(lines) > MOST_LINES:
+        print(f"error: ... and {len(lines) - MOST_LINES} more", file=sys.stderr)
     return code
 
 

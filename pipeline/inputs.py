@@ -12,7 +12,8 @@ from ruamel.yaml.error import YAMLError
 from pipeline import files, foreign
 from pipeline.refusal import Refusal
 
-MOST_BYTES = 100_000
+BRACKET = re.compile(r"\[|(?<!\$)\{")
+MOST_BYTES, MOST_BRACKETS = 20_000, 200
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -55,6 +56,7 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
     path = folder / "dvc.yaml"
     try:
         text = foreign.read(path, MOST_BYTES).decode("utf-8")
+        refuse_brackets(text)
         content: dict[str, Any] = YAML(typ="safe", pure=True).load(text)["stages"][stage]
         "".join([*content["deps"], *content["params"]])  # raises for what is not text
     except FileNotFoundError:
@@ -62,6 +64,12 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
     except (YAMLError, LookupError, TypeError, AttributeError, ValueError, OSError, RecursionError):
         raise Refusal(f"{path}: does not describe the stage {stage}: undo its changes with `git restore {path}`") from None
     return content
+
+
+def refuse_brackets(text: str) -> None:
+    """Raises ValueError for more than any dvc.yaml has, of which ruamel would take seconds."""
+    if len(BRACKET.findall(text)) > MOST_BRACKETS:
+        raise ValueError(f"more than {MOST_BRACKETS} brackets")
 
 
 def look_up(params: Mapping[str, Any], dotted: str) -> Any:

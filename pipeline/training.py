@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -21,6 +21,7 @@ from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, Switch, Tensors, TrainState
 from pipeline.engine.update import Forward
 from pipeline.environment import Environment
+from pipeline.foreign import reason
 from pipeline.machine import Machine
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
@@ -78,15 +79,22 @@ class Training:
     def resume(self) -> None:
         found = self.saver.checkpoints.newest()
         if found:
-            tensors, scalars = found
-            self.state.restore(tensors, scalars["state"])
-            self.progress.restore(tensors, scalars["progress"], self.here.device)
-            self.saver.saved_step = self.state.step
+            self.restore(*found)
         begun = f"going on after step {self.state.step}" if found else "from the start"
         print(
             f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}",
             flush=True,
         )
+
+    def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
+        """Raises Refusal for a whole checkpoint that is not of this training: some other program put it there."""
+        folder = self.saver.checkpoints.folder
+        try:
+            self.state.restore(tensors, scalars["state"])
+            self.progress.restore(tensors, scalars["progress"], self.here.device)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise Refusal(f"{folder}: holds a checkpoint of no such training ({reason(error)}): remove this folder") from None
+        self.saver.saved_step = self.state.step
 
     @cached_property
     def images(self) -> loader.Images:

@@ -17,7 +17,8 @@ from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 FORMAT = "pipeline-prepared-1"
-RECORD_BYTES = 64 * 2**20
+RECORD_BYTES = 2 * 2**20
+"""Some hundred thousand class names."""
 HEADER_BYTES = 1 << 16
 
 

@@ -14,8 +14,8 @@ from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
-HEADER_BYTES = 8 * 2**20
-"""Names and shapes of some fifty thousand tensors."""
+HEADER_BYTES = 2 * 2**20
+"""Names and shapes of some fifteen thousand tensors, or as many class names."""
 
 
 class Manifest(BaseModel):

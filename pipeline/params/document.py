@@ -17,10 +17,12 @@ from pipeline import foreign
 from pipeline.foreign import shown
 from pipeline.refusal import Refusal
 
-MOST_BYTES = 50_000
+MOST_BYTES = 20_000
 MOST_VALUES = 2_000
 MOST_BITS = 4096
 DEEPEST = 20
+MOST_BRACKETS = 200
+"""Ruamel takes seconds for a thousand that are open at once."""
 BROKEN = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 """What ruamel raises for a value that does not fit its tag."""
 WORDS = {"NoneType": "nothing", "list": "a list"}
@@ -48,7 +50,7 @@ class Document:
             line = text.count("\n", 0, error.position) + 1
             raise Refusal(f"{path}:{line}: is not valid YAML: holds the control character U+{error.character:04X}: remove it") from None
         except RecursionError:
-            raise Refusal(f"{path}:1: is nested too deeply: this cannot be a parameter file") from None
+            raise Refusal(f"{path}:1: is nested too deeply, or in more than {MOST_BRACKETS} brackets: this cannot be a parameter file") from None
         except BROKEN as error:
             raise Refusal(f"{path}:1: holds a value that cannot be read: {foreign.reason(error)}") from None
         if not isinstance(data, dict):
@@ -83,6 +85,8 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> tuple[Any, Node]:
+    if text.count("[") + text.count("{") > MOST_BRACKETS:
+        raise RecursionError
     yaml = YAML(typ="safe", pure=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an anchor that is used twice is DVC's to judge

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from pipeline import foreign
 from pipeline.family import Family
-from pipeline.params.document import Document, Location
+from pipeline.params.document import MOST_BYTES, Document, Location
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
@@ -24,7 +24,6 @@ STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": T
 SECTIONS = tuple(dict.fromkeys(name for params in STAGE_PARAMS.values() for name in params.model_fields))
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
 MOST_SHOWN = 60
-MOST_LINES = 20
 NEAR = 0.7
 EXPECTED = {
     "int_type": "should be a whole number",
@@ -46,23 +45,19 @@ def load(document: Document, params: type[Params]) -> Params:
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         found = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
-        raise refusal(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in found)
+        raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in found))
     return value
 
 
 def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Params:
     """The same from data that was parsed elsewhere, such as the metadata of a model file, which `origin` names."""
+    length = len(json.dumps(data, default=str))
+    if length > MOST_BYTES:
+        raise Refusal(f"{origin}: has parameters of {length} characters, more than {MOST_BYTES}: these cannot be parameters")
     value, problems = validate(data, params)
     if value is None:
-        raise refusal(f"{origin}: {dotted(location)}: {message}" for location, message in problems)
+        raise Refusal("\n".join(f"{origin}: {dotted(location)}: {message}" for location, message in problems))
     return value
-
-
-def refusal(lines: Iterable[str]) -> Refusal:
-    """Of as many lines as anyone reads."""
-    every = list(lines)
-    more = len(every) - MOST_LINES
-    return Refusal("\n".join([*every[:MOST_LINES], *([f"... and {more} more"] if more > 0 else [])]))
 
 
 def placed(document: Document, refusal: Refusal) -> Refusal:

@@ -1,0 +1,233 @@
+"""Model files and checkpoints: foreign, damaged, and whole ones that lie."""
+
+import io
+import json
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.engine import tensor_file
+from tests.faults.corpus.damage import cut, endless, flipped, loop, replaced
+from tests.faults.hostile import MODEL, Case
+
+FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = "was not written by this pipeline", "is no whole safetensors file", "is damaged", "do not fit the model"
+UNMADE = "should be"
+
+
+class Touch:
+    """Unpickling it makes a file."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch owned ../owned",)
+
+
+def written(content: Callable[[], bytes]) -> Callable[[], None]:
+    def write() -> None:
+        MODEL.write_bytes(content())
+
+    return write
+
+
+def raw(header: object, data: bytes = b"", *, length: int | None = None) -> bytes:
+    """A file in the format of safetensors, with a header that may be anything."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def described(metadata: object, tensors: dict[str, object] | None = None, data: bytes = b"") -> bytes:
+    """One whose metadata is the text given."""
+    text = metadata if isinstance(metadata, str) else json.dumps(metadata)
+    return raw({"__metadata__": {"pipeline": text}, **(tensors or {})}, data)
+
+
+def changed(change: Callable[[dict[str, Any], dict[str, torch.Tensor]], object]) -> Callable[[], None]:
+    """The whole file with other contents, and the digest that belongs to them."""
+
+    def write() -> None:
+        tensors, metadata = tensor_file.load(MODEL)
+        change(metadata, tensors)
+        tensor_file.save(MODEL, tensors, metadata)
+
+    return write
+
+
+def param(section: str, **values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["params"][section].update(values))
+
+
+def network(**values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["params"].update(model=values))
+
+
+def spec(**values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["spec"].update(values))
+
+
+def manifest(**values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata.update(values))
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[], None]:
+    return changed(lambda _, found: change(found))
+
+
+def torch_saved() -> bytes:
+    stream = io.BytesIO()
+    torch.save({"weight": torch.zeros(3), "touch": Touch()}, stream)
+    return stream.getvalue()
+
+
+def many(count: int) -> dict[str, object]:
+    return {f"tensor{number}": entry("F32", [0], 0, 0) for number in range(count)}
+
+
+def nested(levels: int) -> str:
+    return '{"digest": "x", "a": ' + "[" * levels + "]" * levels + "}"
+
+
+BYTES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", NOT_WHOLE),
+    "seven bytes": (lambda: b"1234567", NOT_WHOLE),
+    "a header of 2^64 bytes": (lambda: raw(b"{}", length=2**64 - 1), NOT_WHOLE),
+    "a header of 2^63 bytes": (lambda: raw(b"{}", length=2**63), NOT_WHOLE),
+    "a header beyond the end": (lambda: raw(b"{}", length=5000), NOT_WHOLE),
+    "a header of no bytes": (lambda: raw(b""), NOT_WHOLE),
+    "a header that is no text": (lambda: raw(bytes(range(128, 256))), NOT_WHOLE),
+    "a header that is a list": (lambda: raw([]), NOT_WHOLE),
+    "a header of a hundred megabytes": (lambda: raw(b"[" * 99_999_000), "its header would have 99999000 bytes, more than"),
+    "a header of two megabytes of nesting": (lambda: raw(b"[" * 2_000_000), NOT_WHOLE),
+    "a header of two hundred megabytes": (lambda: raw(b" " * 8, length=200_000_000), "its header would have 200000000 bytes"),
+    "one hundred thousand tensors": (lambda: described({"digest": "x"}, many(100_000)), "its header would have"),
+    "twenty thousand tensors": (lambda: described({"digest": "x"}, many(20_000)), DAMAGED),
+    "no metadata": (lambda: raw({}), FOREIGN),
+    "metadata of another": (lambda: raw({"__metadata__": {"format": "pt"}}), FOREIGN),
+    "metadata that is a number": (lambda: raw({"__metadata__": {"pipeline": 1}}), NOT_WHOLE),
+    "metadata that is a list": (lambda: described([]), FOREIGN),
+    "metadata that is null": (lambda: described("null"), FOREIGN),
+    "metadata that is no JSON": (lambda: described("{'a': 1}"), FOREIGN),
+    "metadata nested 100,000 deep": (lambda: described(nested(100_000)), NOT_WHOLE),
+    "metadata nested 900 deep": (lambda: described(nested(900)), MODEL.name),
+    "metadata without a digest": (lambda: described({}), FOREIGN),
+    "metadata with not a number": (lambda: described('{"digest": "x", "a": NaN}'), NOT_WHOLE),
+    "metadata with 5,000 digits": (lambda: described('{"digest": "x", "a": ' + "9" * 5000 + "}"), NOT_WHOLE),
+    "metadata with half a surrogate": (lambda: described('{"digest": "x", "a": "\\ud800"}'), NOT_WHOLE),
+    "metadata with a key twice": (lambda: described('{"digest": "x", "digest": "y"}'), DAMAGED),
+    "a digest that is a list": (lambda: described('{"digest": []}'), DAMAGED),
+    "a tensor twice": (
+        lambda: raw(
+            b'{"__metadata__":{"pipeline":"{}"},"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+        ),
+        MODEL.name,
+    ),
+    "overlapping tensors": (
+        lambda: described({"digest": "x"}, {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, bytes(12)),
+        NOT_WHOLE,
+    ),
+    "a gap between tensors": (
+        lambda: described({"digest": "x"}, {"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 8, 12)}, bytes(12)),
+        NOT_WHOLE,
+    ),
+    "negative offsets": (lambda: described({"digest": "x"}, {"a": entry("F32", [1], -4, 0)}, bytes(4)), NOT_WHOLE),
+    "offsets backwards": (lambda: described({"digest": "x"}, {"a": entry("F32", [1], 4, 0)}, bytes(4)), NOT_WHOLE),
+    "offsets beyond the end": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**40], 0, 2**42)}, bytes(4)), NOT_WHOLE),
+    "a negative shape": (lambda: described({"digest": "x"}, {"a": entry("F32", [-1], 0, 4)}, bytes(4)), NOT_WHOLE),
+    "a shape that overflows": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**62, 2**62], 0, 4)}, bytes(4)), NOT_WHOLE),
+    "a huge shape without elements": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**62, 0], 0, 0)}), MODEL.name),
+    "two huge extents without elements": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**40, 2**20, 0], 0, 0)}), MODEL.name),
+    "ten thousand dimensions": (lambda: described({"digest": "x"}, {"a": entry("F32", [1] * 10_000, 0, 4)}, bytes(4)), MODEL.name),
+    "an unknown type": (lambda: described({"digest": "x"}, {"a": entry("F1024", [1], 0, 4)}, bytes(4)), NOT_WHOLE),
+    "a type that torch lacks": (lambda: described({"digest": "x"}, {"a": entry("F4", [8], 0, 4)}, bytes(4)), MODEL.name),
+    "a wrong length for the type": (lambda: described({"digest": "x"}, {"a": entry("F64", [1], 0, 4)}, bytes(4)), NOT_WHOLE),
+    "bytes behind the end": (lambda: MODEL.read_bytes() + b"more", NOT_WHOLE),
+    "a pickle": (lambda: pickle.dumps(Touch()), NOT_WHOLE),
+    "an old pickle": (lambda: pickle.dumps(Touch(), protocol=0), NOT_WHOLE),
+    "what torch.save writes": (torch_saved, NOT_WHOLE),
+    "a shell script": (lambda: b"#!/bin/sh\ntouch owned\n", NOT_WHOLE),
+}
+LIES: dict[str, tuple[Callable[[], None], str]] = {
+    "a model of another package": (param("model", name="../../x"), "there is no model"),
+    "a model of the system": (param("model", name="os"), "there is no model"),
+    "a model that is a list": (param("model", name=["mlp"]), "there is no model"),
+    "params that are a list": (manifest(params=[]), FOREIGN),
+    "params with another section": (changed(lambda metadata, _: metadata["params"].pop("train")), "train: is missing"),
+    "a thousand unknown keys": (param("model", **{f"key{number}": number for number in range(1000)}), "is not a key here"),
+    "a key that clears the screen": (param("model", **{"\x1b[2J": 1}), "\\x1b[2J"),
+    "a key of 100,000 letters": (param("model", **{"k" * 100_000: 1}), "has parameters of"),
+    "a key of 10,000 letters": (param("model", **{"k" * 10_000: 1}), "is not a key here"),
+    "parameters nested 900 deep": (manifest(params={"model": json.loads("[" * 900 + "]" * 900)}), MODEL.name),
+    "a hundred thousand unknown keys": (manifest(**{f"key{number}": 1 for number in range(100_000)}), FOREIGN),
+    "a hundred thousand unknown parameters": (param("model", **{f"key{number}": 1 for number in range(100_000)}), "has parameters of"),
+    "a wide network": (param("model", width=65_536), UNFIT),
+    "a wider network": (param("model", width=10**9), UNMADE),
+    "a deep network": (param("model", depth=1000), UNFIT),
+    "a deeper network": (param("model", depth=10**9), UNMADE),
+    "a gigantic convolution": (network(name="convnet", width=65_536, dropout=0.0), UNFIT),
+    "a gigantic residual network": (network(name="resnet", depth=18, width=65_536), "needs images of at least 8x8"),
+    "a network of torchvision": (
+        network(name="torchvision", architecture="vit_h_14", stem="original", weights=None),
+        "does not take images of 4x4",
+    ),
+    "images of 65535x65535": (spec(shape=[65_535, 65_535, 1]), UNFIT),
+    "images of 65535x65535 for a convolution": (
+        changed(
+            lambda metadata, _: (
+                metadata["spec"].update(shape=[65_535] * 3, mean=[0.5] * 65_535, std=[0.5] * 65_535),
+                metadata["params"].update(model={"name": "convnet", "width": 65_536, "dropout": 0.0}),
+            )
+        ),
+        UNFIT,
+    ),
+    "images of 65535x65535 for torchvision": (
+        changed(
+            lambda metadata, _: (
+                metadata["spec"].update(shape=[65_535, 65_535, 3], mean=[0.5] * 3, std=[0.5] * 3),
+                metadata["params"].update(model={"name": "torchvision", "architecture": "resnet18", "stem": "original", "weights": None}),
+            )
+        ),
+        UNFIT,
+    ),
+    "images without height": (spec(shape=[0, 4, 1]), FOREIGN),
+    "images of 10^30 pixels": (spec(shape=[10**30, 4, 1]), FOREIGN),
+    "one hundred thousand classes": (spec(classes=[str(number) for number in range(100_000)]), UNFIT),
+    "a million classes": (spec(classes=[str(number) for number in range(1_000_000)]), "its header would have"),
+    "classes that are a number": (spec(classes=10**9), FOREIGN),
+    "classes of one name": (spec(classes=["a", "a"]), FOREIGN),
+    "a deviation of zero": (spec(std=[0.0]), FOREIGN),
+    "a deviation that is text": (spec(std=["NaN"]), FOREIGN),
+    "a deviation beyond all floats": (spec(std=["1e999"]), FOREIGN),
+    "a deviation near zero": (spec(std=[1e-320]), "not finite"),
+    "another format": (manifest(format="pipeline-model-2"), FOREIGN),
+    "an unknown key": (manifest(extra=1), FOREIGN),
+    "a precision of others": (manifest(precision="fp8"), FOREIGN),
+    "no tensors": (tensors(dict.clear), UNFIT),
+    "a tensor too many": (tensors(lambda found: found.update(extra=torch.zeros(1))), UNFIT),
+    "a tensor of another name": (tensors(lambda found: found.update(__class__=found.popitem()[1])), UNFIT),
+    "a tensor of another type": (tensors(lambda found: found.update({"1.0.weight": found["1.0.weight"].double()})), UNFIT),
+    "a tensor of another shape": (tensors(lambda found: found.update({"1.0.weight": found["1.0.weight"].T})), UNFIT),
+    "weights that are not numbers": (tensors(lambda found: found["1.0.weight"].fill_(torch.nan)), "not finite"),
+}
+PLACES: dict[str, tuple[Callable[[], None], str]] = {
+    "cut in half": (lambda: MODEL.write_bytes(cut(MODEL.read_bytes(), 0.5)) and None, NOT_WHOLE),
+    "a flipped bit": (lambda: MODEL.write_bytes(flipped(MODEL.read_bytes(), -1)) and None, DAMAGED),
+    "missing": (MODEL.unlink, "is missing: run `dvc repro`"),
+    "a folder": (replaced(MODEL, Path.mkdir), NOT_WHOLE),
+    "a pipe": (replaced(MODEL, os.mkfifo), NOT_WHOLE),
+    "without end": (replaced(MODEL, endless), NOT_WHOLE),
+    "a link to itself": (replaced(MODEL, loop), NOT_WHOLE),
+    "a link to nothing": (replaced(MODEL, lambda path: path.symlink_to("nowhere")), "is missing"),
+}
+CASES = {
+    f"model: {name}": Case(("evaluate",), change, said)
+    for name, (change, said) in (
+        {name: (written(content), said) for name, (content, said) in BYTES.items()} | LIES | PLACES
+    ).items()
+}

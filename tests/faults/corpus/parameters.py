@@ -1,0 +1,178 @@
+"""Parameter files, and a damaged dvc.yaml."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.commands.parameters import Parameters
+from tests.faults.corpus.damage import endless, loop, replaced
+from tests.faults.hostile import Case
+
+PARAMS, STAGES = Path("params.yaml"), Path("dvc.yaml")
+EVERY = ("check", "prepare", "train", "evaluate")
+DEEP = "is nested too deeply"
+MANY = "more than 2000 values"
+NO_STAGES = "dvc.yaml: does not describe the stage train"
+
+
+def whole(content: bytes | str) -> Callable[[], None]:
+    """The whole file."""
+
+    def write() -> None:
+        PARAMS.write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
+
+    return write
+
+
+def value(key: str, text: str) -> Callable[[], None]:
+    """One value in the project's own file."""
+
+    def write() -> None:
+        parameters = Parameters(PARAMS.read_text(encoding="utf-8"))
+        parameters.put(key, text)
+        parameters.write()
+
+    return write
+
+
+def multiplied(levels: int, *, merged: bool) -> str:
+    """Ten times as many values with each level; by aliases in lists, or by merging sections."""
+    lines = ["a0: &a0 {k: 1, l: 2, m: 3}"]
+    for level in range(1, levels):
+        references = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} " + (f"{{<<: [{references}], n{level}: 1}}" if merged else f"[{references}]"))
+    return "\n".join(lines) + "\n"
+
+
+WHOLE: dict[str, tuple[bytes | str, str]] = {
+    "aliases that multiply": (multiplied(9, merged=False), MANY),
+    "merged sections that multiply": (multiplied(9, merged=True), MANY),
+    "a merge of itself": ("seed: 1\nmodel: &a\n  <<: *a\n  name: mlp\n", DEEP),
+    "a merge of a number": ("model:\n  <<: 3\n", "expected a mapping"),
+    "two merges": ("a: &a {x: 1}\nmodel:\n  <<: *a\n  <<: *a\n", "duplicate merge key"),
+    "an alias of itself": ("a: &a [*a]\n", DEEP),
+    "a chain of aliases": ("".join(f"a{i}: &a{i} [{f'*a{i - 1}' if i else ''}]\n" for i in range(900)), DEEP),
+    "19,000 brackets": ("a: " + "[" * 19_000, DEEP),
+    "5,000 open braces": ("{a: " * 4_900, DEEP),
+    "nested by indentation": ("".join(f"{' ' * depth}a:\n" for depth in range(190)), DEEP),
+    "dashes": ("- " * 9_900, DEEP),
+    "question marks": ("? " * 9_900, ""),
+    "6,000 empty lists": ("a: [" + "[]," * 6_000 + "]\n", "more than 200 brackets"),
+    "9,000 numbers": ("a: [" + "1," * 9_000 + "]\n", MANY),
+    "10 megabytes": ("# " + "x" * 10_000_000, "is larger than"),
+    "a long key": (f"{'k' * 900}: 1\n", "is not a section"),
+    "a key of 19,000 characters": ("? " + "k" * 19_000 + "\n: 1\n", "is not a section"),
+    "900 unknown keys": ("".join(f"key{i}: 1\n" for i in range(900)), "... and "),
+    "a key that clears the screen": ('"\\e[2J\\e]0;owned\\a": 1\n', "\\x1b[2J"),
+    "a key that turns the text around": ("\u202e\u2066gpj.exe: 1\n", "\\u202e"),
+    "a key of two lines": ('"a\\nerror: all is well": 1\n', "a\\nerror"),
+    "NUL": ("seed: 1\0\n", "control character U+0000"),
+    "NUL in an escape": ('"\\0": 1\n', "\\x00"),
+    "bytes": (bytes(range(256)), "is not text in UTF-8"),
+    "a pickle": (b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "is not text in UTF-8"),
+    "a pickle of letters": (b"cos\nsystem\n(S'touch owned'\ntR.", "params.yaml:"),
+    "overlong UTF-8": (b"seed: \xc0\xaf\n", "is not text in UTF-8"),
+    "half a surrogate, raw": (b"seed: \xed\xa0\x80\n", "is not text in UTF-8"),
+    "half a surrogate, escaped": ('"\\ud800": 1\n', "surrogates not allowed"),
+    "two keys": ("seed: 1\nseed: 2\n", "duplicate key"),
+    "two keys after escaping": ('seed: 1\n"\\x73eed": 2\n', "duplicate key"),
+    "an anchor twice": ("a: &x 1\nb: &x 2\nc: *x\n", "is not a section"),
+    "os.system": ('seed: !!python/object/apply:os.system ["touch owned"]\n', "could not determine a constructor"),
+    "a module": ("seed: !!python/module:os {}\n", "could not determine a constructor"),
+    "eval": ('seed: !!python/object/new:eval ["1"]\n', "could not determine a constructor"),
+    "a local tag": ("seed: !run touch owned\n", "could not determine a constructor"),
+    "a tag of 19,000 letters": (f"seed: !{'t' * 19_000} x\n", "params.yaml:1: "),
+    "a tag directive": ("%TAG ! tag:yaml.org,2002:python/\n---\nseed: !object/apply:os.getcwd []\n", "could not determine"),
+    "a version of YAML to come": ("%YAML 9.9\n---\nseed: 1\n", "params.yaml:"),
+    "a truth that is none": ("seed: !!bool maybe\n", "holds a value that cannot be read"),
+    "a number that is none": ("seed: !!int\n", "holds a value that cannot be read"),
+    "a fraction that is none": ("seed: !!float x\n", "holds a value that cannot be read"),
+    "a date that is none": ("seed: !!timestamp x\n", "params.yaml:1: "),
+    "binary": ("seed: !!binary aGVsbG8=\n", "a bytes is no parameter"),
+    "broken binary": ("seed: !!binary '!'\n", "params.yaml:1: "),
+    "a set": ("seed: !!set {a, b}\n", "a set is no parameter"),
+    "an ordered map": ("seed: !!omap [a: 1]\n", "params.yaml:1: "),
+    "pairs": ("seed: !!pairs [a: 1]\n", "params.yaml:1: "),
+    "a section called a list": ("seed: !!seq {a: 1}\n", "params.yaml:1: "),
+    "a list for a key": ("? [a, b]\n: 1\n", "is not a section"),
+    "a section for a key": ("? {a: b}\n: 1\n", "params.yaml:1: "),
+    "19,000 hexadecimal digits": ("seed: 0x" + "f" * 19_000, "a number of 76000 bits"),
+    "19,000 digits": ("seed: " + "9" * 19_000, "holds a value that cannot be read"),
+    "19,000 digits of base 60": ("%YAML 1.1\n---\nseed: " + "59:" * 6_000 + "59\n", "params.yaml:"),
+    "a month 13": ("seed: 2020-13-45\n", "month must be in 1..12"),
+    "two documents": ("seed: 1\n---\nseed: 2\n", "found another document"),
+}
+VALUES: dict[str, tuple[str, str, str]] = {
+    "a root of NUL": ("source.root", '"\\0"', "does not exist"),
+    "a root of 15,000 characters": ("source.root", "a" * 15_000, "does not exist"),
+    "a root of control characters": ("source.root", '"\\e[2J"', "\\x1b[2J does not exist"),
+    "a root that is the null device": ("source.root", "/dev/null", "source.root: /dev/null"),
+    "a root without end": ("source.root", "/dev/zero", "Is a device, a pipe or a socket"),
+    "a module of another package": ("model.name", "../../x", "there is no model"),
+    "a module of the system": ("model.name", "os", "there is no model"),
+    "a module by its path": ("model.name", "pipeline.commands.check", "there is no model"),
+    "the package itself": ("model.name", "__init__", "there is no model"),
+    "a source of another package": ("source.name", "../commands/check", "there is no dataset"),
+    "a name that is true": ("model.name", "true", "there is no model true"),
+    "a name that is a section": ("model.name", "{a: {b: c}}", "there is no model"),
+    "a width of a million": ("model.width", "1000000", "should be less than or equal to 65536"),
+    "a depth of a million": ("model.depth", "1000000", "should be less than or equal to 1000"),
+    "a batch of 10^30": ("train.batch_size", "1" + "0" * 30, "should be less than or equal to 1000000"),
+    "steps beyond any float": ("train.steps", "1" + "0" * 400, "should be less than or equal to 1000000000000"),
+    "a crop of 10^9": ("augment.crop", "1000000000", "should be less than or equal to 1024"),
+    "a million and one bins": ("evaluate.calibration_bins", "1000001", "should be less than or equal to 1000000"),
+    "10^9 bootstrap samples": ("evaluate.bootstrap_samples", "1000000000", "should be less than or equal to 1000000"),
+    "a negative size": ("evaluate.batch_size", "-1", "should be greater than 0"),
+    "not a number": ("optimizer.learning_rate", ".nan", "should be a finite number"),
+    "beyond all floats": ("optimizer.learning_rate", "1e999", "should be a finite number"),
+    "a list for a number": ("train.batch_size", "[[[[[[1]]]]]]", "should be a whole number"),
+    "a section for a number": ("seed", "{a: 1}", "should be a whole number"),
+}
+LATE: dict[str, tuple[Callable[[], object], str, str]] = {
+    "a crop beyond the image": (value("augment.crop", "1024"), "train", "augment.crop: 1024 pixels around images of 4x4"),
+    "more classes than there are": (value("evaluate.top_k", "1000000"), "evaluate", "evaluate.top_k: 1000000 of 2 classes"),
+    "a network beyond the memory": (
+        lambda: widen("name: convnet", "width: 65536", "dropout: 0.0"),
+        "train",
+        "GB: make it smaller",
+    ),
+}
+
+
+def widen(*lines: str) -> None:
+    parameters = Parameters(PARAMS.read_text(encoding="utf-8"))
+    parameters.section("model", *lines)
+    parameters.write()
+
+
+def stages(content: bytes) -> Callable[[], None]:
+    return lambda: STAGES.write_bytes(content) and None
+
+
+DAMAGED_STAGES: dict[str, tuple[Callable[[], object], str]] = {
+    "empty": (stages(b""), NO_STAGES),
+    "bytes": (stages(bytes(range(256))), NO_STAGES),
+    "deep": (stages(b"[" * 19_000), NO_STAGES),
+    "deep without brackets": (stages(b"".join(b" " * depth + b"a:\n" for depth in range(190))), NO_STAGES),
+    "long": (stages(b"# " + b"x" * 10_000_000), NO_STAGES),
+    "a list": (stages(b"- stages\n"), NO_STAGES),
+    "numbers for paths": (stages(b"stages: {train: {deps: [1, {}], params: 5}}\n"), NO_STAGES),
+    "a truth that is none": (stages(b"stages: !!bool x\n"), NO_STAGES),
+    "a pickle": (stages(b"stages: !!python/object/apply:os.system ['touch owned']\n"), NO_STAGES),
+    "a pipe": (replaced(STAGES, os.mkfifo), NO_STAGES),
+    "no end": (replaced(STAGES, endless), NO_STAGES),
+}
+CASES = (
+    {f"params.yaml: {name}": Case(EVERY if name == "a pickle" else ("check",), whole(text), said) for name, (text, said) in WHOLE.items()}
+    | {f"params.yaml: {name}": Case(("check",), value(key, text), said) for name, (key, text, said) in VALUES.items()}
+    | {f"params.yaml: {name}": Case((verb,), change, said) for name, (change, verb, said) in LATE.items()}
+    | {
+        "params.yaml: a folder": Case(EVERY, replaced(PARAMS, Path.mkdir), "cannot be read (Is a directory)"),
+        "params.yaml: a pipe": Case(EVERY, replaced(PARAMS, os.mkfifo), "cannot be read (Is a device, a pipe or a socket)"),
+        "params.yaml: no end": Case(EVERY, replaced(PARAMS, endless), "cannot be read (Is a device, a pipe or a socket)"),
+        "params.yaml: a link to itself": Case(EVERY, replaced(PARAMS, loop), "cannot be read (Too many levels of symbolic links)"),
+        "params.yaml: a million bins": Case(("evaluate",), value("evaluate.calibration_bins", "1000000"), "", harmless=True),
+        "params.yaml: a million resamplings": Case(("evaluate",), value("evaluate.bootstrap_samples", "1000000"), "", harmless=True),
+    }
+    | {f"dvc.yaml: {name}": Case(("train",), change, said) for name, (change, said) in DAMAGED_STAGES.items()}
+)

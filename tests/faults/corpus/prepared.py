@@ -1,0 +1,156 @@
+"""Prepared data: descriptions and arrays, also with digests that fit."""
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import files
+from tests.faults.corpus.damage import endless, loop, replaced
+from tests.faults.hostile import PREPARED, Case
+
+RECORD, INPUTS, TARGETS = PREPARED / "spec.json", PREPARED / "train-inputs.npy", PREPARED / "train-targets.npy"
+FORMAT, UNREAD, OTHER, SHAPE = "is not of the format", "cannot be read", "is not the file that spec.json describes", "spec.json says"
+
+
+def recorded(**changes: object) -> Callable[[], None]:
+    """Keys of spec.json, dotted by `__`."""
+
+    def write() -> None:
+        record = json.loads(RECORD.read_bytes())
+        for dotted, value in changes.items():
+            *sections, key = dotted.split("__")
+            place = record
+            for section in sections:
+                place = place[section]
+            place[key] = value
+        RECORD.write_text(json.dumps(record), encoding="utf-8")
+
+    return write
+
+
+def record(content: bytes) -> Callable[[], None]:
+    return lambda: RECORD.write_bytes(content) and None
+
+
+def keys(count: int) -> bytes:
+    return b"{" + b",".join(b'"key%d":1' % number for number in range(count)) + b"}"
+
+
+def stored(path: Path, content: Callable[[], bytes]) -> Callable[[], None]:
+    """An array file, and its digest in spec.json."""
+
+    def write() -> None:
+        path.write_bytes(content())
+        split, part = path.stem.split("-")
+        recorded(**{f"splits__{split}__{part}_digest": files.digest(path)})()
+
+    return write
+
+
+def npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    """A file whose header is the text given, right or wrong."""
+    text = header.encode("latin-1")
+    length = struct.pack("<H" if version == b"\x01\x00" else "<I", len(text))
+    return b"\x93NUMPY" + version + length + text + data
+
+
+def shaped(shape: str, descr: str = "'|u1'", fortran: str = "False") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}\n"
+
+
+def saved(array: np.ndarray) -> bytes:
+    from io import BytesIO
+
+    stream = BytesIO()
+    np.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def zipped() -> bytes:
+    from io import BytesIO
+
+    stream = BytesIO()
+    np.savez(stream, inputs=np.zeros((6, 4, 4, 1), np.uint8))
+    return stream.getvalue()
+
+
+HEADERS: dict[str, str] = {
+    "no dictionary": "[1, 2]",
+    "a call": "__import__('os').system('touch owned')",
+    "a call for a type": "{'descr': __import__('os').system('touch owned'), 'fortran_order': False, 'shape': (1,)}",
+    "nine thousand brackets": "(" * 9_000,
+    "nine thousand signs": "-" * 9_000 + "1",
+    "sixty thousand characters": " " * 60_000,
+    "an open string": "{'descr': '",
+    "a line without its indentation": "{\n  'descr': 1\n 2",
+    "NUL": "\0" * 100,
+    "a negative shape": shaped("(-6, -4, 4, 1)"),
+    "a shape of 10^30": shaped("(" + "9" * 30 + ", 4, 4, 1)"),
+    "a shape of 5,000 digits": shaped("(" + "9" * 5000 + ", 4, 4, 1)"),
+    "a shape that is text": shaped("'6'"),
+    "two hundred dimensions": shaped("(" + "1, " * 200 + ")"),
+    "a type of two gigabytes": shaped("(6,)", "'|V2000000000'"),
+    "a type without a size": shaped("(1000000000000,)", "'<U0'"),
+    "an unknown type": shaped("(6,)", "'<z9'"),
+    "a type of lists": shaped("(6,)", "[('a', [('b', [('c', '<i4')])])]"),
+    "objects": shaped("(6, 4, 4, 1)", "'|O'"),
+}
+RECORDS: dict[str, tuple[Callable[[], object], str]] = {
+    "empty": (record(b""), FORMAT),
+    "nested": (record(b"[" * 100_000), FORMAT),
+    "nested sections": (record(b'{"spec":' * 50_000), FORMAT),
+    "a list": (record(b"[]"), FORMAT),
+    "half a surrogate": (record(b'{"format": "\\ud800"}'), FORMAT),
+    "bytes": (record(bytes(range(256))), FORMAT),
+    "a million keys": (record(keys(1_000_000)), UNREAD),
+    "a hundred thousand keys": (record(keys(100_000)), FORMAT),
+    "a key that clears the screen": (record(b'{"\\u001b[2J": 1}'), FORMAT),
+    "a key of a million letters": (record(b'{"' + b"k" * 1_000_000 + b'": 1}'), FORMAT),
+    "without splits": (recorded(splits={}), "describes no train split"),
+    "a train split of nothing": (recorded(splits__train__samples=0), FORMAT),
+    "10^30 samples": (recorded(splits__train__samples=10**30), SHAPE),
+    "a billion samples": (recorded(splits__train__samples=10**9), SHAPE),
+    "images of 65535x65535": (recorded(spec__shape=[65_535, 65_535, 1]), SHAPE),
+    "images of 10^9": (recorded(spec__shape=[10**9, 4, 1]), FORMAT),
+    "one class": (recorded(spec__classes=["a"]), FORMAT),
+    "a deviation of zero": (recorded(spec__std=[0]), FORMAT),
+    "a mean that is no number": (recorded(spec__mean=["x"]), FORMAT),
+    "a digest that is a path": (recorded(splits__train__inputs_digest="../../etc/passwd"), OTHER),
+    "a folder": (replaced(RECORD, Path.mkdir), UNREAD),
+    "a pipe": (replaced(RECORD, os.mkfifo), UNREAD),
+    "without end": (replaced(RECORD, endless), UNREAD),
+    "a link to itself": (replaced(RECORD, loop), UNREAD),
+    "a hundred sparse megabytes": (lambda: os.truncate(RECORD, 100 * 2**20), UNREAD),
+}
+ARRAYS: dict[str, tuple[Callable[[], object], str]] = {
+    "pickled objects": (stored(INPUTS, lambda: saved(np.array([{}] * 6, dtype=object))), UNREAD),
+    "an archive": (stored(INPUTS, zipped), UNREAD),
+    "column by column": (
+        stored(INPUTS, lambda: saved(np.asfortranarray(np.arange(96, dtype=np.uint8).reshape(6, 4, 4, 1)))),
+        SHAPE,
+    ),
+    "of another type": (stored(INPUTS, lambda: saved(np.zeros((6, 4, 4, 1), np.float32))), SHAPE),
+    "of another shape": (stored(INPUTS, lambda: saved(np.zeros((6, 5, 4, 1), np.uint8))), SHAPE),
+    "shorter than its header says": (stored(INPUTS, lambda: npy(shaped("(6, 4, 4, 1)"), bytes(5))), UNREAD),
+    "targets beyond the classes": (stored(TARGETS, lambda: saved(np.full(6, 2**60, np.int64))), "targets outside its 2 classes"),
+    "targets below zero": (stored(TARGETS, lambda: saved(np.full(6, -1, np.int64))), "targets outside its 2 classes"),
+    "targets that are fractions": (stored(TARGETS, lambda: saved(np.zeros(6))), SHAPE),
+    "an array that is a terabyte": (lambda: os.truncate(INPUTS, 2**40), OTHER),
+    "a folder": (replaced(INPUTS, Path.mkdir), UNREAD),
+    "a pipe": (replaced(INPUTS, os.mkfifo), UNREAD),
+    "without end": (replaced(TARGETS, endless), UNREAD),
+    "a link to itself": (replaced(TARGETS, loop), UNREAD),
+    **{
+        f"a header of {name}": (stored(INPUTS, lambda header=header: npy(header, bytes(96))), "train-inputs.npy")  # type: ignore[misc]
+        for name, header in HEADERS.items()
+    },
+    "a later format with a long header": (stored(INPUTS, lambda: npy(" " * 60_000, version=b"\x02\x00")), UNREAD),
+    "a format to come": (stored(INPUTS, lambda: npy("", version=b"\x09\x00")), UNREAD),
+}
+CASES = {f"prepared, spec.json: {name}": Case(("train", "evaluate"), change, said) for name, (change, said) in RECORDS.items()} | {
+    f"prepared, array: {name}": Case(("train", "evaluate"), change, said) for name, (change, said) in ARRAYS.items()
+}

@@ -1,0 +1,56 @@
+"""Every hostile input ends with exit code 2, in words that name the place, soon, in little memory, with nothing run and no stray file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import hostile
+from tests.faults.corpus import CASES
+
+SOON_S = 10.0
+"""Most take a tenth of a second; a busy machine is allowed for."""
+LITTLE_BYTES = 700 * 2**20
+SCREEN_LINES, LONGEST_LINE = 24, 2_100
+WATCH = hostile.Watch()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_TRACKING", "false")
+        patch.setenv("PIPELINE_THREADS", "2")
+        yield hostile.make(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture
+def folder(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.setenv("PIPELINE_THREADS", "2")
+    monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
+    return hostile.copied(template, tmp_path / "project")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_hostile_input_is_refused_in_words_and_in_bounds(folder: Path, name: str) -> None:
+    case = CASES[name]
+    with hostile.chdir(folder):
+        case.spoil()
+        before = hostile.listed(folder.parent)
+        for verb in case.verbs:
+            with WATCH.watching() as seen:
+                answer = hostile.answer(verb)
+            lines = answer.said.splitlines()
+            assert answer.code == 2 or (case.harmless and answer.code == 0), answer.said
+            assert answer.code == 0 or (lines and case.says in answer.said), answer.said
+            assert all(line.startswith("error: ") and len(line) <= LONGEST_LINE and line.isprintable() for line in lines), answer.said
+            assert len(lines) <= SCREEN_LINES
+            assert answer.elapsed_s < SOON_S
+            assert answer.grown_bytes < LITTLE_BYTES
+            assert not seen or answer.code == 0  # where all is well, git is asked for the commit
+    assert not hostile.strays(folder, before)
+
+
+def test_the_corpus_is_large_and_its_names_say_what_is_hostile() -> None:
+    assert len(CASES) >= 100
+    assert {name.partition(":")[0] for name in CASES} >= {"params.yaml"}
