@@ -50,7 +50,9 @@ class Document:
             line = text.count("\n", 0, error.position) + 1
             raise Refusal(f"{path}:{line}: is not valid YAML: holds the control character U+{error.character:04X}: remove it") from None
         except RecursionError:
-            raise Refusal(f"{path}:1: is nested too deeply, or in more than {MOST_BRACKETS} brackets: this cannot be a parameter file") from None
+            raise Refusal(
+                f"{path}:1: is nested too deeply, or in more than {MOST_BRACKETS} brackets: this cannot be a parameter file"
+            ) from None
         except BROKEN as error:
             raise Refusal(f"{path}:1: holds a value that cannot be read: {foreign.reason(error)}") from None
         if not isinstance(data, dict):

@@ -71,10 +71,10 @@ class Folder:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name, path = prefix + entry.name, Path(entry.path)
-                if entry.is_dir():
+                if path.is_dir():
                     found.folders.append(name)
                     self.collect(path, name + "/", found, above | {here})
-                elif entry.is_file() or not path.exists():  # a link that leads nowhere fails when it is read, like any corrupt file
+                elif path.is_file() or not path.exists():  # a link that leads nowhere fails when it is read, like any corrupt file
                     found.files.append(name)
                 else:
                     raise Refusal(f"source.root: {shown(path)}: is a device, a pipe or a socket: remove it")

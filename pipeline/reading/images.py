@@ -15,6 +15,7 @@ from pipeline.foreign import reason
 REFUSED_FORMATS = {"EPS"}
 # tried first: some of the others look at more than the first bytes, and an image of 32x32 pixels costs twice the time
 COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+TEXTS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
 DEEP = 65_535
 
@@ -38,6 +39,8 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
 
     Raises Corrupt, or Oversized before anything is decoded. `bound` was called before.
     """
+    if data[:2] in TEXTS:
+        raise Corrupt("is written as text, which takes seconds to read: store it in a binary form")
     try:
         with Image.open(BytesIO(data), formats=formats()) as image:
             refuse_oversized(*image.size, max_pixels)

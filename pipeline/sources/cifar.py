@@ -81,7 +81,7 @@ class Settings(SourceSettings):
 
 def find(root: Path, variant: Variant) -> Path:
     """The archive or the folder it unpacks to; the archive is downloaded where there is neither."""
-    if root.is_file() or (root / variant.names).is_file():
+    if root.is_file() or (root / variant.names).exists():
         return root
     archive, folder = root / variant.archive, root / variant.folder
     if folder.is_dir() and not archive.exists():

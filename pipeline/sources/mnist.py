@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import foreign
 from pipeline.collection import TEST, TRAIN, Block, Collection
-from pipeline.foreign import reason
 from pipeline.params.prepare import SourceSettings
 from pipeline.reading import download
 from pipeline.refusal import Refusal
@@ -69,17 +69,18 @@ def find(root: Path, dataset: Any) -> dict[str, Path]:
 
 def present(name: str, folders: tuple[Path, ...]) -> Path | None:
     candidates = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", ".gz"))
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if path.exists()), None)
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     """An array in the idx format: two zeros, type, number of dimensions, the dimensions in big-endian order, the bytes."""
     try:
+        foreign.size_bytes(path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             zeros, kind, depth, *shape = struct.unpack(f">HBB{dimensions}I", file.read(4 + 4 * dimensions))
             data = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise Refusal(f"source.root: {path}: cannot be read ({reason(error)}): remove it, and it is downloaded again") from None
+        raise Refusal(f"source.root: {path}: cannot be read ({foreign.reason(error)}): remove it, and it is downloaded again") from None
     if len(data) > MOST_BYTES:
         raise Refusal(f"source.root: {path}: unpacks to more than {MOST_BYTES} bytes: remove it, and it is downloaded again")
     if (zeros, kind, depth) != (0, UINT8, dimensions):

@@ -74,7 +74,7 @@ def copied(template: Path, folder: Path) -> Path:
 
 def use(**source: object) -> None:
     """Another source in params.yaml."""
-    project.write_params(Path(), {**TINY, "source": {"valid": 0.25, "test": 0.25, **source}})
+    project.write_params(Path(), {**TINY, "source": {"valid": 0.25, "test": 0.0, **source}})
 
 
 def answers(case: Case, folder: Path) -> list[Answer]:

@@ -15,7 +15,12 @@ from pipeline.engine import tensor_file
 from tests.faults.corpus.damage import cut, endless, flipped, loop, replaced
 from tests.faults.hostile import MODEL, Case
 
-FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = "was not written by this pipeline", "is no whole safetensors file", "is damaged", "do not fit the model"
+FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = (
+    "was not written by this pipeline",
+    "is no whole safetensors file",
+    "is damaged",
+    "do not fit the model",
+)
 UNMADE = "should be"
 
 
@@ -227,7 +232,5 @@ PLACES: dict[str, tuple[Callable[[], None], str]] = {
 }
 CASES = {
     f"model: {name}": Case(("evaluate",), change, said)
-    for name, (change, said) in (
-        {name: (written(content), said) for name, (content, said) in BYTES.items()} | LIES | PLACES
-    ).items()
+    for name, (change, said) in ({name: (written(content), said) for name, (content, said) in BYTES.items()} | LIES | PLACES).items()
 }

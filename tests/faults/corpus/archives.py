@@ -1,0 +1,267 @@
+"""Archives of images: tar and zip."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tests.faults.corpus.damage import cut, endless, loop
+from tests.faults.corpus.samples import IMAGES, PIXEL, folder
+from tests.faults.hostile import RAW, Case, use
+
+TAR, ZIP, FOLDER = RAW / "all.tar", RAW / "all.zip", RAW / "images"
+WHOLE, OUTSIDE, LINK, LARGE, BOMB = (
+    "cannot be read as a whole",
+    "would land outside",
+    "is a link or a device",
+    "bytes, more than",
+    "that unpack to",
+)
+CORRUPT = "cannot be decoded"
+ZEROS = bytes(100 * 2**20)
+
+
+def source(path: Path, make: Callable[[], object]) -> Callable[[], None]:
+    """Images in what `make` puts at `path`."""
+
+    def put() -> None:
+        use(name="image_folder", root=str(path), size=4, channels=1, on_corrupt="fail", max_pixels=10_000)
+        made = make()
+        if isinstance(made, bytes):
+            path.write_bytes(made)
+
+    return put
+
+
+def tar(members: Iterable[tuple[tarfile.TarInfo, bytes]] = (), *, before: bool = True, form: int = tarfile.GNU_FORMAT) -> bytes:
+    """Good images, and the members given."""
+    stream = io.BytesIO()
+    good = [(member(name, len(data)), data) for name, data in IMAGES.items()] if before else []
+    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
+        for info, data in [*good, *members]:
+            archive.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def member(name: str, size: int = 0, **fields: object) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info
+
+
+def header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
+    """A tar header in which the size may be any twelve bytes."""
+    block = bytearray(512)
+    block[: len(name)] = name
+    block[100:108], block[124:136], block[156:157], block[257:265] = b"0000644\0", size.ljust(12, b"\0"), kind, b"ustar  \0"
+    block[148:156] = b"        "
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def pax(*records: tuple[str, str]) -> bytes:
+    return tar([(member("train/cat/pax.png", 3, pax_headers=dict(records)), b"abc")], form=tarfile.PAX_FORMAT)
+
+
+def longnames(count: int) -> bytes:
+    """A name of a name of a name."""
+    return header(b"././@LongLink", b"%011o" % 512, b"L") + bytes(512) if count == 1 else longnames(1) * count
+
+
+def one(name: str, **fields: object) -> Callable[[], bytes]:
+    return lambda: tar([(member(name, **fields), b"")])  # type: ignore[arg-type]
+
+
+def zipped(contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for name, data in {**IMAGES, **contents}.items():
+            archive.writestr(name, data)
+    return stream.getvalue()
+
+
+def patched(content: bytes, magic: bytes, offset: int, value: bytes) -> bytes:
+    """Bytes after the last `magic` replaced."""
+    start = content.rindex(magic) + offset
+    return content[:start] + value + content[start + len(value) :]
+
+
+def overlapping(count: int) -> bytes:
+    """Many names of the same ten megabytes (Fifield, 2019)."""
+    whole = zipped({"train/cat/zeros.png": bytes(10 * 2**20)})
+    end = whole.rindex(b"PK\5\6")
+    start = struct.unpack("<I", whole[end + 16 : end + 20])[0]
+    entry = whole[whole.rindex(b"PK\1\2") : end]
+    names = [entry.replace(b"zeros.png", b"%05d.png" % number) for number in range(count)]
+    directory = b"".join(names)
+    return whole[:start] + directory + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count, count, len(directory), start, 0)
+
+
+def lying() -> bytes:
+    """A member that says it has ten bytes and inflates to a hundred megabytes."""
+    whole = zipped({"train/cat/zeros.png": ZEROS})
+    return patched(patched(whole, b"PK\1\2", 24, struct.pack("<I", 10)), b"PK\3\4", 22, struct.pack("<I", 10))
+
+
+def deep() -> None:
+    folder(FOLDER)
+    top = os.getcwd()
+    os.chdir(FOLDER)
+    for _ in range(100):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(top)
+
+
+def in_folder(make: Callable[[Path], object]) -> Callable[[], None]:
+    def put() -> None:
+        folder(FOLDER)
+        make(FOLDER / "train/cat/hostile.png")
+
+    return put
+
+
+TARS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a name above": (one("../train/cat/x.png"), OUTSIDE),
+    "a name far above": (one("train/cat/../../../../../../etc/passwd"), OUTSIDE),
+    "an absolute name": (one("/etc/passwd"), OUTSIDE),
+    "a name above in long form": (one("train/cat/" + "x/" * 200 + "../" * 300 + "x.png"), OUTSIDE),
+    "a symbolic link": (one("train/cat/x.png", type=tarfile.SYMTYPE, linkname="/etc/passwd"), LINK),
+    "a hard link": (one("train/cat/x.png", type=tarfile.LNKTYPE, linkname="/etc/passwd"), LINK),
+    "a device": (one("train/cat/x.png", type=tarfile.CHRTYPE, devmajor=1, devminor=5), LINK),
+    "a pipe in it": (one("train/cat/x.png", type=tarfile.FIFOTYPE), LINK),
+    "an unknown kind": (one("train/cat/x.png", type=b"Z"), LINK),
+    "a sparse file": (one("train/cat/x.png", type=tarfile.GNUTYPE_SPARSE), LINK),
+    "a name of 10,000 characters": (one("train/cat/" + "x" * 10_000 + ".png"), CORRUPT),
+    "a class of 10,000 characters": (one("train/" + "x" * 10_000 + "/x.png"), "has a name of 10000 characters"),
+    "a name of 5,000 folders": (one("train/cat/" + "x/" * 5_000 + "x.png"), "holds no images as"),
+    "a class that clears the screen": (one("train/\x1b[2J/x.png"), r"\x1b[2J"),
+    "an image that clears the screen": (one("train/cat/\x1b]0;owned\a.png"), r"\x1b]0;owned"),
+    "a name of broken UTF-8": (lambda: tar()[:-10240] + header(b"train/cat/\xff\xfe.png", b"0" * 11) + bytes(1024), ""),
+    "a member twice": (one("train/cat/0.png"), "comes twice"),
+    "a size of 300 megabytes": (lambda: header(b"train/cat/x.png", b"%011o" % (300 * 2**20)), LARGE),
+    "a size of 2^80": (lambda: header(b"train/cat/x.png", b"\x80" + b"\xff" * 11), LARGE),
+    "a negative size": (lambda: header(b"train/cat/x.png", b"\xff" * 10 + b"\xfe\x00") + bytes(2048), ""),
+    "a negative size of a folder": (lambda: header(b"train/cat/", b"\xff" * 10 + b"\xfe\x00", b"5") + bytes(2048), ""),
+    "a negative size of a name": (lambda: header(b"././@LongLink", b"\xff" * 10 + b"\xfe\x00", b"L") + bytes(2048), WHOLE),
+    "a size that is no number": (lambda: header(b"train/cat/x.png", b"size?"), WHOLE),
+    "a name of two gigabytes": (lambda: gzip.compress(header(b"././@LongLink", b"%011o" % 2**31, b"L") + ZEROS), WHOLE),
+    "pax records of two gigabytes": (lambda: gzip.compress(header(b"pax", b"%011o" % 2**31, b"x") + ZEROS), WHOLE),
+    "ten thousand names of names": (lambda: longnames(10_000), WHOLE),
+    "a hundred names of names": (lambda: longnames(100), WHOLE),
+    "a sparse map without end": (
+        lambda: gzip.compress(
+            header(b"train/cat/x.png", b"0" * 11, b"S")[:482] + b"\1" + bytes(29) + (b"1" * 504 + b"\1" + bytes(7)) * 200_000
+        ),
+        WHOLE,
+    ),
+    "a pax size that is no number": (lambda: pax(("size", "abc")), ""),
+    "a pax size below zero": (lambda: pax(("size", "-512")), ""),
+    "a pax size of 10^30": (lambda: pax(("size", "1" + "0" * 30)), ""),
+    "a pax size of 5,000 digits": (lambda: pax(("size", "9" * 5_000)), ""),
+    "a pax name above": (lambda: pax(("path", "../x")), OUTSIDE),
+    "a pax map that is no number": (lambda: pax(("GNU.sparse.map", "a,b")), WHOLE),
+    "a pax map without its data": (lambda: pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "9")), WHOLE),
+    "pax records of nonsense": (
+        lambda: header(b"pax", b"%011o" % 512, b"x") + b"99999999999 a=b\n".ljust(512) + header(b"x", b"0" * 11),
+        WHOLE,
+    ),
+    "pax records of no length": (lambda: header(b"pax", b"%011o" % 512, b"x") + b"0 a=b\n".ljust(512) + header(b"x", b"0" * 11), WHOLE),
+    "pax in an unknown encoding": (lambda: pax(("hdrcharset", "rot13"), ("path", "x")), ""),
+    "a gigabyte of zeros behind the end": (lambda: gzip.compress(tar(), 1) + gzip.compress(ZEROS, 1) * 10, WHOLE),
+    "a gzip bomb": (lambda: gzip.compress(tar([(member("train/cat/x.png", 100 * 2**20), ZEROS)])), BOMB),
+    "a bzip2 bomb": (lambda: bz2.compress(tar([(member("train/cat/x.png", 100 * 2**20), ZEROS)]), 1), BOMB),
+    "an xz bomb": (lambda: lzma.compress(tar([(member("train/cat/x.png", 100 * 2**20), ZEROS)]), preset=0), BOMB),
+    "a bomb of many members": (
+        lambda: gzip.compress(tar([(member(f"train/cat/x{number}.png", 10 * 2**20), ZEROS[: 10 * 2**20]) for number in range(20)])),
+        BOMB,
+    ),
+    "an xz of a gigabyte of dictionary": (
+        lambda: lzma.compress(tar(), filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**20}]).replace(
+            b"\x21\x01\x10", b"\x21\x01\x28"
+        ),
+        WHOLE,
+    ),
+    "a cut gzip": (lambda: cut(gzip.compress(tar()), 0.7), WHOLE),
+    "a cut bzip2": (lambda: cut(bz2.compress(tar()), 0.7), WHOLE),
+    "a cut xz": (lambda: cut(lzma.compress(tar()), 0.7), WHOLE),
+    "a gzip in a gzip": (lambda: gzip.compress(gzip.compress(tar())), WHOLE),
+    "a gzip of nothing": (lambda: gzip.compress(b""), WHOLE),
+    "100,000 members": (
+        lambda: b"".join(header(b"train/cat/%d.png" % number, b"0" * 11) for number in range(100_000)) + bytes(1024),
+        "",
+    ),
+    "an archive in an archive": (lambda: tar([(member("train/cat/x.png", len(tar())), tar())]), CORRUPT),
+    "a shell script": (lambda: b"#!/bin/sh\ntouch owned\n", WHOLE),
+}
+ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a name above": (lambda: zipped({"../x.png": b""}), OUTSIDE),
+    "an absolute name": (lambda: zipped({"/etc/passwd": b""}), OUTSIDE),
+    "a link": (lambda: patched(zipped({"train/cat/x.png": b"/etc/passwd"}), b"PK\1\2", 38, struct.pack("<I", 0o120777 << 16)), LINK),
+    "a device": (lambda: patched(zipped({"train/cat/x.png": b""}), b"PK\1\2", 38, struct.pack("<I", 0o020666 << 16)), LINK),
+    "encrypted": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 8, b"\1\0"), "is encrypted"),
+    "a bomb": (lambda: zipped({"train/cat/x.png": ZEROS}), BOMB),
+    "a bomb in a bomb": (lambda: zipped({"train/cat/x.png": zipped({"train/cat/y.png": ZEROS})}), CORRUPT),
+    "a bomb that lies about its size": (lying, CORRUPT),
+    "a hundred overlapping members": (lambda: overlapping(100), BOMB),
+    "a bzip2 bomb": (lambda: zipped({"train/cat/x.png": ZEROS[: 2**25]}, zipfile.ZIP_BZIP2), "is packed by method 12"),
+    "an lzma bomb": (lambda: zipped({"train/cat/x.png": ZEROS[: 2**25]}, zipfile.ZIP_LZMA), "is packed by method 14"),
+    "an unknown method": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 10, b"\x63\0"), "is packed by method 99"),
+    "a size of 4 gigabytes": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 24, b"\xfe\xff\xff\xff"), LARGE),
+    "an offset beyond the end": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 42, b"\xfe\xff\xff\x7f"), CORRUPT),
+    "a directory beyond the end": (lambda: patched(zipped({}), b"PK\5\6", 16, b"\xfe\xff\xff\x7f"), CORRUPT),
+    "a directory of 4 gigabytes": (lambda: patched(zipped({}), b"PK\5\6", 12, b"\xfe\xff\xff\xff"), WHOLE),
+    "65,535 members of none": (lambda: patched(zipped({}), b"PK\5\6", 8, b"\xff\xff\xff\xff"), ""),
+    "sizes in zip64 that are not there": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 20, b"\xff" * 8), LARGE),
+    "an end in zip64 that lies": (
+        lambda: (
+            zipped({})[:-22]
+            + struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, 2**60, 2**60, 2**60, 2**60)
+            + struct.pack("<4sIQI", b"PK\6\7", 0, 2**60, 1)
+            + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+        ),
+        "",
+    ),
+    "a name that clears the screen": (lambda: zipped({"train/cat/\x1b[2J.png": b"x"}), r"\x1b[2J"),
+    "a name of 10,000 characters": (lambda: zipped({"train/cat/" + "x" * 10_000 + ".png": b"x"}), CORRUPT),
+    "a flipped checksum": (lambda: patched(zipped({"train/cat/x.png": PIXEL}), b"PK\1\2", 16, b"\0\0\0\0"), CORRUPT),
+    "a cut": (lambda: cut(zipped({}), 0.8), WHOLE),
+    "only a beginning": (lambda: b"PK\3\4" + bytes(100), WHOLE),
+}
+PLACES: dict[str, tuple[Path, Callable[[], object], str]] = {
+    "a pipe": (TAR, lambda: os.mkfifo(TAR), "Is a device, a pipe or a socket"),
+    "without end": (TAR, lambda: endless(TAR), "Is a device, a pipe or a socket"),
+    "a link to itself": (TAR, lambda: loop(TAR), "does not exist"),
+    "a terabyte of nothing": (TAR, lambda: (TAR.touch(), os.truncate(TAR, 2**40)) and None, "zeros behind its end"),
+    "a folder that holds itself": (FOLDER, in_folder(lambda path: path.symlink_to("..")), "is a link to a folder that holds it"),
+    "100 folders deep": (FOLDER, deep, "folders deep"),
+    "a pipe among images": (FOLDER, in_folder(os.mkfifo), "is a device, a pipe or a socket"),
+    "a link without end among images": (FOLDER, in_folder(endless), "is a device, a pipe or a socket"),
+}
+UNREADABLE: dict[str, tuple[Callable[[], None], str]] = {
+    "a link to itself": (in_folder(loop), CORRUPT),
+    "a link to nothing": (in_folder(lambda path: path.symlink_to("nowhere")), CORRUPT),
+    "a sparse terabyte": (in_folder(lambda path: (path.touch(), os.truncate(path, 2**40))), LARGE),
+}
+HARMLESS = {"tar: pax in an unknown encoding", "zip: 65,535 members of none"}
+"""What tarfile and zipfile have ignored so far."""
+CASES = (
+    {
+        f"tar: {name}": Case(("prepare",), source(TAR, make), said, harmless=f"tar: {name}" in HARMLESS)
+        for name, (make, said) in TARS.items()
+    }
+    | {
+        f"zip: {name}": Case(("prepare",), source(ZIP, make), said, harmless=f"zip: {name}" in HARMLESS)
+        for name, (make, said) in ZIPS.items()
+    }
+    | {f"source.root: {name}": Case(("check", "prepare"), source(path, make), said) for name, (path, make, said) in PLACES.items()}
+    | {f"folder: {name}": Case(("prepare",), source(FOLDER, make), said) for name, (make, said) in UNREADABLE.items()}
+)

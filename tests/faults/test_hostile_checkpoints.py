@@ -1,0 +1,68 @@
+"""Checkpoints that others put into the work folder: damaged ones are passed over, and whole ones of no such training refused."""
+
+import os
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.data.prepared import Prepared
+from pipeline.engine import tensor_file
+from pipeline.environment import Environment
+from pipeline.machine import Machine
+from pipeline.paths import Paths
+from pipeline.stages.train import identify
+from tests.faults import hostile
+from tests.faults.corpus import models
+from tests.faults.corpus.damage import endless, loop
+
+HEAVY = {"one hundred thousand tensors", "twenty thousand tensors", "a header of a hundred megabytes"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in {"TRACKING": "false", "THREADS": "2", "DEVICE": "cpu"}.items():
+        monkeypatch.setenv(f"PIPELINE_{name}", value)
+    return hostile.make(tmp_path / "project")
+
+
+def work_folder() -> Path:
+    """Where a training of this project would look for its checkpoints."""
+    environment = Environment.read()
+    identity = identify(Paths(), Prepared.open(hostile.PREPARED), Machine.claim(environment))
+    place = environment.root / ".pipeline/work" / identity.key
+    place.mkdir(parents=True)
+    return place
+
+
+def test_damaged_checkpoints_are_passed_over_one_after_the_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with chdir(folder):
+        before = hostile.MODEL.read_bytes()
+        contents = [content() for name, (content, _) in models.BYTES.items() if name not in HEAVY]
+        place = work_folder()
+        paths = [place / f"step-{number:012d}.safetensors" for number in range(len(contents) + 4)]
+        for path, content in zip(paths, contents, strict=False):
+            path.write_bytes(content)
+        for path, make in zip(paths[len(contents) :], (os.mkfifo, Path.mkdir, endless, loop), strict=True):
+            make(path)
+        assert main(["train"]) == 0
+        said = capsys.readouterr().out
+        assert said.count("is damaged, and now") == len(paths)
+        assert hostile.MODEL.read_bytes() == before
+
+
+@pytest.mark.parametrize("case", ["the model file", "no scalars", "scalars that are text", "rows that are text"])
+def test_a_whole_checkpoint_of_no_such_training_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    with chdir(folder):
+        tensors, metadata = tensor_file.load(hostile.MODEL)
+        scalars = {
+            "the model file": metadata,
+            "no scalars": {"state": {}, "progress": {}},
+            "scalars that are text": {"state": "x", "progress": "x"},
+            "rows that are text": {"state": {"step": "x", "scaler": []}, "progress": {"rows": 3}},
+        }[case]
+        tensor_file.save(work_folder() / "step-000000000001.safetensors", tensors, scalars)
+        capsys.readouterr()
+        assert main(["train"]) == 2
+        assert "holds a checkpoint of no such training" in capsys.readouterr().err
