@@ -1,6 +1,5 @@
 """Images that are none, or that unpack to more than they seem."""
 
-import io
 import struct
 import zlib
 from collections.abc import Callable
@@ -114,7 +113,7 @@ IMAGES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a GIF of 65535x65535": (lambda: b"GIF89a\xff\xff\xff\xff\0\0\0" + encoded(GREY, "GIF")[13:], PIXELS),
     "a GIF whose frame is larger": (lambda: animated(2, "GIF")[:-1].replace(b",\0\0\0\0\4\0\4\0", b",\0\0\0\0\xff\xff\xff\xff") + b";", ""),
     "an animated WebP": (lambda: animated(50, "WEBP"), ""),
-    "a WebP of 16384x16384": (lambda: large_webp(), PIXELS),
+    "a WebP of 16384x16384": (large_webp, PIXELS),
     "a cut WebP": (lambda: cut(encoded(Image.effect_noise((64, 64), 90).convert("RGB"), "WEBP"), 0.5), CORRUPT),
     "a TIFF that follows itself": (lambda: tiff(size(4, 4), following=8, data=bytes(16)), ""),
     "a TIFF of 2^31 pixels a side": (lambda: tiff(size(2**31 - 1, 2**31 - 1)), PIXELS),

@@ -221,8 +221,8 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
     "weights that are not numbers": (tensors(lambda found: found["1.0.weight"].fill_(torch.nan)), "not finite"),
 }
 PLACES: dict[str, tuple[Callable[[], None], str]] = {
-    "cut in half": (lambda: MODEL.write_bytes(cut(MODEL.read_bytes(), 0.5)) and None, NOT_WHOLE),
-    "a flipped bit": (lambda: MODEL.write_bytes(flipped(MODEL.read_bytes(), -1)) and None, DAMAGED),
+    "cut in half": (lambda: MODEL.write_bytes(cut(MODEL.read_bytes(), 0.5)), NOT_WHOLE),
+    "a flipped bit": (lambda: MODEL.write_bytes(flipped(MODEL.read_bytes(), -1)), DAMAGED),
     "missing": (MODEL.unlink, "is missing: run `dvc repro`"),
     "a folder": (replaced(MODEL, Path.mkdir), NOT_WHOLE),
     "a pipe": (replaced(MODEL, os.mkfifo), NOT_WHOLE),

@@ -146,7 +146,7 @@ def widen(*lines: str) -> None:
 
 
 def stages(content: bytes) -> Callable[[], None]:
-    return lambda: STAGES.write_bytes(content) and None
+    return lambda: STAGES.write_bytes(content)
 
 
 DAMAGED_STAGES: dict[str, tuple[Callable[[], object], str]] = {

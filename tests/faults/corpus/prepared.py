@@ -33,7 +33,7 @@ def recorded(**changes: object) -> Callable[[], None]:
 
 
 def record(content: bytes) -> Callable[[], None]:
-    return lambda: RECORD.write_bytes(content) and None
+    return lambda: RECORD.write_bytes(content)
 
 
 def keys(count: int) -> bytes:

@@ -1,0 +1,131 @@
+"""Whatever damage befalls a parameter file, a model file or an archive: it is read, or refused; nothing else happens.
+
+The same examples each time; `python -m tests.faults.fuzz SECONDS` draws others.
+"""
+
+import bz2
+import gzip
+import lzma
+import os
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.__main__ import main
+from pipeline.engine import model_file, tensor_file
+from pipeline.refusal import Refusal
+from pipeline.sources import arrays, image_folder
+from tests.faults import hostile
+from tests.faults.corpus.archives import tar, zipped
+from tests.faults.corpus.datasets import members
+from tests.faults.corpus.parameters import PARAMS
+from tests.faults.mutations import damaged_bytes, damaged_lines, damaged_tree
+from tests.imports import TOP
+
+RANDOM = os.environ.get("FUZZ") == "random"
+PRESETS = [path.read_text(encoding="utf-8") for path in sorted((TOP / "presets").glob("*.yaml"))]
+TARS = [pack(tar()) for pack in (bytes, gzip.compress, bz2.compress, lzma.compress)]
+
+
+def examples(count: int) -> Callable[[Any], Any]:
+    return settings(
+        max_examples=count, deadline=None, derandomize=not RANDOM, database=None, suppress_health_check=list(HealthCheck), print_blob=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"TRACKING": "false", "THREADS": "2", "DEVICE": "cpu"}.items():
+            patch.setenv(f"PIPELINE_{name}", value)
+        yield hostile.make(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> bytes:
+    return (folder / hostile.MODEL).read_bytes()
+
+
+def read_or_refused(attempt: Callable[[], object]) -> None:
+    with hostile.bounded():
+        try:
+            attempt()
+        except Refusal:
+            return
+
+
+@examples(150)
+@given(text=damaged_lines(PRESETS))
+def test_a_damaged_parameter_file_passes_the_check_or_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with chdir(folder), hostile.bounded():
+        PARAMS.write_text(text, encoding="utf-8")
+        assert main(["check"]) in (0, 2)
+    said = capsys.readouterr()
+    assert all(line.startswith("error: ") for line in said.err.splitlines())
+
+
+@examples(100)
+@given(data=st.data())
+def test_a_parameter_file_of_damaged_bytes_passes_the_check_or_is_refused(folder: Path, data: st.DataObject) -> None:
+    with chdir(folder), hostile.bounded():
+        PARAMS.write_bytes(data.draw(damaged_bytes(PRESETS[0].encode())))
+        assert main(["check"]) in (0, 2)
+
+
+@examples(800)
+@given(data=st.data())
+def test_a_model_file_of_damaged_bytes_is_refused(folder: Path, model: bytes, data: st.DataObject) -> None:
+    path = folder / "damaged.safetensors"
+    content = data.draw(damaged_bytes(model))
+    path.write_bytes(content)
+    if content != model:
+        with pytest.raises(Refusal), hostile.bounded():
+            model_file.load(path)
+
+
+@examples(200)
+@given(data=st.data())
+def test_a_whole_model_file_of_other_metadata_is_read_or_refused(folder: Path, model: bytes, data: st.DataObject) -> None:
+    path = folder / "other.safetensors"
+    path.write_bytes(model)
+    tensors, metadata = tensor_file.load(path)
+    tensor_file.save(path, tensors, data.draw(damaged_tree(metadata)))
+    read_or_refused(lambda: model_file.load(path))
+
+
+@examples(800)
+@given(data=st.data())
+def test_a_damaged_tar_is_read_or_refused(folder: Path, data: st.DataObject) -> None:
+    path = folder / "damaged.tar"
+    path.write_bytes(data.draw(st.sampled_from(TARS).flatmap(damaged_bytes)))
+    read_or_refused(lambda: decoded(path))
+
+
+@examples(500)
+@given(data=st.data())
+def test_a_damaged_zip_is_read_or_refused(folder: Path, data: st.DataObject) -> None:
+    path = folder / "damaged.zip"
+    path.write_bytes(data.draw(damaged_bytes(zipped({"train/cat/x.png": b""}))))
+    read_or_refused(lambda: decoded(path))
+
+
+@examples(600)
+@given(data=st.data())
+def test_damaged_arrays_are_read_or_refused(folder: Path, data: st.DataObject) -> None:
+    path = folder / "damaged.npz"
+    path.write_bytes(data.draw(damaged_bytes(members()())))
+    source = arrays.Settings(name="arrays", root=path, valid=0.0, test=0.2)
+    read_or_refused(lambda: sum(len(block.inputs) for block in source.open(workers=1).blocks()))
+
+
+def decoded(path: Path) -> int:
+    source = image_folder.Settings(
+        name="image_folder", root=path, size=4, channels=1, on_corrupt="skip", max_pixels=10_000, valid=0.0, test=0.0
+    )
+    return sum(int(np.prod(block.inputs.shape)) for block in source.open(workers=1).blocks())
