@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import torch
 
-from pipeline import seeding
+from pipeline import inspection, seeding
 from pipeline.collection import VALID
 from pipeline.data import loader
 from pipeline.data.augment import Augmentation
 from pipeline.data.prepared import Prepared
-from pipeline.engine import blueprint, fit, precision, recompute, score, tensor_file
+from pipeline.engine import blueprint, fit, precision, recompute, score
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.plan import Plan
@@ -27,6 +27,7 @@ from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 
 COMPILE_MODES = {"default": "default", "graphs": "reduce-overhead"}
+Pause = Callable[[], None]
 DIVERGED = 10
 """Times the loss of guessing: so much is said once, and not taken for an end."""
 
@@ -108,7 +109,7 @@ class Training:
         """From the one that the update after `start` updates reads."""
         return loader.training(self.images, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
 
-    def reports(self, pause: Callable[[], None] = no_pause) -> Iterator[fit.Report]:
+    def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """The loop over this training's own batches, from its current step; `pause()` may raise between two batches of a validation."""
         forward = compiled(self.state.classifier, self.params.train.compile)
         loop = fit.fit(
@@ -130,20 +131,9 @@ class Training:
         return report.metrics.get("train/loss", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
 
     def describe_bad(self, step: int) -> str:
-        """Where the numbers ended, with the batch beside it, made again as the step read it."""
-        batch = next(self.batches(step - 1))
-        inputs, targets = next(batch.parts(batch.num_targets))
-        path = self.saver.checkpoints.folder / f"nonfinite-{step:012d}.safetensors"
-        shown = ", ".join(str(row) for row in batch.rows[:5].tolist())
-        try:
-            tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.rows}, {"step": step})
-            place = f"its batch is in {path}"
-        except OSError as error:
-            place = f"its batch could not be written ({error.strerror})"
-        return (
-            f"the loss or the gradient of step {step} is not finite, at learning rate {self.plan.learning_rate(step - 1):.3g} "
-            f"and on samples {shown}, ... ({place})"
-        )
+        """The step in words, with its batch, made again, beside the checkpoints."""
+        batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
+        return inspection.keep(batch, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder)
 
     def exported(self) -> tuple[Tensors, int]:
         """The weights to keep, and the step after which they were taken: the best ones where they were kept, else the last."""
@@ -152,7 +142,7 @@ class Training:
             return best, best_step
         return fit.weights(self.state), self.state.step
 
-    def validation(self, pause: Callable[[], None]) -> fit.Validate | None:
+    def validation(self, pause: Pause) -> fit.Validate | None:
         if VALID not in self.prepared.splits:
             return None
         images = loader.Images(self.prepared.splits[VALID], self.here.device)
@@ -179,7 +169,7 @@ class Training:
         return self.saver.saved_step == self.state.step
 
 
-def pausing(batches: Iterator[score.Scored], pause: Callable[[], None]) -> Iterator[score.Scored]:
+def pausing(batches: Iterator[score.Scored], pause: Pause) -> Iterator[score.Scored]:
     for batch in batches:
         pause()
         yield batch

@@ -13,6 +13,7 @@ ROOMS = [
     ["verification"],
     ["stages"],
     ["training"],
+    ["inspection"],
     ["engine", "models", "sources", "data", "tracking", "reports"],
     ["params"],
     ["reading"],

@@ -1,0 +1,21 @@
+"""The batch of a step whose numbers are none, kept as the step read it, and in words."""
+
+from pathlib import Path
+
+from pipeline.data.loader import Batch
+from pipeline.engine import tensor_file
+
+NAMED = 5
+
+
+def keep(batch: Batch, *, step: int, learning_rate: float, folder: Path) -> str:
+    """Write inputs (n, height, width, channels) uint8, targets (n,) and rows (n,) of the train split; says what, where and how fast."""
+    path = folder / f"nonfinite-{step:012d}.safetensors"
+    inputs, targets = next(batch.parts(batch.num_targets))
+    samples = ", ".join(str(row) for row in batch.rows[:NAMED].tolist())
+    try:
+        tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.rows}, {"step": step})
+        place = f"its batch is in {path}"
+    except OSError as error:
+        place = f"its batch could not be written ({error.strerror})"
+    return f"the loss or the gradient of step {step} is not finite, at learning rate {learning_rate:.3g} and on samples {samples}, ... ({place})"
