@@ -70,8 +70,9 @@ def disturbed(forking: Nursery, server: Server, tmp_path_factory: pytest.TempPat
             tiny.write(root / "model.safetensors")
     for pid in [begin(forking, root, proxies[fault].address) for fault, root in roots.items()]:
         await_end(pid)
-    for proxy in proxies.values():
-        proxy.heal()
+    for fault, proxy in proxies.items():
+        if fault != "cutting":  # it cuts the first answer of every endpoint, and so heals by being asked
+            proxy.heal()
     yield {fault: Disturbed(proxies[fault], root, **json.loads((root / TIMES).read_bytes())) for fault, root in roots.items()}
     for proxy in proxies.values():
         proxy.close()
@@ -117,7 +118,8 @@ def test_once_the_server_is_well_the_run_is_that_of_an_undisturbed_one(
     disturbed: dict[Fault, Disturbed], client: "MlflowClient", tmp_path: Path, fault: Fault
 ) -> None:
     each, undisturbed = disturbed[fault], disturbed["well"]
-    assert sync(each.root, each.proxy.address) == 0
+    attempts = 1 if fault != "cutting" else 40
+    assert any(sync(each.root, each.proxy.address) == 0 for _ in range(attempts))
     assert not is_pending(each.folder)
     found = comparison.held(client, each.folder.name, tmp_path)
     assert found.points == comparison.journalled(each.folder)
