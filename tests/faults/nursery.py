@@ -146,6 +146,7 @@ def main() -> NoReturn:
             {"serve": serve, "stage": stage.main}[what](**arguments)
 
         print(in_child(order), flush=True)
+    os.killpg(0, signal.SIGKILL)  # the tests are gone, however they ended: no server stays behind
     sys.exit(0)
 
 
