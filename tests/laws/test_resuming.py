@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline.environment import Environment
 from tests.engine.building import begin, same
@@ -33,8 +34,6 @@ VARIANTS = {
     "adam": {"model": CONVNET, "optimizer": ADAM},
     "sgd": {"model": CONVNET, "optimizer": SGD},
     "sgd without momentum": {"model": CONVNET, "optimizer": NO_MOMENTUM},
-    "channels_last with adamw": {"model": CONVNET, "train.channels_last": True},
-    "channels_last with sgd": {"model": CONVNET, "train.channels_last": True, "optimizer": SGD},
     "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
     "mobilenet": {"model": MOBILENET},
@@ -70,6 +69,21 @@ def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, prepar
     assert whole.progress.best is None or same(whole.progress.best, resumed.progress.best)
     assert outcome(whole) == outcome(resumed)
     assert whole.state.scalars() == resumed.state.scalars()
+
+
+@pytest.mark.parametrize("optimizer", [None, ADAM, SGD, NO_MOMENTUM], ids=["adamw", "adam", "sgd", "sgd without momentum"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "not fused"])
+def test_every_optimizer_resumes_with_channels_last(train_params, prepared, tmp_path: Path, monkeypatch, optimizer, fused: bool) -> None:
+    for name in ("SGD", "Adam", "AdamW"):
+        build = getattr(torch.optim, name)
+        monkeypatch.setattr(torch.optim, name, lambda *groups, build=build, **settings: build(*groups, **{**settings, "fused": fused}))
+    changes = {**COMMON, "model": CONVNET, "train.channels_last": True} | ({"optimizer": optimizer} if optimizer else {})
+    params = train_params(changes)
+    whole = begin(params, prepared)
+    list(whole.reports())
+    resumed = stopped_at(params, prepared, tmp_path, iter([3, 6]))
+    assert all(group["fused"] is fused for group in resumed.state.optimizer.param_groups)
+    assert same(whole.state.tensors(), resumed.state.tensors())
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_params, prepared, tmp_path: Path, capsys) -> None:
