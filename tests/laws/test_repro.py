@@ -12,6 +12,7 @@ from tests import project
 from tests.repository import GIT, call, repository
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "metrics/evaluate.json")
+FRESH = "mlflow.db-fresh"
 PLOTS = ("history.csv", "confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png")
 
 
@@ -89,7 +90,8 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     call(checkout, *GIT, "commit", "-qm", "results")
     for width in ("20", "24"):
         call(checkout, "dvc", "exp", "run", "--queue", "-S", f"model.width={width}")
-    call(checkout, "dvc", "exp", "run", "--run-all", "--jobs", "2")
+    # both find no store, and each would make one
+    call(checkout, "dvc", "exp", "run", "--run-all", "--jobs", "2", MLFLOW_TRACKING_URI=f"sqlite:///{FRESH}")
     shown = json.loads(call(checkout, "dvc", "exp", "show", "--json"))
     found = {
         revision["data"]["params"]["params.yaml"]["data"]["model"]["width"]
@@ -98,10 +100,10 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
         for revision in experiment["revs"]
     }
     assert found == {20, 24}
-    widths = {run.data.params["model.width"]: run for run in runs(checkout)}
-    assert {"16", "20", "24"} <= set(widths)
-    assert all(widths[width].data.tags["pipeline.dvc.experiment"] for width in ("20", "24"))
-    assert all("test/accuracy" in run.data.metrics for run in widths.values())
+    by_width = {run.data.params["model.width"]: run for run in runs(checkout, FRESH)}
+    assert len(runs(checkout, FRESH)) == 2
+    assert set(by_width) == {"20", "24"}
+    assert all(run.data.tags["pipeline.dvc.experiment"] and "test/accuracy" in run.data.metrics for run in by_width.values())
     call(checkout, "dvc", "exp", "run", "--temp", "-S", "model.width=20")
     call(checkout, "dvc", "remote", "add", "-d", "store", str(tmp_path / "remote"))
     call(checkout, "dvc", "push", "--run-cache")
@@ -135,10 +137,10 @@ def test_dvc_shows_and_compares_parameters_metrics_and_plots(checkout: Path, tmp
         call(checkout, "dvc", "repro")
 
 
-def runs(checkout: Path) -> list:
+def runs(checkout: Path, store: str = "mlflow.db") -> list:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported and opens a store
         from mlflow import MlflowClient
 
-        client = MlflowClient(f"sqlite:///{checkout / 'mlflow.db'}")
+        client = MlflowClient(f"sqlite:///{checkout / store}")
         return client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
