@@ -26,6 +26,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = repository(tmp_path_factory.mktemp("whole"), QUICK)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("PIPELINE_TRACKING", "true")
         patch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
         assert main(["prepare"]) == main(["train"]) == main(["evaluate"]) == 0
     return folder
