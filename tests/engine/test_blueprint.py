@@ -22,7 +22,7 @@ MODELS: list[dict[str, Any]] = [
     {"name": "resnet", "depth": 10, "width": 8},
     *(
         {"name": "torchvision", "architecture": architecture, "stem": "small", "weights": None}
-        for architecture in ("resnet18", "regnet_y_400mf", "swin_t", "mobilenet_v3_small")
+        for architecture in ("resnet18", "regnet_y_400mf", "swin_t")
     ),
 ]
 

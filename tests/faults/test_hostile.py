@@ -10,7 +10,7 @@ from tests.faults.corpus import CASES
 
 SOON_S = 10.0
 """Most take a tenth of a second; a busy machine is allowed for."""
-LITTLE_BYTES = 700 * 2**20
+LITTLE_BYTES = 300 * 2**20
 SCREEN_LINES, LONGEST_LINE = 24, 2_100
 WATCH = hostile.Watch()
 
