@@ -22,18 +22,16 @@ def hold() -> None:
         descriptors = [os.pidfd_open(pid) for pid in starters()]
     except PermissionError:
         return  # another user's process: not ours to watch
-    except (ProcessLookupError, FileNotFoundError):
+    except (ProcessLookupError, FileNotFoundError):  # gone while it was looked at
         let_go()
     else:
         threading.Thread(target=watch, args=(descriptors,), name="lifeline", daemon=True).start()
 
 
 def starters() -> Iterator[int]:
-    """The parent, and its parents up to DVC, the first that was not started by DVC itself. Raises ProcessLookupError if it is gone."""
+    """The parent, and its parents up to DVC, the first that was not started by DVC itself."""
     pid = os.getppid()
-    while True:
-        if os.getpgid(pid) != os.getpgrp():
-            raise ProcessLookupError(pid)  # whoever adopts orphans has another process group
+    while pid:  # 0 is outside of this container
         yield pid
         if not was_started_by_dvc(pid):
             return

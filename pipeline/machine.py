@@ -12,6 +12,8 @@ from pipeline.environment import Environment
 from pipeline.refusal import Refusal
 
 LIBRARIES = ("torch", "torchvision", "numpy")
+DECIDING_FLAGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
+"""Variables of others that decide a GPU's sums."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Machine:
     def fingerprint(self) -> dict[str, Any]:
         """What else than the inputs decides the bytes of a result."""
         libraries = {library: metadata.version(library) for library in LIBRARIES}
-        return {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
+        found = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
+        return found if self.device.type == "cpu" else found | {"flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
     def memory(self) -> dict[str, float]:
         """Megabytes of GPU memory allocated and reserved at most so far; empty on a CPU."""
@@ -62,7 +65,7 @@ def choose_device(wish: str) -> torch.device:
 
 
 def set_determinism(deterministic: bool) -> None:
-    """Refuse operations without a deterministic form; nothing is tuned by timing in either mode."""
+    """Refuse operations without a deterministic form. cuDNN never chooses by timing; the compiler may, where nothing is refused."""
     torch.use_deterministic_algorithms(deterministic)
     # filling fresh memory finds reads of it, which is a debugging aid, at up to 15% of the time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module's class

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -14,19 +14,17 @@ from pipeline.collection import VALID
 from pipeline.data import loader
 from pipeline.data.augment import Augmentation
 from pipeline.data.prepared import Prepared
-from pipeline.engine import blueprint, fit, precision, recompute, score
+from pipeline.engine import blueprint, compilation, fit, precision, recompute, score
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, Switch, Tensors, TrainState
-from pipeline.engine.update import Forward
 from pipeline.environment import Environment
 from pipeline.foreign import reason
 from pipeline.machine import Machine
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 
-COMPILE_MODES = {"default": "default", "graphs": "reduce-overhead"}
 Pause = Callable[[], None]
 DIVERGED = 10
 """Times the loss of guessing: so much is said once, and not taken for an end."""
@@ -38,7 +36,7 @@ def no_pause() -> None:
 
 @dataclass
 class Training:
-    """The parts of one training, put together."""
+    """One training, from its beginning or its last checkpoint to its weights."""
 
     params: TrainParams
     prepared: Prepared
@@ -111,7 +109,7 @@ class Training:
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """The loop over this training's own batches, from its current step; `pause()` may raise between two batches of a validation."""
-        forward = compiled(self.state.classifier, self.params.train.compile)
+        forward = compilation.compiled(self.state.classifier, self.params.train.compile)
         loop = fit.fit(
             self.state, self.progress, self.batches(self.state.step), self.plan, forward=forward, validate=self.validation(pause)
         )
@@ -147,7 +145,7 @@ class Training:
             return None
         images = loader.Images(self.prepared.splits[VALID], self.here.device)
         batches = partial(loader.scoring, images, batch_size=min(self.params.train.micro_batch_size, len(images)))
-        return partial(score.score, self.state.scored, lambda: pausing(batches(), pause), used=self.state.used, device=self.here.device)
+        return partial(score.score, self.state.scored, batches, used=self.state.used, device=self.here.device, pause=pause)
 
     def save_when_due(self, environment: Environment) -> None:
         """Begin to write a checkpoint as often as the environment asks for."""
@@ -167,13 +165,3 @@ class Training:
         self.save()
         self.saver.wait()
         return self.saver.saved_step == self.state.step
-
-
-def pausing(batches: Iterator[score.Scored], pause: Pause) -> Iterator[score.Scored]:
-    for batch in batches:
-        pause()
-        yield batch
-
-
-def compiled(classifier: Classifier, wish: str) -> Forward:
-    return classifier if wish == "off" else cast("Forward", torch.compile(classifier, mode=COMPILE_MODES[wish]))

@@ -14,6 +14,7 @@ from pipeline.inputs import Inputs
 from pipeline.refusal import Refusal
 
 OLD_FOLDERS_KEPT = 2
+RECORD, KEPT = "inputs.json", "nonfinite-*"
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 """A training whose DVC was killed needs a moment to save and end; one that looks over old folders holds their locks for an instant."""
 
@@ -25,8 +26,12 @@ class Work:
     folder: Path
 
     def clear(self) -> None:
-        """The results are written: nothing is left to resume."""
-        shutil.rmtree(self.folder)
+        """The results are written: nothing is left to resume. What was kept for somebody to look at stays as old folders do."""
+        if not any(self.folder.glob(KEPT)):
+            shutil.rmtree(self.folder)
+            return
+        for path in set(self.folder.iterdir()) - set(self.folder.glob(KEPT)) - {self.folder / RECORD}:
+            path.unlink()
 
 
 @contextmanager
@@ -40,7 +45,7 @@ def claimed(root: Path, inputs: Inputs) -> Iterator[Work]:
         if not folder.exists():
             explain_new_start(parent, inputs)
             prune(parent)
-        files.write_json(folder / "inputs.json", inputs.record)
+        files.write_json(folder / RECORD, inputs.record)
         try:
             yield Work(folder)
         finally:
@@ -65,14 +70,14 @@ def claim(lock: Path) -> Iterator[bool]:
 
 def others(parent: Path) -> list[Path]:
     """Work folders of other inputs, the newest first."""
-    return sorted(parent.glob("*/inputs.json"), key=age, reverse=True)
+    return sorted(parent.glob(f"*/{RECORD}"), key=age, reverse=True)
 
 
-def age(path: Path) -> float:
-    """When the file was written; long ago where another process has just removed it."""
+def age(record: Path) -> float:
+    """When the folder was last written to; long ago where another process has just removed it."""
     try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
+        return max(path.stat().st_mtime for path in record.parent.iterdir())
+    except (FileNotFoundError, ValueError):
         return 0.0
 
 
@@ -102,5 +107,7 @@ def prune(parent: Path) -> None:
     for key in known - kept:
         with files.locked(lock_of(parent, key), wait=False) as free:
             if free:
+                if any((parent / key).glob("step-*")):
+                    print(f"train: the unfinished training in {parent / key} is dropped: of old ones the last {OLD_FOLDERS_KEPT} are kept")
                 shutil.rmtree(parent / key, ignore_errors=True)
                 lock_of(parent, key).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +91,14 @@ def test_a_stage_ends_when_its_dvc_is_gone(tree, command: str, number: int) -> N
     planted.process.send_signal(number)
     assert planted.await_line("ended with 143"), planted.log.read_text()
     assert "the DVC that started this stage is gone: the stage ends" in planted.log.read_text()
+
+
+@pytest.mark.skipif(not shutil.which("timeout"), reason="coreutils are not here")
+def test_a_wrapper_with_a_process_group_of_its_own_is_no_dead_dvc(tree) -> None:
+    planted = tree("timeout 60 {stage}; true", "DVC_STAGE=train")
+    assert not planted.await_line("ended", limit_s=1)
+    planted.process.kill()
+    assert planted.await_line("ended with 143")
 
 
 def test_a_stage_ends_when_the_shell_between_is_gone(tree) -> None:

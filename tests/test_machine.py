@@ -92,3 +92,11 @@ def test_determinism_is_set_without_filling_fresh_memory() -> None:
         assert not torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_not_in_a_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "name", "a GPU")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    assert Machine(torch.device("cuda"), 2).fingerprint()["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": ""}
+    assert "flags" not in Machine(torch.device("cpu"), 2).fingerprint()

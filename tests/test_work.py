@@ -1,5 +1,6 @@
 """The work folder: one process a training, two old folders kept, and a word on what changed."""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +75,22 @@ def test_what_a_kill_left_half_made_or_half_dropped_goes_with_the_next_start(tmp
     (parent / "fedcba9876543210.lock").touch()
     begin(tmp_path, BASE)
     assert folders(tmp_path) == locks(tmp_path) == {BASE.key}
+
+
+def test_an_unfinished_training_counts_by_its_last_checkpoint_and_is_not_dropped_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):
+        folder = begin(tmp_path, seeded(seed))
+        (folder / "step-000000000001.safetensors").touch()
+        for path in folder.iterdir():
+            os.utime(path, (seed, seed))
+    first = tmp_path / ".pipeline/work" / seeded(0).key
+    os.utime(first / "step-000000000001.safetensors", (9, 9))
+    begin(tmp_path, seeded(3))
+    assert folders(tmp_path) == {seeded(seed).key for seed in (0, 2, 3)}
+    dropped = tmp_path / ".pipeline/work" / seeded(1).key
+    assert f"train: the unfinished training in {dropped} is dropped: of old ones the last 2 are kept" in capsys.readouterr().out
 
 
 def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:

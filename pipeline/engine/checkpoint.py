@@ -29,8 +29,9 @@ class Checkpoints:
                 old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
-        """The last good state; a damaged one is named and the one before it used."""
+        """The last good state; a damaged one is named and the one before it used. Raises OSError for one that may not be read."""
         for path in reversed(self.paths()):
+            path.open("rb").close()
             try:
                 return tensor_file.load(path)
             except Refusal:

@@ -67,9 +67,11 @@ def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate
         "learning_rate": plan.learning_rate(state.step - 1),
         **reading.averages(progress.window.num_targets),
     }
-    if validate and plan.due(state.step, settings.validate_every_steps):
+    validates = validate is not None and plan.due(state.step, settings.validate_every_steps)
+    if validate and validates:
         row |= {f"valid/{name}": value for name, value in validate().items()}
-        refuse_divergence(row, state.step)
+    refuse_divergence(row, state.step)
+    if validates:
         compare(progress, row, settings, state)
     progress.window = Window()
     progress.rows.append(row)

@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progress: Progress) -> Result:
+def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
     """`attempt(micro_batch_size)`, which may leave gradients and BatchNorm's statistics half made when memory runs out.
 
-    Raises Refusal when even a micro-batch of one sample does not fit.
+    Raises Refusal when even a micro-batch of one sample does not fit, or the batch must stay `whole`.
     """
     while True:
         try:
@@ -24,6 +24,8 @@ def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progr
             if not is_out_of_memory(error):
                 raise
         # outside of the handler: its exception holds the tensors that did fit
+        if whole:
+            raise Refusal(f"train.compile: out of memory at step {state.step + 1}, and `graphs` takes a batch whole: write `default`")
         make_room(state)
         halve(state, progress)
 

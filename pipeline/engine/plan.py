@@ -32,6 +32,7 @@ class Plan:
             label_smoothing=self.settings.label_smoothing,
             clip_norm=self.settings.clip_norm,
             skip_nonfinite=self.settings.on_nonfinite == "skip",
+            whole=self.settings.compile == "graphs",
         )
 
     def due(self, step: int, every: int) -> bool:

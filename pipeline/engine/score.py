@@ -28,11 +28,17 @@ def predict(
 
 
 def score(
-    classifier: nn.Module, batches: Callable[[], Iterable[Scored]], *, used: precision.Used, device: torch.device
+    classifier: nn.Module,
+    batches: Callable[[], Iterable[Scored]],
+    *,
+    used: precision.Used,
+    device: torch.device,
+    pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Mean loss (without smoothing) and accuracy over a split; one wait for the device, at the end."""
+    """Mean loss (without smoothing) and accuracy over a split; one wait for the device, at the end. `pause()` may raise between batches."""
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for logits, targets in predict(classifier, batches(), used=used, device=device):
+        pause()
         correct = (logits.argmax(-1) == targets).sum()
         loss = summed_loss(logits.double(), targets, 0.0)
         sums += torch.stack((loss, correct.double(), torch.full_like(loss, targets.numel())))

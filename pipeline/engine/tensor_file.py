@@ -36,10 +36,13 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     sealed = {**metadata, "digest": digest(stored, metadata)}
     with files.replacing(path) as draft:
+        draft.touch()  # with the mode that the umask gives: safetensors makes a file for its owner alone
+        mode = draft.stat().st_mode
         try:
             save_file(stored, draft, metadata={KEY: files.canonical(sealed)})
         except SafetensorError as error:
             raise as_os_error(error, path) from error
+        draft.chmod(mode)
 
 
 def as_os_error(error: SafetensorError, path: Path) -> Exception:

@@ -33,6 +33,8 @@ class Manner:
     label_smoothing: float
     clip_norm: float | None
     skip_nonfinite: bool
+    whole: bool = False
+    """Whether the batch cannot be cut: a CUDA graph overwrites the gradients of the micro-batch before."""
 
 
 def update(state: TrainState, batch: Batch, progress: Progress, manner: Manner, *, forward: Forward) -> None:
@@ -43,7 +45,7 @@ def update(state: TrainState, batch: Batch, progress: Progress, manner: Manner, 
     """
     state.buffers.keep()
     attempt = partial(gather, state, batch, manner=manner, forward=forward)
-    loss, correct = memory.in_parts_that_fit(attempt, state, progress)
+    loss, correct = memory.in_parts_that_fit(attempt, state, progress, whole=manner.whole)
     norm, skipped = descend(state, loss, manner)
     if skipped is not None:
         state.buffers.put_back_where(skipped)

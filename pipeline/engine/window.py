@@ -60,14 +60,11 @@ class Window:
 
     def read(self) -> Reading:
         """The one place where the loop waits for the device. There must be a step to read."""
-        return Reading(*torch.stack([self.stacked(name) for name in QUANTITIES]).tolist())
-
-    def stacked(self, name: str) -> Tensor:
-        """(steps,) float64"""
-        return torch.stack([value.double() for value in self.values[name]])
+        return Reading(*torch.stack([values.double() for values in self.tensors().values()]).tolist())
 
     def tensors(self) -> dict[str, Tensor]:
-        return {name: self.stacked(name) for name in QUANTITIES if self.values[name]}
+        """(steps,) of each quantity; empty where no step was made."""
+        return {name: torch.stack(values) for name, values in self.values.items() if values}
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
         """Go on from what `tensors()` gave."""

@@ -144,7 +144,7 @@ class LoopSettings(Section):
     """A step whose loss or gradient is not finite: `stop` ends the training, `skip` goes on without it. fp16 skips and counts in any case."""
     average_decay: Share
     """Decay of the averaged weights (EMA) that are validated and exported in place of the raw ones; 0 for none."""
-    report_every_steps: Steps
+    report_every_steps: Count
     """Steps between rows of the history."""
     validate_every_steps: Steps
     """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
@@ -161,6 +161,13 @@ class LoopSettings(Section):
         if "epochs" in info.data and (steps is None) == (info.data["epochs"] is None):
             raise ValueError("give the length once: a number for `epochs` or for `steps`, and null for the other")
         return steps
+
+    @field_validator("compile")
+    @classmethod
+    def takes_the_batch_whole(cls, mode: str, info: ValidationInfo) -> str:
+        if mode == "graphs" and info.data.get("micro_batch_size") != info.data.get("batch_size"):
+            raise ValueError("`graphs` takes a batch whole: write `compile: default`, or a micro_batch_size equal to batch_size")
+        return mode
 
     @field_validator("activation_checkpointing")
     @classmethod

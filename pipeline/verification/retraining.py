@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path, *, switches: Sequence[Switch]) -> Outcome:
     """Train to the end, from the first step on, with the micro-batches that the first training came to.
 
-    `empty` is a folder without checkpoints, and none is written there.
+    `empty` is a folder without checkpoints, and gets none.
     """
     machine.set_determinism(params.train.deterministic)
     training = Training.begin(params, prepared, here, Checkpoints(empty, kept=1), switches=switches)

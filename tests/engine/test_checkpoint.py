@@ -23,3 +23,22 @@ def test_only_the_newest_stay_and_a_damaged_one_is_passed_over(tmp_path: Path, c
     assert f"warning: {tmp_path / 'step-000000000030.safetensors'}: is damaged" in capsys.readouterr().out
     kept.save(3, TENSORS, {"step": 3})
     assert [path.name for path in kept.paths()] == ["step-000000000002.safetensors", "step-000000000003.safetensors"]
+
+
+def test_one_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = checkpoint.Checkpoints(tmp_path, kept=2)
+    kept.save(1, TENSORS, {"step": 1})
+    opening = Path.open
+
+    def refuse(self: Path, *given, **more):
+        if self.suffix == ".safetensors":
+            raise PermissionError(13, "Permission denied", str(self))
+        return opening(self, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(PermissionError):
+            kept.newest()
+    found = kept.newest()
+    assert found is not None
+    assert found[1] == {"step": 1}

@@ -37,6 +37,16 @@ def test_what_is_saved_is_what_is_loaded(path: Path) -> None:
     assert all(torch.equal(tensors[name], TENSORS[name]) and tensors[name].dtype == TENSORS[name].dtype for name in TENSORS)
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_file_can_be_read_by_whom_the_umask_lets(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        tensor_file.save(tmp_path / "state.safetensors", TENSORS, METADATA)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def test_equal_contents_give_equal_bytes_in_any_order_and_memory_layout(path: Path, tmp_path: Path) -> None:
     image = torch.randn(2, 3, 4, 5)
     found = []

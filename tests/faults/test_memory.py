@@ -1,6 +1,7 @@
 """Memory that runs out in the middle of a step: the same bytes as a training that used the smaller micro-batch from that step on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.engine import model_file, update
+from pipeline.engine.plan import Plan
 from pipeline.refusal import Refusal
 from pipeline.training import Training
 from tests import project
@@ -100,6 +102,14 @@ def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(t
     Shortage(training, monkeypatch, where="forward", call=0, times=2)
     run(training)
     assert training.progress.switches == [{"step": STEP, "micro_batch_size": 1}]
+
+
+def test_a_batch_that_cuda_graphs_take_whole_is_not_cut(train_params, prepared, monkeypatch) -> None:
+    training = begin(train_params({**CHANGES, "train.micro_batch_size": 16}), prepared)
+    monkeypatch.setattr(Plan, "manner", lambda self, step, manner=Plan.manner: replace(manner(self, step), whole=True))
+    Shortage(training, monkeypatch, where="forward", call=0)
+    with pytest.raises(Refusal, match=f"train.compile: out of memory at step {STEP}, and `graphs` takes a batch whole: write `default`"):
+        run(training)
 
 
 def test_below_one_sample_there_is_a_clear_end(train_params, prepared, monkeypatch) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.engine import tensor_file
+from pipeline.__main__ import main
+from pipeline.engine import tensor_file, update
 from pipeline.refusal import Refusal
 from pipeline.training import Training
+from tests import project
 from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
 
@@ -115,6 +117,38 @@ def test_a_run_that_skips_every_step_ends(train_params, prepared, monkeypatch) -
     spoil(training, monkeypatch, steps=tuple(range(3, 99)))
     with pytest.raises(Refusal, match="every step from 3 to 4 had a loss or gradient that is not finite: lower optimizer"):
         run(training)
+
+
+def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(train_params, prepared, monkeypatch) -> None:
+    changes = {
+        "model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0},
+        "train.precision": "fp16",
+        "train.validate_every_steps": 8,
+    }
+    training, gather = begin(train_params(CHANGES | changes), prepared), update.gather
+    monkeypatch.setattr(update, "gather", lambda *given, **more: (gather(*given, **more)[0] * math.inf, torch.tensor(1.0)))
+    with pytest.raises(Refusal, match="train/loss became inf at or before step 2: lower optimizer"):
+        run(training)
+
+
+def test_the_batch_of_a_skipped_step_outlives_the_training(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.chdir(project.make(tmp_path, {"train.on_nonfinite": "skip"}))
+    assert main(["prepare"]) == 0
+    gather = update.gather
+
+    def spoiling(state, *given, **more):
+        loss, correct = gather(state, *given, **more)
+        return (loss * math.nan if state.step == BAD - 1 else loss), correct
+
+    monkeypatch.setattr(update, "gather", spoiling)
+    for _ in range(2):  # a forced repeat of equal inputs is a training of its own
+        assert main(["train"]) == 0
+        said = capsys.readouterr().out
+        assert "from the start" in said
+        (kept,) = tmp_path.glob(f".pipeline/work/*/nonfinite-{BAD:012d}.safetensors")
+        assert str(kept.relative_to(tmp_path)) in said
+        assert {path.name for path in kept.parent.iterdir()} == {kept.name, "inputs.json"}
 
 
 def test_a_run_that_diverges_is_said_in_words_once(train_params, prepared, monkeypatch, capsys) -> None:
