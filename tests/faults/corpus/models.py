@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision.models import get_model
 
 from pipeline.engine import tensor_file
 from tests.faults.corpus.damage import cut, endless, flipped, loop, replaced
@@ -83,6 +84,16 @@ def manifest(**values: object) -> Callable[[], None]:
 
 def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[], None]:
     return changed(lambda _, found: change(found))
+
+
+def fitting() -> None:
+    """A network whose weights are the same for images of any size."""
+    model = {"name": "torchvision", "architecture": "squeezenet1_1", "stem": "original", "weights": None}
+    weights = get_model("squeezenet1_1", num_classes=2).state_dict()
+    _, metadata = tensor_file.load(MODEL)
+    metadata["spec"].update(shape=[65_535, 65_535, 3], mean=[0.5] * 3, std=[0.5] * 3)
+    metadata["params"].update(model=model)
+    tensor_file.save(MODEL, weights, metadata)
 
 
 def torch_saved() -> bytes:
@@ -200,6 +211,7 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
         ),
         UNFIT,
     ),
+    "images of 65535x65535 that fit the weights": (fitting, "was trained on 2 classes of (65535, 65535, 3)"),
     "images without height": (spec(shape=[0, 4, 1]), FOREIGN),
     "images of 10^30 pixels": (spec(shape=[10**30, 4, 1]), FOREIGN),
     "one hundred thousand classes": (spec(classes=[str(number) for number in range(100_000)]), UNFIT),
