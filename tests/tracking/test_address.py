@@ -48,6 +48,22 @@ def test_a_secret_is_redacted_wherever_it_stands_in_the_address(addressed: Addre
     assert "hidden" not in redacted
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        'some/secret key+"ü',
+        "some/secret%20key%2B%22%C3%BC",
+        "some%2Fsecret%20key%2B%22%C3%BC",
+        "some%2Fsecret+key%2B%22%C3%BC",
+        'some/secret key+\\"\\u00fc',
+    ],
+)
+def test_a_secret_is_redacted_however_it_is_written(addressed: Addressed, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    for given in ('some/secret key+"ü', "some%2Fsecret%20key%2B%22%C3%BC"):
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", given)
+        assert Address.of(addressed("http://host:5000")).redacted(f"({form})") == "(***)"
+
+
 def test_secrets_of_the_environment_are_redacted_and_words_are_not(addressed: Addressed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some/secret key+")
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
