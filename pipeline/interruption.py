@@ -14,8 +14,6 @@ ABANDONED = signal.SIGUSR1
 class Interrupted(BaseException):  # like KeyboardInterrupt: nothing that catches errors may take it for one
     """The stage stopped because of a signal; `exit_code` is the shell's for it, and never 0: DVC would accept half a result."""
 
-    interrupted = True
-
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.exit_code = 128 + number

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline import files
 from pipeline.environment import Environment
+from pipeline.interruption import Interrupted
 from pipeline.tracking import attendant, journal, mirror, position
 from pipeline.tracking.events import EVENTS
 from pipeline.tracking.facts import Facts
@@ -122,8 +123,7 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
     try:
         yield run
     except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt) or bool(getattr(error, "interrupted", False))
-        status = "KILLED" if interrupted else "FAILED"
+        status = "KILLED" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "FAILED"
         raise
     finally:
         run.end(status)

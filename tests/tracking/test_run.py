@@ -1,4 +1,5 @@
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.environment import Environment
+from pipeline.interruption import Interrupted
 from pipeline.tracking import attendant, events, journal, run
 from pipeline.tracking.facts import Facts
 from tests.tracking import beside, tiny
-
-
-class Stopped(Exception):  # a stage's own word for an interruption
-    interrupted = True
 
 
 def last_status(environment: Environment) -> str:
@@ -23,10 +21,11 @@ def last_status(environment: Environment) -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(KeyboardInterrupt, "KILLED"), (Stopped, "KILLED"), (RuntimeError, "FAILED"), (SystemExit, "FAILED")]
+    ("error", "status"),
+    [(KeyboardInterrupt(), "KILLED"), (Interrupted(signal.SIGTERM), "KILLED"), (RuntimeError(), "FAILED"), (SystemExit(), "FAILED")],
 )
-def test_an_exception_goes_on_and_is_the_status(alone: Environment, tmp_path: Path, error: type[BaseException], status: str) -> None:
-    with pytest.raises(error), run.training(alone, resume_file=tmp_path / "run", facts=Facts()):
+def test_an_exception_goes_on_and_is_the_status(alone: Environment, tmp_path: Path, error: BaseException, status: str) -> None:
+    with pytest.raises(type(error)), run.training(alone, resume_file=tmp_path / "run", facts=Facts()):
         raise error
     assert last_status(alone) == status
 
