@@ -28,7 +28,6 @@ class Delivery:
         self._store = store
         self._build = build
         self._position = Position.load(folder, store.address.key)
-        self._position.begin_again()
         self._sending: Sender | None = None
         self._lost_s = 0.0
 
@@ -37,7 +36,7 @@ class Delivery:
         return self._position.is_complete(self.folder)
 
     def catch_up(self) -> None:
-        """Deliver all that the journal holds. Raises when MLflow is away; what was delivered until then is remembered."""
+        """Deliver all that the journal holds. Raises when MLflow is away or patience is spent; where it stopped is remembered, and the next time begins there."""
         if not self._has_news():
             return
         self._find_run()
@@ -46,25 +45,31 @@ class Delivery:
                 self._deliver(batch)
                 self._position.system_offset = batch[-1].end
                 self._save()
+                self._ask_patience()
             for batch in self._batches(events.EVENTS, self._position.offset):
                 self._deliver(batch)
                 self._advance(batch[-1])
+                self._ask_patience()
         except Exception:
             self._sending = None  # the run may have been deleted: look again before the next attempt
             self._lost_s = 0.0
             raise
 
     def close(self) -> None:
-        """The writer is gone: try once more what was set aside; a run without an end was killed."""
+        """The writer is gone: try once more what was set aside, also by an earlier stage; a run without an end was killed."""
+        self._settle_status()  # before what may hang again
         if self._position.redo is not None:
             self._position.begin_again()
             self.catch_up()
+            self._settle_status()
+        if self.is_complete:
+            self._tidy()
+
+    def _settle_status(self) -> None:
         if self._position.run_id and self._position.status == "RUNNING":
             self._store.client.set_terminated(self._position.run_id, "KILLED", end_time=self._position.time_ms)
             self._position.status = "KILLED"
             self._save()
-        if self.is_complete:
-            self._tidy()
 
     def _has_news(self) -> bool:
         return self._position.offset < events.whole_bytes(self.folder / events.EVENTS) or (
@@ -93,9 +98,7 @@ class Delivery:
 
     def _advance(self, last: events.Event) -> None:
         self._position.offset, self._position.time_ms = last.end, last.time_ms
-        if last.kind == "metrics":
-            self._position.step = last.fields["step"]
-        elif last.kind in {"start", "reopen"}:
+        if last.kind in {"start", "reopen"}:
             self._position.status = "RUNNING"
         elif last.kind == "end":
             self._position.status = last.fields["status"]
@@ -112,8 +115,6 @@ class Delivery:
             self._lost_s = 0.0
         elif is_passing(error):
             self._lost_s += time.monotonic() - begin
-            if self._lost_s > PATIENCE_S:
-                raise error  # one after the other: a stage that ends must not wait for each of them
             self._position.set_aside()
         elif len(batch) > 1:
             for event in batch:
@@ -121,25 +122,29 @@ class Delivery:
         else:
             self._note(REFUSED, batch[0], error)
 
+    def _ask_patience(self) -> None:
+        """Only behind what was set aside, so that each attempt comes further than the one before."""
+        if self._lost_s > PATIENCE_S:  # a stage that ends must not wait for one event after the other
+            raise TimeoutError(f"MLflow answers, but {self._lost_s:.0f} s went by with what it does not take")
+
     def _failure(self, batch: list[events.Event]) -> Exception | None:
         """What MLflow has against a batch, after some attempts. Raises while it takes nothing else either: then it is away."""
-        attempts = ATTEMPTS if self._position.redo is None else 1
-        for attempt in range(1, attempts + 1):
+        failure: Exception | None = None
+        for attempt in range(ATTEMPTS if self._position.redo is None else 1):
+            time.sleep(PAUSE_S * attempt)
             try:
-                self._sender.send(batch, step=self._position.step)
+                self._sender.send(batch)
             except Exception as error:
-                if not is_passing(error):
-                    return error
-                try:
-                    self._note(DELAYED, batch[0], error)
-                except Exception:
-                    raise error from None
-                if attempt == attempts:
-                    return error
-                time.sleep(PAUSE_S * attempt)
+                failure = error
             else:
                 return None
-        return None
+            if not is_passing(failure):
+                return failure
+            try:
+                self._note(DELAYED, batch[0], failure)
+            except Exception:
+                raise failure from None
+        return failure
 
     def _note(self, tag: str, event: events.Event, error: Exception) -> None:
         reason = self._store.address.redacted(f"{event.kind}: {type(error).__name__}: {error}")[:500]

@@ -14,6 +14,17 @@ from pipeline import files
 EVENTS = "events.jsonl"
 UNREADABLE = "unreadable"
 SEALED_BYTES = 256
+STAGE = {"stage": str, "tags": dict, "params": dict, "dataset_name": str, "dataset_digest": str, "dataset": dict}
+FIELDS: Mapping[str, Mapping[str, type]] = {
+    "start": STAGE,
+    "reopen": STAGE,
+    "metrics": {"step": int, "values": dict},
+    "tags": {"tags": dict},
+    "artifact": {"file": str, "folder": str, "sha256": str},
+    "model": {"file": str, "sha256": str, "step": int},
+    "end": {"status": str},
+}
+"""What each kind of line holds, besides its time."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +65,17 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
 
 
 def decoded(line: bytes) -> dict[str, Any]:
+    """The fields of a line, all that its kind has among them; else it is unreadable."""
     try:
         fields = json.loads(line)
     except ValueError:
         fields = None
-    return fields if isinstance(fields, dict) else {"kind": UNREADABLE}
+    return fields if isinstance(fields, dict) and is_whole(fields) else {"kind": UNREADABLE}
+
+
+def is_whole(fields: Mapping[str, Any]) -> bool:
+    wanted = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
+    return all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
 
 
 def whole_bytes(path: Path) -> int:

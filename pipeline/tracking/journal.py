@@ -61,6 +61,7 @@ class Journal:
         self._points: dict[str, tuple[int, float | str]] = {}
         self._copies: dict[tuple[str, str], str] = {}
         self._num_copies = 0
+        self._step = 0
         self._closing = ExitStack()
         with ExitStack() as on_failure:
             on_failure.enter_context(self._closing)
@@ -101,6 +102,7 @@ class Journal:
                 fresh[name] = point[1]
         if fresh:
             self._append("metrics", step=step, values=fresh)
+            self._step = step
 
     def tags(self, tags: Mapping[str, str]) -> None:
         self._append("tags", tags=dict(tags))
@@ -118,12 +120,12 @@ class Journal:
         self._copies[(folder, path.name)] = digest
 
     def model(self, path: Path) -> None:
-        """Keep a copy of the model file until the mirror has logged it; from then on `find` knows this journal by its digest."""
+        """Keep a copy of the model file until the mirror has logged it, at the last step of the journal; from then on `find` knows this journal by its digest."""
         copy = self.folder / f"model{path.suffix}"
         with files.replacing(copy) as draft:
             shutil.copyfile(path, draft)
         digest = files.digest(copy)
-        self._append("model", file=copy.name, sha256=digest)
+        self._append("model", file=copy.name, sha256=digest, step=self._step)
         files.write_text(self.folder / MODEL_DIGEST, digest + "\n")
 
     def end(self, status: Status) -> None:
@@ -143,13 +145,15 @@ class Journal:
         return self._amends and point[0] == held[0] and point[1] != held[1]
 
     def _recall(self, lines: Iterable[events.Event]) -> None:
-        """What this stage wrote before, so that a repetition is known."""
+        """The last step, and what this stage wrote before, so that a repetition is known."""
         stage = ""
         for line in lines:
             if line.kind in {"start", "reopen"}:
                 stage = line.fields["stage"]
-            elif line.kind == "metrics" and stage == self._stage:
-                self._points.update({name: (line.fields["step"], value) for name, value in line.fields["values"].items()})
+            elif line.kind == "metrics":
+                self._step = line.fields["step"]
+                if stage == self._stage:
+                    self._points.update({name: (self._step, value) for name, value in line.fields["values"].items()})
             elif line.kind == "artifact":
                 self._copies[(line.fields["folder"], Path(line.fields["file"]).name)] = line.fields["sha256"]
                 self._num_copies = int(Path(line.fields["file"]).parent.name)

@@ -115,7 +115,7 @@ def deliver(folder: Path, store: Store, build: Build) -> Outcome:
 
 
 def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
-    """Deliver what earlier runs left, oldest first, one a step; bounded, and given up at the first failure."""
+    """Deliver what earlier runs left, oldest first, one a step; bounded, and given up once MLflow is away."""
     found = [
         folder for folder in journal.journals(store.address.root) if folder != but and is_pending(folder) and not journal.is_written(folder)
     ]
@@ -128,7 +128,8 @@ def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
             deliver(folder, store, build)
         except Exception as error:  # the next stage or `sync` tries again
             print(f"tracking: {folder.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            return
+            if not store.answers():
+                return
         yield folder
         spent_s += time.monotonic() - begin
         if spent_s > LEFTOVERS_S:

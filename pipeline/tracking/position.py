@@ -24,7 +24,6 @@ class Position:
     system_offset: int = 0
     status: str = ""
     time_ms: int = 0
-    step: int = 0
     redo: int | None = None
     seal: str = ""
 

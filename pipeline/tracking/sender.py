@@ -24,8 +24,8 @@ class Sender:
         self._store, self._run_id, self._folder, self._build = store, run_id, folder, build
         self._client = store.client
 
-    def send(self, batch: list[events.Event], *, step: int) -> None:
-        """One event, or neighbouring ones of metrics; `step` is the last one that was delivered. Raises what MLflow raises."""
+    def send(self, batch: list[events.Event]) -> None:
+        """One event, or neighbouring ones of metrics. Raises what MLflow raises."""
         fields = batch[-1].fields
         match batch[-1].kind:
             case "metrics":
@@ -37,7 +37,7 @@ class Sender:
             case "artifact":
                 self._log_artifact(fields)
             case "model":
-                self._log_model(fields, step)
+                self._log_model(fields)
             case "end":
                 self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
             case kind:
@@ -93,9 +93,10 @@ class Sender:
         elif path.name not in {Path(held.path).name for held in self._client.list_artifacts(self._run_id, folder)}:
             raise LookupError(f"{fields['file']} was delivered to another store and is no longer in the journal")
 
-    def _log_model(self, fields: Mapping[str, Any], step: int) -> None:
+    def _log_model(self, fields: Mapping[str, Any]) -> None:
         self.tag({MODEL_TAG: fields["sha256"]})
-        log_model(self._store, self._run_id, self._folder / fields["file"], digest=fields["sha256"], step=step, build=self._build)
+        path, digest, step = self._folder / fields["file"], fields["sha256"], fields["step"]
+        log_model(self._store, self._run_id, path, digest=digest, step=step, build=self._build)
 
 
 def metrics_of(event: events.Event) -> "list[Metric]":

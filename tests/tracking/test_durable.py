@@ -58,7 +58,7 @@ def test_no_line_is_delivered_before_it_is_on_the_disk(told: Told, monkeypatch: 
         if place == path:
             durable.append(size)
 
-    def send(_: Sender, batch: list[events.Event], *, step: int) -> None:
+    def send(_: Sender, batch: list[events.Event]) -> None:
         sent.append(batch[-1].end)
         assert batch[-1].end <= durable[-1]
 

@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / events.EVENTS
     writer = events.Writer(path)
     for step in range(3):
-        writer.append({"kind": "metrics", "step": step})
+        writer.append({"kind": "metrics", "time_ms": 1, "step": step, "values": {}})
     writer.close()
     return path
 
@@ -27,13 +28,23 @@ def test_a_torn_last_line_is_not_read(path: Path) -> None:
 def test_a_writer_that_reopens_truncates_a_torn_line(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b'{"kind": "met')
     writer = events.Writer(path)
-    writer.append({"kind": "end"})
+    writer.append({"kind": "end", "time_ms": 1, "status": "FINISHED"})
     assert [event.kind for event in events.read(path)] == ["metrics", "metrics", "metrics", "end"]
 
 
 def test_a_damaged_line_does_not_hide_those_behind_it(path: Path) -> None:
     path.write_bytes(b"\0\0\0\n[1]\n" + path.read_bytes())
     assert [event.kind for event in events.read(path)] == ["unreadable", "unreadable", "metrics", "metrics", "metrics"]
+
+
+@pytest.mark.parametrize("kind", events.FIELDS)
+def test_a_line_without_one_of_its_fields_is_unreadable(kind: str) -> None:
+    whole = {"kind": kind, "time_ms": 1, **{name: type_() for name, type_ in events.FIELDS[kind].items()}}
+    assert events.decoded(json.dumps(whole).encode()) == whole
+    for name in whole:
+        without = {other: value for other, value in whole.items() if other != name}
+        for damaged in (without, {**whole, name: None}):
+            assert events.Event(0, events.decoded(json.dumps(damaged).encode())).kind == "unreadable"
 
 
 def test_a_reader_goes_on_behind_what_it_read(path: Path) -> None:

@@ -99,6 +99,20 @@ def test_the_newest_journal_of_a_model_is_found_by_its_digest(tmp_path: Path) ->
     assert journal.journals(tmp_path) == [first.folder, second.folder, other.folder]
 
 
+def test_a_model_is_that_of_the_last_step_that_the_journal_holds(tmp_path: Path) -> None:
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"weights")
+    first = begin(tmp_path)
+    first.metrics(20, {"train/loss": 0.5})
+    first.model(model)
+    first.close()
+    second = Journal.reopen(first.folder, stage="evaluate", facts=Facts())
+    second.model(model)
+    second.metrics(30, {"test/loss": 0.5})
+    second.model(model)
+    assert [line["step"] for line in told(first.folder, "model")] == [20, 20, 30]
+
+
 def test_a_folder_without_a_journal_cannot_be_reopened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="holds no journal"):
         Journal.reopen(tmp_path, stage="train", facts=Facts())

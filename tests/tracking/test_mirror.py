@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import files
-from pipeline.tracking import attendant, journal, mirror, run
+from pipeline.tracking import attendant, delivery, journal, mirror, run, sender
 from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mirror import Outcome
@@ -134,6 +134,28 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest(told: Told) -> None:
     found = told.run_of(writing.folder.name)
     assert (found.info.status, found.data.metrics) == ("FINISHED", {"good": 2.0})
     assert found.data.tags["pipeline.refused"].startswith("model: ")
+
+
+def test_a_model_that_is_tried_again_is_still_that_of_its_step(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+
+    def failing(*_: object, step: int, **__: object) -> None:
+        steps.append(step)
+        raise OSError("a moment")
+
+    monkeypatch.setattr(sender, "log_model", failing)
+    monkeypatch.setattr(delivery, "PAUSE_S", 0.0)
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing.metrics(7, {"a": 1.0})
+    writing.model(tiny.write(tmp_path / "model.safetensors", seed=1))
+    writing.metrics(9, {"a": 1.0})
+    writing.end("FINISHED")
+    writing.close()
+    for _ in range(2):
+        assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.SET_ASIDE
+    assert set(steps) == {7}
+    monkeypatch.undo()
+    delivered(told, writing.folder)
 
 
 def test_a_model_without_a_journal_goes_on_with_the_run_on_the_server(told: Told) -> None:
