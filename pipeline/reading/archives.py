@@ -36,6 +36,9 @@ PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The others unpack all of a member at once, however little was asked for."""
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
+Identity = tuple[int, int]
+"""Of a folder: the numbers of its device and of its inode."""
+
 
 def opened(root: Path) -> Tree:
     """The tree at `root`, which exists; told by its first bytes, not by its name."""
@@ -58,14 +61,17 @@ class Folder:
 
     def listing(self) -> Listing:
         found = Listing()
-        self.collect(self.root, "", found, above=frozenset())
+        self.collect(self.root, "", found, above=frozenset(), seen=set())
         return in_byte_order(found)
 
-    def collect(self, folder: Path, prefix: str, found: Listing, above: frozenset[tuple[int, int]]) -> None:
+    def collect(self, folder: Path, prefix: str, found: Listing, *, above: frozenset[Identity], seen: set[Identity]) -> None:
         status = folder.stat()
         here = (status.st_dev, status.st_ino)
         if here in above:
             raise Refusal(f"source.root: {shown(folder)}: is a link to a folder that holds it: remove the link")
+        if here in seen:  # a few links in each of a few folders would multiply to more files than any disk holds
+            raise Refusal(f"source.root: {shown(folder)}: is reached twice, by links: remove one")
+        seen.add(here)
         if len(above) > DEEPEST:
             raise Refusal(f"source.root: {shown(folder)}: lies more than {DEEPEST} folders deep: name the folder of the images themselves")
         with os.scandir(folder) as entries:
@@ -73,7 +79,7 @@ class Folder:
                 name, path = prefix + entry.name, Path(entry.path)
                 if path.is_dir():
                     found.folders.append(name)
-                    self.collect(path, name + "/", found, above | {here})
+                    self.collect(path, name + "/", found, above=above | {here}, seen=seen)
                 elif path.is_file() or not path.exists():  # a link that leads nowhere fails when it is read, like any corrupt file
                     found.files.append(name)
                 else:

@@ -118,6 +118,15 @@ def deep() -> None:
     (FOLDER / "/".join("d" * 100)).mkdir(parents=True)
 
 
+def multiplied() -> None:
+    """Ten folders of three links each to the next: 3^10 ways to the last."""
+    folder(FOLDER)
+    for depth in range(10):
+        (FOLDER / f"train/{depth}").mkdir()
+        for link in range(3):
+            (FOLDER / f"train/{depth}/{link}").symlink_to(f"../{depth + 1}" if depth < 9 else "../cat")
+
+
 def in_folder(make: Callable[[Path], object]) -> Callable[[], None]:
     def put() -> None:
         folder(FOLDER)
@@ -243,6 +252,7 @@ PLACES: dict[str, tuple[Path, Callable[[], object], str]] = {
     "a terabyte of nothing": (TAR, lambda: (TAR.touch(), os.truncate(TAR, 2**40)), "zeros behind its end"),
     "a folder that holds itself": (FOLDER, in_folder(lambda path: path.symlink_to("..")), "is a link to a folder that holds it"),
     "100 folders deep": (FOLDER, deep, "folders deep"),
+    "links that multiply": (FOLDER, multiplied, "is reached twice, by links: remove one"),
     "a pipe among images": (FOLDER, in_folder(os.mkfifo), "is a device, a pipe or a socket"),
     "a link without end among images": (FOLDER, in_folder(endless), "is a device, a pipe or a socket"),
 }
