@@ -2,9 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Extent = Annotated[int, Field(ge=1, le=65_535)]
+Mean = Annotated[float, Field(ge=0, le=1)]
+Deviation = Annotated[float, Field(gt=0, le=1)]
+"""At most 1/2, and 1 for a constant channel."""
 
 
 class Spec(BaseModel):
@@ -16,8 +19,8 @@ class Spec(BaseModel):
     shape: tuple[Extent, Extent, Extent]
     """Height, width, channels."""
     classes: Annotated[tuple[str, ...], Field(min_length=2)]
-    mean: tuple[float, ...]
-    std: tuple[PositiveFloat, ...]
+    mean: tuple[Mean, ...]
+    std: tuple[Deviation, ...]
 
     @field_validator("classes")
     @classmethod

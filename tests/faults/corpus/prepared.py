@@ -118,6 +118,7 @@ RECORDS: dict[str, tuple[Callable[[], object], str]] = {
     "images of 10^9": (recorded(spec__shape=[10**9, 4, 1]), FORMAT),
     "one class": (recorded(spec__classes=["a"]), FORMAT),
     "a deviation of zero": (recorded(spec__std=[0]), FORMAT),
+    "a mean beyond all bytes": (recorded(spec__mean=[1000]), FORMAT),
     "a mean that is no number": (recorded(spec__mean=["x"]), FORMAT),
     "a digest that is a path": (recorded(splits__train__inputs_digest="../../etc/passwd"), OTHER),
     "a folder": (replaced(RECORD, Path.mkdir), UNREAD),
