@@ -8,6 +8,13 @@ from pathlib import Path
 MOST_SHOWN = 240
 
 
+class TooLarge(OSError):
+    """A file of more bytes than are read."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(errno.EFBIG, f"Has {size} bytes, more than {most}")
+
+
 def size_bytes(path: Path) -> int:
     """Of a regular file. Raises OSError for all else: a pipe would be waited for, and a device may have no end."""
     status = path.stat()
@@ -19,10 +26,10 @@ def size_bytes(path: Path) -> int:
 
 
 def read(path: Path, most_bytes: int) -> bytes:
-    """A whole regular file. Raises OSError, also for one of more than `most_bytes`."""
+    """A whole regular file. Raises OSError, and TooLarge for one of more than `most_bytes`."""
     size = size_bytes(path)
     if size > most_bytes:
-        raise OSError(errno.EFBIG, f"Has {size} bytes, more than {most_bytes}")
+        raise TooLarge(size, most_bytes)
     with path.open("rb") as file:
         return file.read(most_bytes)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision import models
 
+from pipeline import foreign
 from pipeline.params.train import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
@@ -55,7 +56,7 @@ class Settings(ModelSettings):
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
                 f"model.architecture: {self.architecture} with `stem: {self.stem}` does not take images of {spec.height}x{spec.width} "
-                f"({first_line(error)}): raise source.size, or choose another stem or architecture"
+                f"({foreign.reason(error)}): raise source.size, or choose another stem or architecture"
             ) from None
         return cast("nn.Module", network)
 
@@ -67,14 +68,10 @@ class Settings(ModelSettings):
             pretrained = weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
         except Exception as error:  # torch passes on whatever the network, the archive or its restricted unpickler raise
             raise Refusal(
-                f"model.weights: {self.weights} cannot be fetched ({first_line(error)}): "
+                f"model.weights: {self.weights} cannot be fetched ({foreign.reason(error)}): "
                 f"put a whole {weights.url.rpartition('/')[2]} into $TORCH_HOME/hub/checkpoints, or write `weights: null`"
             ) from None
         load_what_fits(network, pretrained)
-
-
-def first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def try_out(network: nn.Module, spec: Spec) -> None:

@@ -42,6 +42,7 @@ class Document:
     def read(cls, path: Path) -> "Document":
         """Raises Refusal for a file that is missing, not YAML, not a mapping, or beyond any sensible size."""
         text = read_text(path)
+        refuse_brackets(text, path)
         try:
             data, root = parse(text)
         except MarkedYAMLError as error:
@@ -50,9 +51,7 @@ class Document:
             line = text.count("\n", 0, error.position) + 1
             raise Refusal(f"{path}:{line}: is not valid YAML: holds the control character U+{error.character:04X}: remove it") from None
         except RecursionError:
-            raise Refusal(
-                f"{path}:1: is nested too deeply, or in more than {MOST_BRACKETS} brackets: this cannot be a parameter file"
-            ) from None
+            raise Refusal(f"{path}:1: is nested too deeply: this cannot be a parameter file") from None
         except BROKEN as error:
             raise Refusal(f"{path}:1: holds a value that cannot be read: {foreign.reason(error)}") from None
         if not isinstance(data, dict):
@@ -73,12 +72,12 @@ class Document:
 
 def read_text(path: Path) -> str:
     try:
-        if foreign.size_bytes(path) > MOST_BYTES:
-            raise Refusal(f"{path}:1: is larger than {MOST_BYTES} bytes: this cannot be a parameter file")
         content = foreign.read(path, MOST_BYTES)
         return content.decode("utf-8")
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: copy one of presets/ there") from None
+    except foreign.TooLarge:
+        raise Refusal(f"{path}:1: is larger than {MOST_BYTES} bytes: this cannot be a parameter file") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise Refusal(f"{path}:{line}: is not text in UTF-8 ({error.reason}): save it as UTF-8, or copy one of presets/ there") from None
@@ -86,9 +85,12 @@ def read_text(path: Path) -> str:
         raise Refusal(f"{path}: cannot be read ({error.strerror}): make it a file that you may read") from None
 
 
-def parse(text: str) -> tuple[Any, Node]:
+def refuse_brackets(text: str, path: Path) -> None:
     if text.count("[") + text.count("{") > MOST_BRACKETS:
-        raise RecursionError
+        raise Refusal(f"{path}:1: holds more than {MOST_BRACKETS} brackets: this cannot be a parameter file")
+
+
+def parse(text: str) -> tuple[Any, Node]:
     yaml = YAML(typ="safe", pure=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an anchor that is used twice is DVC's to judge

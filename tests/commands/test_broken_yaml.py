@@ -50,7 +50,7 @@ FILES: list[tuple[str, bytes, int, str]] = [
     ("huge", 100_000 * b"# \n", 1, "is larger than 20000 bytes: this cannot be a parameter file"),
     ("aliases that multiply", BOMB.encode(), 1, "more than 2000 values, counting each alias: write them out"),
     ("an alias of itself", b"a: &a [*a]\n", 1, "is nested too deeply"),
-    ("nested brackets", b"a: " + 900 * b"[" + 900 * b"]", 1, "is nested too deeply"),
+    ("nested brackets", b"a: " + 900 * b"[" + 900 * b"]", 1, "holds more than 200 brackets: this cannot be a parameter file"),
 ]
 
 

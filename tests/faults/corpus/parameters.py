@@ -52,7 +52,7 @@ WHOLE: dict[str, tuple[bytes | str, str]] = {
     "two merges": ("a: &a {x: 1}\nmodel:\n  <<: *a\n  <<: *a\n", "duplicate merge key"),
     "an alias of itself": ("a: &a [*a]\n", DEEP),
     "a chain of aliases": ("".join(f"a{i}: &a{i} [{f'*a{i - 1}' if i else ''}]\n" for i in range(900)), DEEP),
-    "19,000 brackets": ("a: " + "[" * 19_000, DEEP),
+    "19,000 brackets": ("a: " + "[" * 19_000, "holds more than 200 brackets"),
     "5,000 open braces": ("{a: " * 4_900, DEEP),
     "nested by indentation": ("".join(f"{' ' * depth}a:\n" for depth in range(190)), DEEP),
     "dashes": ("- " * 9_900, DEEP),
