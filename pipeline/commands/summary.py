@@ -1,12 +1,11 @@
 """Print the result of the last `dvc repro`, and see to it that its run is in the journal, and so in MLflow."""
 
-import json
 from typing import Any
 
 from pipeline.collection import TEST
 from pipeline.environment import Environment
 from pipeline.paths import Paths
-from pipeline.refusal import Refusal
+from pipeline.reports import recorded
 from pipeline.reports.flatten import flatten
 from pipeline.tracking import run as tracking
 from pipeline.tracking import story
@@ -14,24 +13,12 @@ from pipeline.tracking import story
 
 def run() -> None:
     paths, environment = Paths(), Environment.read()
-    scores = read_scores(paths)
+    scores = recorded.scores(paths.metrics / "evaluate.json")
     if not tracking.knows(environment, paths.model):
         record_restored(paths, environment, scores)
     low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
     print(f"test accuracy {scores['accuracy']:.4f} (between {low:.4f} and {high:.4f}) on {scores['samples']} samples")
     print(f"model: {paths.model}    figures: {paths.plots}/    compare runs: make ui")
-
-
-def read_scores(paths: Paths) -> dict[str, Any]:
-    path = paths.metrics / "evaluate.json"
-    try:
-        scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        scores["accuracy"], scores["accuracy_interval"]["low"], scores["samples"]
-    except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: run `dvc repro`") from None
-    except (ValueError, KeyError, TypeError):
-        raise Refusal(f"{path}: was not written by this pipeline: run `dvc repro -f evaluate`") from None
-    return scores
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:

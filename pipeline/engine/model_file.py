@@ -1,21 +1,26 @@
 """The model file: weights, and all that is needed to rebuild, judge and verify the model from this one file."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline import foreign
 from pipeline.engine import blueprint, precision, tensor_file
 from pipeline.engine.classifier import Classifier
-from pipeline.engine.state import Switch, Tensors
+from pipeline.engine.state import Tensors
 from pipeline.params.load import from_data
+from pipeline.params.section import Steps
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 HEADER_BYTES = 2 * 2**20
 """Names and shapes of some fifteen thousand tensors, or as many class names."""
+SwitchKey = Annotated[str, Field(pattern="^(step|micro_batch_size)$")]
+SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 
 
 class Manifest(BaseModel):
@@ -29,11 +34,18 @@ class Manifest(BaseModel):
     precision: precision.Used
     step: int
     """The update after which the weights were taken."""
-    switches: list[Switch] = Field(default_factory=list)
+    switches: list[SwitchRecord] = Field(default_factory=list)
     """Where memory ran out: from `step` on, `micro_batch_size` was this."""
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock."""
-    fingerprint: dict[str, Any]
+    fingerprint: dict[str, str | int | dict[str, str]]
+
+    @field_validator("params")
+    @classmethod
+    def are_those_of_train(cls, params: dict[str, Any]) -> dict[str, Any]:
+        if not params.keys() <= TrainParams.model_fields.keys():
+            raise ValueError(f"has sections beside {', '.join(TrainParams.model_fields)}")
+        return params
 
     @property
     def train_params(self) -> TrainParams:
@@ -47,19 +59,40 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
 def load(path: Path) -> tuple[Classifier, Manifest]:
     """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal for anything but a whole file of ours."""
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
-    try:
+    manifest = describe(metadata, path)
+    return rebuild(weights, manifest, path), manifest
+
+
+def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
+    """Raises Refusal for metadata that is none of ours, and for parameters with which this checkout could not train."""
+    with refusing(path):
         manifest = Manifest.model_validate(metadata)
-        params = manifest.train_params
-        blueprint.compare(weights, params.model, manifest.spec)
-        network = params.model.build(manifest.spec)
-        network.load_state_dict(weights)
-    except ValidationError as error:
-        first = error.errors()[0]
-        what = foreign.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-        raise Refusal(f"{path}: was not written by this pipeline ({what})") from None
-    except Refusal as refusal:
-        raise Refusal("\n".join(f"{path}: {line}" for line in str(refusal).splitlines())) from None
+        assert manifest.train_params
+        return manifest
+
+
+def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
+    """Raises Refusal for weights that are not those of the model."""
+    params = manifest.train_params
+    try:
+        with refusing(path):
+            blueprint.compare(weights, params.model, manifest.spec)
+            network = params.model.build(manifest.spec)
+            network.load_state_dict(weights)
     except RuntimeError as error:
         raise Refusal(f"{path}: its weights do not fit the model {params.model.name} of this checkout: {foreign.reason(error)}") from None
     classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last)
-    return classifier.eval().requires_grad_(False), manifest
+    return classifier.eval().requires_grad_(False)
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Refusals that name the file."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = foreign.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        raise Refusal(f"{path}: was not written by this pipeline, or is no model file ({what}): run `dvc repro`, or name another") from None
+    except Refusal as refusal:
+        raise Refusal("\n".join(f"{path}: {line}" for line in str(refusal).splitlines())) from None

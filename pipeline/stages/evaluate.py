@@ -1,5 +1,8 @@
 """Stage evaluate: from the model file alone to scores and figures of the test split."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +22,7 @@ from pipeline.reports import metrics, tables
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.flatten import flatten
 from pipeline.reports.predictions import Predictions
+from pipeline.spec import Spec
 from pipeline.tracking import run as tracking
 from pipeline.tracking import story
 
@@ -27,25 +31,32 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     """Score the test split with the model that the file describes, and draw what it got right and wrong."""
     here = Machine.claim(environment)
     classifier, manifest = model_file.load(paths.model)
-    machine.set_determinism(manifest.train_params.train.deterministic)
     prepared = Prepared.open(paths.prepared)
-    refuse_other_data(manifest, prepared, paths)
-    refuse_high_rank(params.evaluate, prepared.spec.num_classes)
+    refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
+    logits, scores = judge(classifier, manifest, prepared, here, params)
     split = prepared.split(TEST)
-    with complaints.in_words(size="evaluate.batch_size"):
-        logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
-    scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
     files.write_json(paths.metrics / "evaluate.json", scores)
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
     with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as run:
         story.add_evaluation(run, paths, step=manifest.step, scores=flatten(scores, TEST))
 
 
-def refuse_other_data(manifest: Manifest, prepared: Prepared, paths: Paths) -> None:
-    expected, found = manifest.spec, prepared.spec
+def judge(
+    classifier: Classifier, manifest: Manifest, prepared: Prepared, here: Machine, params: EvaluateParams
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Logits (n, classes) of the test split, in its order, and the numbers of `metrics/evaluate.json`. Writes nothing."""
+    refuse_high_rank(params.evaluate, prepared.spec.num_classes)
+    split = prepared.split(TEST)
+    machine.set_determinism(manifest.train_params.train.deterministic)
+    with complaints.in_words(size="evaluate.batch_size"):
+        logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
+    return logits, metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
+
+
+def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
     if (expected.shape, expected.classes) != (found.shape, found.classes):
         raise Refusal(
-            f"{paths.model}: was trained on {expected.num_classes} classes of {expected.shape}, {paths.prepared} holds "
+            f"{model}: was trained on {expected.num_classes} classes of {expected.shape}, {data} holds "
             f"{found.num_classes} classes of {found.shape}: run `dvc repro`"
         )
 

@@ -4,24 +4,29 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline import files
 from pipeline.collection import TEST
 from pipeline.data.prepared import Prepared
-from pipeline.engine import model_file
+from pipeline.engine import model_file, tensor_file
+from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
 from pipeline.engine.state import Tensors
+from pipeline.engine.tensor_file import Damaged
 from pipeline.environment import Environment
 from pipeline.machine import Machine
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load
+from pipeline.params.load import load, placed
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
+from pipeline.reports import recorded
 from pipeline.reports.flatten import flatten
+from pipeline.stages import evaluate
 from pipeline.tracking import provenance
-from pipeline.verification import digests, scores
+from pipeline.verification import digests
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places
 from pipeline.verification.retraining import retrain
 from pipeline.verification.subject import Record, Subject
@@ -42,15 +47,20 @@ class Verification:
         model, record = self.subject.model, self.subject.record
         if record:
             yield of_run(record, model)
-        claimed, found = digests.of_contents(model)
-        yield Comparison.of_texts("file", str(model), Places("the file", "its contents"), expected=claimed, found=found)
-        weights, manifest = digests.read(model)
+        try:
+            weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
+        except Damaged as damaged:
+            yield of_file(model, expected=damaged.claimed, found=damaged.found)
+            return
+        whole = tensor_file.digest(weights, metadata)
+        yield of_file(model, expected=whole, found=whole)
+        manifest = model_file.describe(metadata, model)
         here = Machine.claim(self.environment)
         yield from self.of_inputs(manifest, here)
         if record:
             yield from of_commit(record, self.environment)
         prepared = Prepared.open(self.paths.prepared)
-        yield from self.of_scores(prepared, here)
+        yield from self.of_scores(weights, manifest, prepared, here)
         if again:
             yield from self.of_training(weights, manifest, prepared, here)
 
@@ -66,10 +76,11 @@ class Verification:
         said = f"{here.name}, {here.threads} threads, torch {fingerprint['libraries']['torch']}"
         yield Comparison.of_values("machine", said, Places("the file", "this machine"), expected=manifest.fingerprint, found=fingerprint)
 
-    def of_scores(self, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
-        path = self.paths.metrics / "evaluate.json"
-        expected = scores.recorded(path)
-        found = scores.score(self.subject.model, prepared, here, load(Document.read(self.paths.params), EvaluateParams))
+    def of_scores(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
+        path, model = self.paths.metrics / "evaluate.json", self.subject.model
+        expected = recorded.scores(path)
+        evaluate.refuse_other_data(manifest.spec, prepared.spec, model=model, data=self.paths.prepared)
+        found = self.score(model_file.rebuild(weights, manifest, model), manifest, prepared, here)
         said = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
         yield Comparison.of_values("score", said, Places(str(path), "this evaluation"), expected=expected, found=found)
         record = self.subject.record
@@ -77,6 +88,14 @@ class Verification:
             named = flatten(found, TEST) if record.scores else {}
             said = f"{len(named)} numbers of the journal" if named else "none in the journal: the run was not evaluated"
             yield Comparison.of_values("scores", said, Places("the journal", "this evaluation"), expected=record.scores, found=named)
+
+    def score(self, classifier: Classifier, manifest: Manifest, prepared: Prepared, here: Machine) -> dict[str, Any]:
+        """The numbers that the stage evaluate would write, refused where it refuses them."""
+        document = Document.read(self.paths.params)
+        try:
+            return evaluate.judge(classifier, manifest, prepared, here, load(document, EvaluateParams))[1]
+        except Refusal as refusal:
+            raise placed(document, refusal) from None
 
     def of_training(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
@@ -90,6 +109,11 @@ class Verification:
             model_file.export(copy, outcome.weights, anew)
             digest = files.digest(self.subject.model)
             yield Comparison.of_texts("bytes", "the whole file", places, expected=digest, found=files.digest(copy))
+
+
+def of_file(model: Path, *, expected: str, found: str) -> Comparison:
+    """Whether the contents are those that the file's digest was made of."""
+    return Comparison.of_texts("file", str(model), Places("the file", "its contents"), expected=expected, found=found)
 
 
 def of_run(record: Record, model: Path) -> Comparison:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline import foreign
 from pipeline.engine.state import Tensors
 from pipeline.params.load import shown
 
@@ -45,7 +46,11 @@ class Comparison:
         """Sections within sections; a difference is named by its dotted key."""
         there, here = flat(expected), flat(found)
         pairs = ((key, there.get(key, NOTHING), here.get(key, NOTHING)) for key in {**there, **here})
-        return cls(name, said, next((f"{key}: {places.sides(left, right)}" for key, left, right in pairs if left != right), None))
+        return cls(
+            name,
+            said,
+            next((f"{foreign.shown(key, LONGEST)}: {places.sides(left, right)}" for key, left, right in pairs if left != right), None),
+        )
 
     @classmethod
     def of_weights(cls, name: str, said: str, *, expected: Tensors, found: Tensors) -> "Comparison":
@@ -71,7 +76,7 @@ def form(tensor: Tensor | None) -> str:
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings by their dotted keys."""
+    """The leaves of nested mappings by their dotted keys; lists stay lists, so that none is equal to its text."""
     if not isinstance(value, Mapping):
         return {path: value}
     leaves = (flat(member, f"{path}.{key}" if path else str(key)) for key, member in value.items())
@@ -83,4 +88,4 @@ def short(value: object) -> str:
     if not isinstance(value, str):
         return shown(value)
     line = (value.splitlines() or [""])[0]
-    return line[:12] if HEXADECIMAL.fullmatch(line) else line[:LONGEST]
+    return line[:12] if HEXADECIMAL.fullmatch(line) else foreign.shown(line, LONGEST)

@@ -4,14 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from pipeline import files, inputs
 from pipeline.data import prepared
 from pipeline.data.prepared import Prepared
-from pipeline.engine import tensor_file
 from pipeline.engine.model_file import Manifest
-from pipeline.engine.state import Tensors
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 
@@ -48,22 +44,3 @@ def or_missing(find: Callable[[], str]) -> str:
         return find()
     except FileNotFoundError as error:
         return f"no {error.filename}"
-
-
-def of_contents(model: Path) -> tuple[str, str]:
-    """The digest that a model file holds, and that of what it holds. Raises Refusal for a file that is none of ours."""
-    try:
-        weights, metadata = tensor_file.load(model)
-    except tensor_file.Damaged as damaged:
-        return damaged.claimed, damaged.found
-    digest = tensor_file.digest(weights, metadata)
-    return digest, digest
-
-
-def read(model: Path) -> tuple[Tensors, Manifest]:
-    """Without building the network: code that differs is to be named as such. Raises Refusal for a checkpoint and other files of ours."""
-    weights, metadata = tensor_file.load(model)
-    try:
-        return weights, Manifest.model_validate(metadata)
-    except ValidationError:
-        raise Refusal(f"{model}: is no model file of this pipeline: name models/model.safetensors, or a run") from None

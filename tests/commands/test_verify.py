@@ -1,6 +1,5 @@
 """`verify` says `identical`, or names the first thing that differs with both values; it changes nothing."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,10 +10,11 @@ import torch
 
 from pipeline import files
 from pipeline.__main__ import main
-from pipeline.engine import tensor_file, update
+from pipeline.engine import score, tensor_file, update
 from pipeline.environment import Environment
 from pipeline.tracking import provenance
 from tests import project
+from tests.conftest import changed
 from tests.repository import GIT, call, repository
 
 MODEL = Path("models/model.safetensors")
@@ -249,7 +249,7 @@ def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]])
     tensor_file.save(Path("checkpoint.safetensors"), {"weight": torch.zeros(1)}, {"state": {}})
     for name, said in {
         "foreign.safetensors": "is no whole safetensors file",
-        "checkpoint.safetensors": "is no model file of this pipeline",
+        "checkpoint.safetensors": "or is no model file (params: Field required)",
         "nowhere.safetensors": "is missing",
         "nobody": f"no run of the journal in {checkout}/.pipeline/journal: the newest run is {run_name()}",
     }.items():
@@ -276,8 +276,55 @@ def test_a_run_without_a_model_is_refused(checkout: Path, refused: Callable[...,
     assert "this run has no model" in line
 
 
-@pytest.mark.parametrize("content", ["[1]", "{"])
+@pytest.mark.parametrize("content", ['"[1]"', "{", "{}", '{"accuracy": null}', "[" * 100_000])
 def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callable[..., list[str]], content: str) -> None:
-    Path("metrics/evaluate.json").write_text(json.dumps(content) if content == "[1]" else content, encoding="utf-8")
+    Path("metrics/evaluate.json").write_text(content, encoding="utf-8")
+    for verb in ("verify", "summary"):
+        (line,) = refused(verb)
+        assert "metrics/evaluate.json: was not written by this pipeline" in line
+
+
+LIES = {
+    "no parameters": ({"params": {}}, "model: is missing"),
+    "other sections": ({"params.x": {"y": 1}}, "params: Value error, has sections beside"),
+    "a model with a null byte": ({"params.model.name": "a\0b"}, "there is no model"),
+    "a model of elsewhere": ({"params.model.name": "../../x"}, "there is no model"),
+    "switches of nothing": ({"switches": [{}]}, "switches.0"),
+    "a switch to none": ({"switches": [{"step": 1, "micro_batch_size": 0}]}, "switches.0.micro_batch_size: Input should be greater than 0"),
+    "a switch of more": ({"switches": [{"step": 1, "x": 1, "micro_batch_size": 1}]}, "switches.0.x"),
+    "a deep fingerprint": ({"fingerprint": {"libraries": {"torch": {"x": "1"}}}}, "fingerprint.libraries"),
+}
+
+
+@pytest.mark.parametrize(("lie", "said"), LIES.values(), ids=LIES)
+def test_a_whole_file_that_lies_is_refused(checkout: Path, refused: Callable[..., list[str]], lie: dict[str, object], said: str) -> None:
+    reseal(lambda _, metadata: changed(metadata, lie))
+    lines = refused("verify")
+    assert all(line.startswith(f"{MODEL}: ") for line in lines)
+    assert any(said in line for line in lines)
+
+
+def test_a_header_is_read_as_far_as_that_of_a_model_file(checkout: Path, refused: Callable[..., list[str]]) -> None:
+    MODEL.write_bytes((99_999_000).to_bytes(8, "little") + b"[" * 99_999_000)
     (line,) = refused("verify")
-    assert "metrics/evaluate.json: was not written by this pipeline" in line
+    assert "its header would have 99999000 bytes, more than 2097152" in line
+
+
+def test_data_that_the_model_was_not_made_for_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
+    reseal(lambda _, metadata: metadata["spec"].update(shape=[9, 9, 1]))
+    (line,) = refused("verify")
+    assert "was trained on 10 classes of (9, 9, 1), data/prepared holds" in line
+
+
+def test_scoring_is_refused_as_in_the_stage(checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
+    assert refused("verify") == refused("evaluate") == ["params.yaml:49: evaluate.top_k: 11 of 10 classes is always right: write less"]
+    project.write_params(Path(), QUICK)
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+
+    monkeypatch.setattr(score, "predict", no_memory)
+    assert refused("verify") == refused("evaluate")
+    (line,) = refused("verify")
+    assert "evaluate.batch_size: the memory ran out" in line
