@@ -14,7 +14,7 @@ from pipeline.collection import VALID
 from pipeline.data import loader
 from pipeline.data.augment import Augmentation
 from pipeline.data.prepared import Prepared
-from pipeline.engine import blueprint, compilation, fit, precision, recompute, score
+from pipeline.engine import blueprint, compilation, fit, memory, precision, recompute, score
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.plan import Plan
@@ -92,6 +92,8 @@ class Training:
             self.state.restore(tensors, scalars["state"])
             self.progress.restore(tensors, scalars["progress"], self.here.device)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and memory.is_out_of_memory(error):
+                raise
             raise Refusal(f"{folder}: holds a checkpoint of no such training ({reason(error)}): remove this folder") from None
         self.saver.saved_step = self.state.step
 
