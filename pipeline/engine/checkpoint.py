@@ -1,6 +1,8 @@
 """The states of a training from which it goes on after a kill: the newest few, whole and checked, written beside the loop."""
 
 import contextlib
+import errno
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,9 +31,10 @@ class Checkpoints:
                 old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
-        """The last good state; a damaged one is named and the one before it used. Raises OSError for one that may not be read."""
+        """The last good state; a damaged one is named and the one before it used. Raises PermissionError for one of another user."""
         for path in reversed(self.paths()):
-            path.open("rb").close()
+            if path.is_file() and not os.access(path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
             try:
                 return tensor_file.load(path)
             except Refusal:
