@@ -103,6 +103,11 @@ def test_a_run_is_found_by_its_id_in_mlflow(checkout: Path, verify: Verify) -> N
     assert verify(identity)[-1] == "identical"
 
 
+def test_the_journals_copy_of_the_model_outlives_that_of_the_checkout(checkout: Path, verify: Verify) -> None:
+    MODEL.unlink()
+    assert verify(run_name())[-1] == "identical"
+
+
 def test_the_checkouts_file_stands_for_a_copy_that_went_to_mlflow(checkout: Path, verify: Verify) -> None:
     Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
     assert verify(run_name())[-1] == "identical"
