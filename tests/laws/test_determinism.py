@@ -44,6 +44,7 @@ CHANGES = {
     "source": {**IMAGES, "valid": 0.2, "test": 0.2},
     "model": {"name": "convnet", "width": 4, "dropout": 0.2},
     "augment": {"crop": 1, "flip": True, "cutout": 2},
+    "evaluate.top_k": 1,
     "train.steps": 8,
     "train.batch_size": 32,
     "train.micro_batch_size": 12,
