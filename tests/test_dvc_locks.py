@@ -3,10 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline import dvc_locks, files
@@ -23,8 +23,8 @@ def record(path: Path, *holders: dict, age_s: float = 0) -> Path:
 
 
 def own() -> dict:
-    """The process of the test, called what DVC would call it."""
-    return {"pid": os.getpid(), "cmd": Path(sys.argv[0]).name}
+    """The process of the test, called what it was started as."""
+    return {"pid": os.getpid(), "cmd": psutil.Process().cmdline()[0]}
 
 
 def dead() -> dict:

@@ -4,8 +4,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,12 +128,22 @@ def test_a_dead_server_costs_the_wait_and_no_password(
     assert "hidden" not in said
 
 
-def test_a_metric_costs_the_loop_little(alone: Environment, tmp_path: Path) -> None:
+def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(alone: Environment, tmp_path: Path) -> None:
+    """Counted, since a clock says more about the machine: 0.011 ms a report of four metrics on an idle one (docs/reliability.md)."""
+    calls: Counter[str] = Counter()
+
+    def count(_: object, event: str, function: Any) -> None:
+        if event == "c_call":
+            calls[function.__qualname__] += 1
+        elif event == "call":
+            calls["of Python"] += 1
+
     with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as reports:
-        values = {f"train/{name}": 0.5 for name in "abcd"}
-        spent_s = []
-        for step in range(2000):
-            begin = time.perf_counter()
-            reports.metrics(step, values)
-            spent_s.append(time.perf_counter() - begin)
-    assert sorted(spent_s)[1000] < 0.05e-3
+        for step in range(100):
+            if step:
+                sys.setprofile(count)
+            reports.metrics(step, {f"train/{name}": 0.5 for name in "abcd"})
+            sys.setprofile(None)
+    assert calls.keys().isdisjoint({"fsync", "fdatasync", "flush", "open", "sleep", "stat"})
+    assert calls["write"] <= 99
+    assert calls.total() <= 99 * 60, calls
