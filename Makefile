@@ -15,10 +15,20 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 PORT ?= 5000
 
-.PHONY: help setup setup-dev repro test faults check format lock schema golden ui clean
+DOCKER ?= docker
+IMAGE ?= pipeline
+BASE_IMAGE ?= # another base than the Dockerfile's, by digest: a mirror of it, or a newer one
+USER_ID ?= $(shell id -u):$(shell id -g)
+GPUS ?= $(if $(wildcard /proc/driver/nvidia/version),--gpus all)
+REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# what is said of the run by the one who starts it; values stay in the environment, where no list of processes shows them
+TOLD = $(foreach name,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES)),--env $(name))
+
+.PHONY: help setup setup-dev repro test faults check format lock schema golden ui clean image docker-repro secret gpu-acceptance
 
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.locked ## make .venv from requirements.lock
 
@@ -44,13 +54,35 @@ repro: setup ## prepare, train and evaluate what changed; PRESET=name puts a pre
 	dvc repro
 	$(PYTHON) -m pipeline summary
 
-test: setup-dev ## run every test
-	$(PYTHON) -m pytest $(ARGS)
+image: ## build the image IMAGE from requirements.lock and this checkout's code
+	DOCKER_BUILDKIT=1 $(DOCKER) build --tag $(IMAGE) \
+	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg BASE_DIGEST=$(or $(word 2,$(subst @, ,$(BASE_IMAGE))),none)) \
+	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain),-changed) --build-arg VERSION=$(VERSION) $(BUILD_ARGS) .
+
+docker-repro: image ## make repro of this checkout in a container; ARGS="dvc exp run -S seed=2" runs that instead
+	PIPELINE_IMAGE_DIGEST=$$($(DOCKER) image inspect --format '{{.Id}}' $(IMAGE)) \
+	$(DOCKER) run --rm $(GPUS) --network host --user $(USER_ID) --volume "$(CURDIR):$(CURDIR)" --workdir "$(CURDIR)" \
+	  --env PIPELINE_IMAGE_DIGEST $(TOLD) $(RUN_ARGS) $(IMAGE) $(ARGS)
+
+secret: secrets/postgres ## a random password for compose.yaml
+
+secrets/postgres:
+	@mkdir -p -m 700 secrets
+	@head -c 24 /dev/urandom | base64 | tr '+/' '-_' > $@
+	@chmod 444 $@ # the folder keeps others out; the containers' users read it
+
+gpu-acceptance: image ## what only a machine with a GPU can show of the image, in five minutes
+	DOCKER=$(DOCKER) IMAGE=$(IMAGE) $(BASE_PYTHON) -m tests.container.acceptance
+
+test: setup-dev ## run every test, two or more side by side
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup-dev ## format, lint, strict types, lock and generated files fresh
 	ruff format --check .
 	ruff check .
 	mypy
+	hadolint Dockerfile
+	shellcheck .ci/run
 	@cp requirements.lock requirements-dev.lock $(VENV)/
 	$(COMPILE) --output-file $(VENV)/requirements.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --group dev --output-file $(VENV)/requirements-dev.lock

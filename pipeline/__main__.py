@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from pipeline.foreign import shown
-from pipeline.interruption import Interrupted
+from pipeline.interruption import Interrupted, tell
 from pipeline.refusal import Refusal
 
 VERBS = {
@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         return complain(str(refusal), BAD_INPUT)
     except Interrupted as interrupted:
+        tell(interrupted.exit_code)
         return complain(str(interrupted), interrupted.exit_code)
     except KeyboardInterrupt:
         return complain("interrupted", INTERRUPTED)

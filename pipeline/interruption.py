@@ -1,14 +1,18 @@
 """Orderly ends: a first SIGTERM or SIGINT is answered at once or at a good moment, a second one ends the process as it stands."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 ASKED = (signal.SIGTERM, signal.SIGINT)
 ABANDONED = signal.SIGUSR1
-"""What `lifeline` sends: a SIGTERM that is never the second one."""
+"""A SIGTERM that is never the second one: of `lifeline`, and of whoever cannot know whether the first was heard."""
+TOLD_IN = "PIPELINE_INTERRUPTED_FILE"
+"""Names a file for the exit code of an interrupted stage: DVC, which stands between the stage and its starter, answers 255 whatever happened."""
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: nothing that catches errors may take it for one
@@ -38,14 +42,12 @@ def answered(answer: Callable[[int], None]) -> Iterator[None]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal came
-        if number == ABANDONED:
-            if came:
-                return  # whoever ended DVC told this process too
-            number = signal.SIGTERM
-        came = True
-        for other in ASKED:
-            signal.signal(other, signal.SIG_DFL)
-        answer(number)
+        first, came = not came, True
+        if number != ABANDONED:  # which may stand for one that is still on its way, and is not the second then
+            for other in ASKED:
+                signal.signal(other, signal.SIG_DFL)
+        if first:
+            answer(signal.SIGTERM if number == ABANDONED else number)
 
     before = {number: signal.signal(number, handle) for number in (*ASKED, ABANDONED)}
     try:
@@ -75,3 +77,9 @@ def give_up(number: int) -> None:
 def raised() -> AbstractContextManager[None]:
     """Within the block the first signal raises Interrupted, so that drafts are removed and the run is closed on the way out."""
     return answered(give_up)
+
+
+def tell(exit_code: int) -> None:
+    """Whoever started DVC can know, too, that a stage was interrupted."""
+    if path := os.environ.get(TOLD_IN):
+        Path(path).write_text(str(exit_code), encoding="utf-8")

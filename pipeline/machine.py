@@ -2,12 +2,15 @@
 
 import os
 import platform
+import sys
+import warnings
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 import torch
 
+from pipeline import graphics
 from pipeline.environment import Environment
 from pipeline.refusal import Refusal
 
@@ -52,16 +55,28 @@ class Machine:
 
 
 def choose_device(wish: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that exists."""
-    if wish == "cpu" or (wish == "auto" and not torch.cuda.is_available()):
+    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that exists; of a GPU that is there and cannot be used, `auto` says why."""
+    if wish == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise Refusal(f"PIPELINE_DEVICE={wish}: no CUDA GPU is visible: write `auto` or `cpu`, or give the container one (`--gpus all`)")
+    if not cuda_is_available():
+        obstacle = graphics.obstacle(torch.version.cuda)
+        if wish != "auto":
+            remedy = obstacle or "there is none: write `auto` or `cpu`"
+            raise Refusal(f"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: {remedy}")
+        if obstacle:
+            print(f"warning: the NVIDIA GPU of this machine is not used: {obstacle}", file=sys.stderr, flush=True)
+        return torch.device("cpu")
     index = int(wish.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
         raise Refusal(f"PIPELINE_DEVICE={wish}: there are {torch.cuda.device_count()} GPUs, numbered from 0: name one of them")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def cuda_is_available() -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own words on an old driver, which `graphics` says with the remedy
+        return torch.cuda.is_available()
 
 
 def set_determinism(deterministic: bool) -> None:

@@ -1,8 +1,11 @@
 """What many tests need: the digits preset with changes, small data, and a project of one's own in a temporary folder."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # tests run side by side: threads that spin would take each other's cores
 
 import numpy as np
 import PIL.Image

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,23 @@ def call(folder: Path, *command: str, **more: str) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=variables(**more))
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
+
+
+def client(address: str) -> Any:
+    """MLflow's, of a store or server. It is imported late, and warns about its own libraries meanwhile and when it opens a store."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow import MlflowClient
+
+        client = MlflowClient(address)
+        client.search_experiments(max_results=1)
+        return client
+
+
+def runs(address: str) -> list[Any]:
+    """All runs of all experiments."""
+    store = client(address)
+    return list(store.search_runs([experiment.experiment_id for experiment in store.search_experiments()]))
 
 
 def repository(folder: Path, changes: dict[str, Any] | None = None) -> Path:

@@ -53,7 +53,12 @@ def test_where_nothing_can_wait_the_first_signal_raises_and_the_handlers_come_ba
 def test_the_end_of_dvc_is_a_first_signal_and_never_a_second() -> None:
     assert run(interruption.ABANDONED) == (0, [str(int(signal.SIGTERM)), "done"])
     assert run(signal.SIGINT, interruption.ABANDONED) == (0, [str(int(signal.SIGINT))] * 2 + ["done"])
-    assert run(interruption.ABANDONED, signal.SIGTERM) == (-signal.SIGTERM, [str(int(signal.SIGTERM))])
+
+
+def test_a_signal_that_was_on_its_way_already_is_not_the_second_and_the_next_one_is() -> None:
+    told = str(int(signal.SIGTERM))
+    assert run(interruption.ABANDONED, signal.SIGTERM) == (0, [told, told, "done"])
+    assert run(interruption.ABANDONED, signal.SIGTERM, signal.SIGTERM) == (-signal.SIGTERM, [told, told])
 
 
 def test_an_interruption_is_no_error_that_a_handler_of_errors_could_swallow() -> None:

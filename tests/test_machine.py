@@ -41,10 +41,19 @@ def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
     for wish in ("cuda", "cuda:0"):
-        with pytest.raises(
-            Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU is visible: write `auto` or `cpu`, or give the container one"
-        ):
+        with pytest.raises(Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: there is none: write `auto` or `cpu`"):
             choose_device(wish)
+
+
+def test_a_gpu_that_cannot_be_used_is_spoken_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("pipeline.graphics.obstacle", lambda cuda: f"no driver for {cuda}")
+    assert choose_device("auto") == torch.device("cpu")
+    assert capsys.readouterr().err == f"warning: the NVIDIA GPU of this machine is not used: no driver for {torch.version.cuda}\n"
+    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda: no CUDA GPU can be used: no driver for"):
+        choose_device("cuda")
+    assert choose_device("cpu") == torch.device("cpu")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_machine_is_claimed_with_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_V
 def tags(environment: Environment) -> dict[str, str]:
     """Commit, difference, DVC, versions, machine: for journal and MLflow, never for a file whose bytes are promised."""
     facts: dict[str, Callable[[], str]] = {
-        "mlflow.source.git.commit": lambda: revision.git("rev-parse", "HEAD"),
+        "mlflow.source.git.commit": commit,
         "pipeline.git.dirty": lambda: json.dumps(bool(revision.git(*revision.CHANGES))),
         "pipeline.git.difference": revision.difference,
         "pipeline.dvc.stage": lambda: environment.dvc_stage or "none: not started by DVC",
@@ -58,6 +58,11 @@ def known(find: Callable[[], str]) -> str:
 
 def reason_of(unknown: Exception) -> str:
     return f"{unknown.name} is not installed" if isinstance(unknown, metadata.PackageNotFoundError) else str(unknown)
+
+
+def commit() -> str:
+    """As Git says, or else whoever put the code here: an image holds none of Git's files."""
+    return os.environ.get("PIPELINE_COMMIT") or revision.git("rev-parse", "HEAD")
 
 
 def lock() -> str:

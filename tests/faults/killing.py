@@ -28,9 +28,9 @@ LIMIT_S = 120.0
 # scaling, averaging, dropout, accumulation and augmentation all have a part in it
 CHANGES = {
     "model": {"name": "mlp", "width": 24, "depth": 2, "dropout": 0.2},
-    "train.steps": 100,
-    "train.batch_size": 32,
-    "train.micro_batch_size": 12,
+    "train.steps": 30,
+    "train.batch_size": 15,
+    "train.micro_batch_size": 8,
     "train.precision": "fp16",
     "train.average_decay": 0.9,
     "train.keep": "best",

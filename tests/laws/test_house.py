@@ -9,6 +9,7 @@ from tests.imports import TOP, closure, imported, names
 from tests.laws import forbidden
 
 ROOMS = [
+    ["container"],
     ["__main__"],
     ["commands"],
     ["verification"],

@@ -2,14 +2,13 @@
 
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 
 from pipeline import files
 from tests import project
-from tests.repository import GIT, call, repository
+from tests.repository import GIT, call, repository, runs
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "metrics/evaluate.json")
 FRESH = "mlflow.db-fresh"
@@ -100,8 +99,8 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
         for revision in experiment["revs"]
     }
     assert found == {20, 24}
-    by_width = {run.data.params["model.width"]: run for run in runs(checkout, FRESH)}
-    assert len(runs(checkout, FRESH)) == 2
+    by_width = {run.data.params["model.width"]: run for run in runs(f"sqlite:///{checkout / FRESH}")}
+    assert len(runs(f"sqlite:///{checkout / FRESH}")) == 2
     assert set(by_width) == {"20", "24"}
     assert all(run.data.tags["pipeline.dvc.experiment"] and "test/accuracy" in run.data.metrics for run in by_width.values())
     call(checkout, "dvc", "exp", "run", "--temp", "-S", "model.width=20")
@@ -115,9 +114,9 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     assert files.digest(clone / RESULTS[0]) == files.digest(checkout / RESULTS[0])
     # no code of ours ran there, so it is the summary that tells MLflow
     assert "test accuracy" in call(clone, "python", "-m", "pipeline", "summary")
-    (restored,) = runs(clone)
+    (restored,) = runs(f"sqlite:///{clone / 'mlflow.db'}")
     assert restored.data.tags["mlflow.source.git.commit"].startswith("unknown: restored by DVC")
-    original = next(run for run in runs(checkout) if run.data.params["model.width"] == "16")
+    original = next(run for run in runs(f"sqlite:///{checkout / 'mlflow.db'}") if run.data.params["model.width"] == "16")
     assert restored.data.metrics["test/accuracy"] == original.data.metrics["test/accuracy"]
     assert restored.data.tags["pipeline.model_sha256"] == original.data.tags["pipeline.model_sha256"]
 
@@ -135,12 +134,3 @@ def test_dvc_shows_and_compares_parameters_metrics_and_plots(checkout: Path, tmp
     finally:
         project.write_params(checkout)
         call(checkout, "dvc", "repro")
-
-
-def runs(checkout: Path, store: str = "mlflow.db") -> list:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported and opens a store
-        from mlflow import MlflowClient
-
-        client = MlflowClient(f"sqlite:///{checkout / store}")
-        return client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])

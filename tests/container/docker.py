@@ -1,0 +1,99 @@
+"""The Docker engine that the tests find, and what they ask of it."""
+
+import json
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.imports import TOP
+from tests.repository import GIT, call, variables
+
+DOCKER = os.environ.get("DOCKER", "docker")
+BASE_IMAGE = os.environ.get("BASE_IMAGE", "")
+IMAGE = f"pipeline:test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+FLAGS = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 256"
+HARDENED = tuple(FLAGS.split())
+TIMEOUT_S = 900
+CANARY = "canary-8c1f0e5d7a"
+CANARIES = (
+    ".env",
+    "secrets/postgres",
+    "pipeline/.env",
+    "pipeline/models/token",
+    "data/raw/private.npy",
+    "mlruns/note",
+    "models/old.safetensors",
+)
+"""Files that lie about in a checkout and belong into no image."""
+
+
+def docker(*words: str, code: int = 0, **more: str) -> str:
+    """What the engine says on both streams; `code` is the exit code that is expected."""
+    done = subprocess.run(
+        [DOCKER, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, **more},
+    )
+    assert done.returncode == code, f"docker {' '.join(words)}: exit {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def run(*words: str, code: int = 0) -> str:
+    """`docker run --rm`."""
+    return docker("run", "--rm", *words, code=code)
+
+
+def inspect(name: str) -> dict[str, Any]:
+    return dict(json.loads(docker("inspect", name))[0])
+
+
+@contextmanager
+def container(*words: str) -> Iterator[str]:
+    """A container that runs in the background, and is gone after the block; its name."""
+    name = f"pipeline-test-{uuid.uuid4().hex[:8]}"
+    docker("run", "--detach", "--name", name, *words)
+    try:
+        yield name
+    finally:
+        docker("rm", "--force", name)
+
+
+@contextmanager
+def volume() -> Iterator[str]:
+    name = f"pipeline-test-{uuid.uuid4().hex[:8]}"
+    docker("volume", "create", name)
+    try:
+        yield name
+    finally:
+        docker("volume", "rm", "--force", name)
+
+
+def clone(folder: Path) -> Path:
+    """The files of this checkout, in a repository of its own, committed."""
+    for path in call(TOP, "git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+        if (TOP / path).is_file():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes((TOP / path).read_bytes())
+    call(folder, *GIT, "init", "-q")
+    call(folder, *GIT, "add", "-A")
+    call(folder, *GIT, "commit", "-qm", "begin")
+    return folder
+
+
+def make(folder: Path, *words: str, **more: str) -> str:
+    """`make` as a user types it there, with the engine and the base of these tests; what it says."""
+    settings = {"DOCKER": DOCKER, "BASE_IMAGE": BASE_IMAGE, "IMAGE": IMAGE} | more
+    command = ["make", *words, *(f"{name}={value}" for name, value in settings.items())]
+    done = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S, check=False, env=variables()
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout}"
+    return done.stdout

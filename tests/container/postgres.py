@@ -1,0 +1,78 @@
+"""Debian's PostgreSQL, with a password, for as long as a test needs it."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PROGRAMS = Path("/usr/lib/postgresql")
+INSTALL = ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", "postgresql"]
+
+
+class Postgres(NamedTuple):
+    port: int
+    password: str
+
+
+def programs() -> Path:
+    """The folder of `initdb` and `pg_ctl`; installed where that can be done, and the test is skipped where it cannot."""
+    if not list(PROGRAMS.glob("*/bin/initdb")):
+        if not shutil.which("apt-get") or os.geteuid() != 0:
+            pytest.skip("no PostgreSQL below /usr/lib/postgresql, and nobody here who may install it")
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True, env=quiet)
+        subprocess.run(INSTALL, check=True, capture_output=True, env=quiet)
+    return max(PROGRAMS.glob("*/bin/initdb")).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server(folder: Path, *, address: str) -> Iterator[Postgres]:
+    """A cluster of its own in `folder`, which listens at `address` alone, with the role and database `mlflow`; it refuses to run as root, so root becomes `postgres`."""
+    here, password, port = programs(), secrets.token_hex(16), free_port()
+    as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    folder.mkdir(parents=True)
+    (folder / "password").write_text(password, encoding="utf-8")
+    if as_user:
+        for path in (folder, folder / "password"):
+            shutil.chown(path, "postgres", "postgres")
+        for parent in folder.parents[:3]:
+            parent.chmod(0o755)
+    control = [*as_user, str(here / "pg_ctl"), "--pgdata", str(folder / "data")]
+
+    def call(*command: str) -> None:
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, env={"PATH": os.environ["PATH"], "PGPASSWORD": password})
+
+    call(
+        *as_user,
+        str(here / "initdb"),
+        "-D",
+        str(folder / "data"),
+        "-U",
+        "mlflow",
+        "-A",
+        "scram-sha-256",
+        "--pwfile",
+        str(folder / "password"),
+    )
+    with (folder / "data/pg_hba.conf").open("a", encoding="utf-8") as rules:
+        rules.write("host all all all scram-sha-256\n")
+    options = f"-p {port} -c listen_addresses={address} -c unix_socket_directories={folder}"
+    call(*control, "--wait", "--log", str(folder / "log"), "--options", options, "start")
+    try:
+        call(*as_user, str(here / "createdb"), "-h", address, "-p", str(port), "-U", "mlflow", "mlflow")
+        yield Postgres(port, password)
+    finally:
+        call(*control, "--wait", "--mode", "immediate", "stop")

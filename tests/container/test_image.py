@@ -1,0 +1,97 @@
+"""What the image holds, and what two builds of one commit have in common."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.container import place
+from tests.container import docker
+from tests.container.docker import CANARY, inspect, run
+from tests.imports import TOP
+from tests.repository import GIT, call
+
+pytestmark = pytest.mark.container
+
+LISTING = ("--entrypoint", "find", "{}", "/opt/pipeline", "/home", "-type", "f", "-not", "-name", "*.pyc")
+UNWANTED = r"""
+cd / && find / -xdev \( -path /proc -o -path /sys \) -prune -o \
+  \( -name '*.a' -path '/opt/*' -o -name tests -type d -path '/opt/*' -o -name .git -o -path '*/.cache/pip' -o -name 'pip' -path '/opt/*' \
+  -o -path '/var/lib/apt/lists/*' -type f \) -print
+"""
+
+
+def test_it_holds_the_code_and_nothing_that_lay_about(image: str) -> None:
+    files = set(run(*(word.format(image) for word in LISTING)).split())
+    skeleton = {path for path in files if Path(path).name in (".bashrc", ".profile", ".bash_logout")}
+    assert files - skeleton == {f"/opt/pipeline/{path}" for path in place.code(TOP)}
+    found = run("--user", "0", "--entrypoint", "grep", image, "-rlI", CANARY, "/opt/pipeline", "/home", "/root", "/etc", "/var", code=1)
+    assert found == ""
+    assert CANARY not in docker.docker("history", "--no-trunc", image)
+
+
+def test_it_holds_nothing_that_no_training_uses(image: str) -> None:
+    assert run("--user", "0", "--entrypoint", "sh", image, "-c", UNWANTED) == ""
+
+
+def test_cuda_is_there_once(image: str) -> None:
+    copies = run("--user", "0", "--entrypoint", "find", image, "/", "-xdev", "-name", "libcublas.so*").split()
+    assert len(copies) == 1
+    assert copies[0].startswith("/opt/venv/")
+
+
+def test_its_labels_user_and_revision(image: str, commit: Path) -> None:
+    config = inspect(image)["Config"]
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
+    head = call(commit, "git", "rev-parse", "HEAD").strip()
+    assert labels["revision"] == f"{head}-changed"  # the canaries
+    assert labels["version"] == "0.1.0"
+    assert labels["base.name"] == docker.BASE_IMAGE or "@" in labels["base.name"]
+    assert f"PIPELINE_IMAGE_REVISION={head}-changed" in config["Env"]
+    assert config["User"] == "1000:1000"
+
+
+def test_all_is_compiled_and_nothing_of_it_can_be_changed_by_its_user(image: str) -> None:
+    script = "find /opt -name '*.py' | wc -l; find /opt -name '*.pyc' | wc -l; find /opt -writable | wc -l"
+    sources, compiled, writable = map(int, run("--entrypoint", "sh", image, "-c", script).split())
+    assert compiled > 0.95 * sources
+    assert writable == 0
+
+
+def test_another_build_of_the_commit_has_the_same_code_layer_to_the_byte(image: str, commit: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    call(tmp_path, *GIT, "clone", "-q", str(commit), str(other))
+    for path in other.rglob("*"):
+        if path.is_file() and ".git" not in path.parts:
+            path.chmod(0o664)
+            os.utime(path, (1e9, 1e9))
+    (other / "pipeline/.env").write_text("another", encoding="utf-8")  # it is deleted, but nothing comes out of a cache
+    said = docker.make(other, "image", IMAGE="pipeline:again", BUILD_ARGS="--progress=plain --target code")
+    packed = "tar -C {} -c --sort=name opt/pipeline | sha256sum"
+    assert "CACHED" not in next(step for step in said.split("\n\n") if "-s /layer" in step)
+    again = run("--entrypoint", "sh", "pipeline:again", "-c", packed.format("/layer"))
+    docker.docker("rmi", "pipeline:again")
+    assert run("--entrypoint", "sh", image, "-c", packed.format("/")) == again
+
+
+def test_a_change_of_code_rebuilds_no_dependency(image: str, commit: Path) -> None:
+    path = commit / "pipeline/spec.py"
+    before = path.read_bytes()
+    try:
+        path.write_bytes(before + b"\n# edited\n")
+        said = docker.make(commit, "image", IMAGE="pipeline:edited", BUILD_ARGS="--progress=plain")
+    finally:
+        path.write_bytes(before)
+        subprocess.run([docker.DOCKER, "rmi", "pipeline:edited"], check=False, capture_output=True)
+    steps = said.split("\n\n")
+    done = {step.splitlines()[0].partition("] ")[2]: "CACHED" in step for step in steps if " RUN " in step.splitlines()[0]}
+    assert len(done) >= 4, said
+    assert [
+        step for step, cached in done.items() if not cached and "compileall -q --invalidation-mode unchecked-hash -s /layer" not in step
+    ] == []
+
+
+def test_it_is_small_enough_to_say_so(image: str) -> None:
+    """docs/image.md has the table; this bound is what it promises."""
+    assert inspect(image)["Size"] < 7.0e9

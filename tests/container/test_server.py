@@ -1,0 +1,125 @@
+"""The MLflow server of compose.yaml on a real PostgreSQL, and a training that reports to it while it is restarted."""
+
+import ipaddress
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import requests
+
+from pipeline.tracking import events
+from tests.container import docker, postgres
+from tests.container.docker import container, inspect
+from tests.imports import TOP
+from tests.repository import client, runs
+
+pytestmark = pytest.mark.container
+
+COMPOSE = os.environ.get("COMPOSE", "docker compose").split()
+HOME = "/home/pipeline"
+
+
+class Served(NamedTuple):
+    address: str
+    container: str
+    password: str
+
+
+def compose(folder: Path, *words: str, **more: str) -> str:
+    done = subprocess.run(
+        [*COMPOSE, "--project-name", "pipeline-test", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "IMAGE": docker.IMAGE, **more},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def composed(engine: str) -> None:
+    try:
+        subprocess.run([*COMPOSE, "version"], check=True, capture_output=True)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip(f"engine {engine} has no `{' '.join(COMPOSE)}`: install Compose, or set COMPOSE")
+
+
+@pytest.mark.usefixtures("composed")
+def test_the_compose_file_is_valid_and_keeps_to_its_word(tmp_path: Path) -> None:
+    from ruamel.yaml import YAML
+
+    text = compose(TOP, "--profile", "gpu", "--profile", "cpu", "config")
+    services = YAML(typ="safe", pure=True).load(text[text.index("services:") :])["services"]
+    assert set(services) == {"trainer", "trainer-cpu", "mlflow", "postgres"}
+    assert "5000" in json.dumps(services["mlflow"]["ports"])
+    assert "127.0.0.1" in json.dumps(services["mlflow"]["ports"]), "open to others only where the user says so"
+    assert "nvidia" in json.dumps(services["trainer"]["deploy"])
+    assert "deploy" not in services["trainer-cpu"]
+    holders = {name for name, service in services.items() if "postgres" in json.dumps(service.get("secrets", []))}
+    assert holders == {"mlflow", "postgres"}
+    assert all("PASSWORD" not in name or name.endswith("_FILE") for service in services.values() for name in service["environment"])
+
+
+@pytest.fixture(scope="module")
+def served(composed: None, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The service `mlflow` as compose.yaml has it; its store is on this machine, where the engine's bridge leads to."""
+    folder = tmp_path_factory.mktemp("composed")
+    (bridge,) = json.loads(docker.docker("network", "inspect", "bridge"))
+    here = str(ipaddress.ip_network(bridge["IPAM"]["Config"][0]["Subnet"])[1])
+    port = postgres.free_port()
+    with postgres.server(folder / "postgres", address=here) as store:
+        (folder / "compose.yaml").write_bytes((TOP / "compose.yaml").read_bytes())
+        (folder / "secrets").mkdir()
+        (folder / "secrets/postgres").write_text(store.password + "\n", encoding="utf-8")
+        settings = {"PGHOST": here, "PGPORT": str(store.port), "MLFLOW_PORT": str(port), "IMAGE": image}
+        compose(folder, "up", "--detach", "--no-deps", "mlflow", **settings)
+        try:
+            name = compose(folder, "ps", "-q", "mlflow", **settings).split()[-1]
+            wait_until_healthy(name)
+            yield Served(f"http://127.0.0.1:{port}", name, store.password)
+        finally:
+            compose(folder, "down", "--volumes", **settings)
+
+
+def wait_until_healthy(name: str, within_s: float = 120) -> None:
+    deadline = time.monotonic() + within_s
+    while inspect(name)["State"]["Health"]["Status"] != "healthy":
+        assert time.monotonic() < deadline, docker.docker("logs", name)
+        time.sleep(0.5)
+
+
+def test_a_training_reports_to_it_and_a_restart_in_the_middle_loses_nothing(served: Served, image: str, tmp_path: Path) -> None:
+    words = ("--network", "host", "--env", f"MLFLOW_TRACKING_URI={served.address}", image)
+    with container(*words) as trainer:
+        while "train: step 50 " not in (said := docker.docker("logs", trainer)):
+            assert inspect(trainer)["State"]["Running"], said
+            time.sleep(0.2)
+        docker.docker("restart", "--time", "1", served.container)
+        assert docker.docker("wait", trainer).strip() == "0", docker.docker("logs", trainer)
+        docker.docker("cp", f"{trainer}:{HOME}/.pipeline/journal", str(tmp_path))
+        assert served.password not in json.dumps(inspect(trainer)) + docker.docker("logs", trainer)
+    lines = [line for path in tmp_path.rglob(events.EVENTS) for line in events.read(path) if line.kind == "metrics"]
+    points = sum(len(line.fields["values"]) for line in lines)
+    store = client(served.address)
+    (found,) = runs(served.address)
+    assert found.info.status == "FINISHED"
+    history = [point for name in found.data.metrics for point in store.get_metric_history(found.info.run_id, name)]
+    ours = [point for point in history if not point.key.startswith("system/")]
+    assert len(ours) == points > 100
+    assert store.list_artifacts(found.info.run_id)
+
+
+def test_it_answers_this_machine_and_shows_no_password(served: Served) -> None:
+    assert requests.get(f"{served.address}/version", timeout=10).status_code == 200
+    search = f"{served.address}/api/2.0/mlflow/experiments/search?max_results=1"
+    assert requests.get(search, headers={"Host": "evil.example"}, timeout=10).status_code == 403
+    assert served.password not in json.dumps(inspect(served.container)) + docker.docker("logs", served.container)

@@ -1,0 +1,145 @@
+"""The container's first process, with a DVC and a stage in miniature: who hears a signal, who outlives it, and what comes out."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.imports import TOP
+
+FIRST = """
+import os, sys
+from pathlib import Path
+from pipeline.container.supervision import Supervision
+supervision = Supervision(os.environ, top=Path.cwd())
+codes = []
+for words in sys.argv[1].split(";"):
+    codes.append(supervision.run(words.split()))
+    if codes[-1]:
+        break
+print("codes", *codes, flush=True)
+sys.exit(codes[-1])
+"""
+# as DVC does: it waits for the stage with SIGINT ignored, and answers 255 whatever became of it
+DVC = f"""#!{sys.executable}
+import signal, subprocess, sys, time
+if sys.argv[1] == "between":
+    print("between", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("dvc ends", flush=True)
+        sys.exit(252)
+stage = subprocess.Popen([sys.executable, "stage", *sys.argv[1:]])
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.exit(255 if stage.wait() else 0)
+"""
+STAGE = """
+import sys, time
+from pipeline import interruption
+if sys.argv[1] == "late":
+    print("starting", flush=True)
+    time.sleep(1.5)
+try:
+    with interruption.raised():
+        print("ready", flush=True)
+        if sys.argv[1] == "quick":
+            sys.exit(int(sys.argv[2]))
+        time.sleep(60)
+except interruption.Interrupted as interrupted:
+    time.sleep(1.5)  # it saves; what comes meanwhile is not the second signal
+    print("saved", flush=True)
+    interruption.tell(interrupted.exit_code)
+    sys.exit(interrupted.exit_code)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("first.py", FIRST), ("stage", STAGE), ("dvc", DVC)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "dvc").chmod(0o755)
+    (tmp_path / ".pipeline").mkdir()
+    return tmp_path
+
+
+def start(folder: Path, commands: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "first.py", commands],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(TOP)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout
+    assert line in iter(process.stdout.readline, ""), "it ended before"
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=30)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return said
+        time.sleep(0.05)
+    raise AssertionError("a process outlived the first one")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_group_lets_the_stage_save_once(folder: Path, number: int, code: int) -> None:
+    process = start(folder, "dvc run;true")
+    wait_for(process, "ready\n")
+    os.killpg(process.pid, number)
+    assert end(process) == f"saved\ncodes {code}\n"
+
+
+def test_a_signal_to_the_first_process_alone_reaches_the_stage(folder: Path) -> None:
+    process = start(folder, "dvc run")
+    wait_for(process, "ready\n")
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == "saved\ncodes 143\n"
+
+
+def test_a_stage_that_was_just_starting_hears_it_later(folder: Path) -> None:
+    process = start(folder, "dvc late")
+    wait_for(process, "starting\n")
+    os.killpg(process.pid, signal.SIGTERM)
+    said = end(process)
+    assert said in ("saved\ncodes 143\n", "ready\nsaved\ncodes 143\n")
+
+
+def test_between_two_stages_dvc_itself_ends(folder: Path) -> None:
+    process = start(folder, "dvc between")
+    wait_for(process, "between\n")
+    os.killpg(process.pid, signal.SIGTERM)
+    assert end(process) == "dvc ends\ncodes 143\n"
+
+
+def test_a_stage_that_says_143_is_believed_whoever_told_it(folder: Path) -> None:
+    process = start(folder, "dvc run")
+    wait_for(process, "ready\n")
+    stage = subprocess.run(["pgrep", "-g", str(process.pid), "-f", "stage run$"], capture_output=True, text=True, check=True)
+    os.kill(int(stage.stdout), signal.SIGTERM)
+    assert end(process) == "saved\ncodes 143\n"
+
+
+@pytest.mark.parametrize(("commands", "codes"), [("dvc quick 0;true", "0 0"), ("dvc quick 2;true", "255"), ("false;true", "1")])
+def test_without_a_signal_the_codes_are_the_commands_own(folder: Path, commands: str, codes: str) -> None:
+    assert end(start(folder, commands)).endswith(f"codes {codes}\n")
+
+
+def test_other_commands_end_by_the_signal_themselves(folder: Path) -> None:
+    process = start(folder, "sleep 60;true")
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert end(process) == "codes 143\n"
