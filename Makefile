@@ -22,8 +22,8 @@ USER_ID ?= $(shell id -u):$(shell id -g)
 GPUS ?= $(if $(wildcard /proc/driver/nvidia/version),--gpus all)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-# what is said of the run by the one who starts it; values stay in the environment, where no list of processes shows them
-TOLD = $(foreach name,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES)),--env $(name))
+# handed on to the container; the values stay in the environment, where no list of processes shows them
+HANDED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
 .PHONY: help setup setup-dev repro test faults check format lock schema golden ui clean image docker-repro secret gpu-acceptance
 
@@ -57,12 +57,16 @@ repro: setup ## prepare, train and evaluate what changed; PRESET=name puts a pre
 image: ## build the image IMAGE from requirements.lock and this checkout's code
 	DOCKER_BUILDKIT=1 $(DOCKER) build --tag $(IMAGE) \
 	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg BASE_DIGEST=$(or $(word 2,$(subst @, ,$(BASE_IMAGE))),none)) \
-	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain),-changed) --build-arg VERSION=$(VERSION) $(BUILD_ARGS) .
+	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(BUILD_ARGS) .
 
+# the Git of a worktree lies elsewhere
 docker-repro: image ## make repro of this checkout in a container; ARGS="dvc exp run -S seed=2" runs that instead
-	PIPELINE_IMAGE_DIGEST=$$($(DOCKER) image inspect --format '{{.Id}}' $(IMAGE)) \
-	$(DOCKER) run --rm $(GPUS) --network host --user $(USER_ID) --volume "$(CURDIR):$(CURDIR)" --workdir "$(CURDIR)" \
-	  --env PIPELINE_IMAGE_DIGEST $(TOLD) $(RUN_ARGS) $(IMAGE) $(ARGS)
+	@folders=("$$PWD"); git=$$(git rev-parse --path-format=absolute --git-common-dir 2>/dev/null || true); \
+	[ -z "$$git" ] || [ "$$git" = "$$PWD/.git" ] || folders+=("$$git"); \
+	mounts=(); for folder in "$${folders[@]}"; do mounts+=(--mount "type=bind,source=$$folder,target=$$folder"); done; \
+	export PIPELINE_IMAGE_DIGEST=$$($(DOCKER) image inspect --format '{{.Id}}' $(IMAGE)); \
+	$(DOCKER) run --rm $(GPUS) --network host --user $(USER_ID) "$${mounts[@]}" --workdir "$$PWD" \
+	  --env PIPELINE_IMAGE_DIGEST $(HANDED_ON) $(RUN_ARGS) $(IMAGE) $(ARGS)
 
 secret: secrets/postgres ## a random password for compose.yaml
 

@@ -77,9 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return complain("interrupted", INTERRUPTED)
     except OSError as error:
-        if error.errno not in MENDABLE:
-            raise
-        return complain(f"{error.filename or 'writing'}: {MENDABLE[error.errno]}", BAD_INPUT)
+        return complain_of_the_system(error)
+
+
+def complain_of_the_system(error: OSError) -> int:
+    """What the user can mend, with the remedy; anything else is raised again."""
+    if error.errno not in MENDABLE:
+        raise error
+    return complain(f"{error.filename or 'writing'}: {MENDABLE[error.errno]}", BAD_INPUT)
 
 
 def complain(text: str, code: int) -> int:

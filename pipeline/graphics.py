@@ -20,7 +20,7 @@ def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
         return "this build of PyTorch knows no CUDA: install from requirements.lock"
     oldest = OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
     if driver is None:
-        return f"its driver is not loaded: install NVIDIA's driver, {oldest} or newer"
+        return f"its driver is not loaded: install NVIDIA's driver{f', {oldest} or newer' if oldest else ''}"
     if int(driver.partition(".")[0]) < oldest:
         return f"its driver {driver} is too old for CUDA {cuda}: install driver {oldest} or newer"
     if not (system / "dev/nvidiactl").exists():

@@ -3,10 +3,12 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+
+from pipeline import files
 
 ASKED = (signal.SIGTERM, signal.SIGINT)
 ABANDONED = signal.SIGUSR1
@@ -80,6 +82,7 @@ def raised() -> AbstractContextManager[None]:
 
 
 def tell(exit_code: int) -> None:
-    """Whoever started DVC can know, too, that a stage was interrupted."""
+    """Whoever started DVC can know, too, that a stage was interrupted; on a full disk, from the signal alone."""
     if path := os.environ.get(TOLD_IN):
-        Path(path).write_text(str(exit_code), encoding="utf-8")
+        with suppress(OSError):
+            files.write_text(Path(path), str(exit_code))

@@ -4,10 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-from pipeline.__main__ import VERBS, complain
+from pipeline.__main__ import VERBS, complain, complain_of_the_system
 from pipeline.container import place, surroundings
 from pipeline.container.place import Place
 from pipeline.container.supervision import Supervision
+from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 
 IMAGE_CODE = Path("/opt/pipeline")
@@ -22,14 +23,16 @@ def main(words: list[str]) -> int:
     try:
         commands = chosen(words)
         found = place.find(Path.cwd(), IMAGE_CODE, homes())
-        commit = os.environ.get("PIPELINE_IMAGE_REVISION", "") if found.copy_of == IMAGE_CODE else ""
-        environment = surroundings.variables(found.top, os.environ, commit=commit)
+        environment = surroundings.variables(found.top, os.environ, commit=commit(found))
     except Refusal as refusal:
         return complain(str(refusal), BAD_INPUT)
-    supervision = Supervision(environment, top=found.top)
-    code = next((code for command in commands if (code := supervision.run(command))), 0)
-    if found.copy_of:
-        tell_where_it_is(found)
+    except OSError as error:
+        return complain_of_the_system(error)
+    for path in found.kept:
+        print(f"container: {found.top / path} was changed by hand: it stays as it is", flush=True)
+    code = Supervision(environment, top=found.top).run_all(commands)
+    if commands == REPRO and code == 0 and found.copy_of:
+        tell_where_it_is(Paths(found.top).model)
     return code
 
 
@@ -39,35 +42,42 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
         return REPRO
     if words[0] in PROGRAMS:
         return (tuple(words),)
-    if words[0] in VERBS:
+    if words[0] in VERBS or words[0] in ("-h", "--help"):
         return ((*VERB, *words),)
-    known = [f"{verb:<10} {purpose}" for verb, purpose in VERBS.items()]
+    known = ", ".join(VERBS)
     raise Refusal(
-        "\n".join(
-            [
-                f"there is no verb {words[0]!r}; without one it is `repro`: check, dvc repro, summary. The others:",
-                *known,
-                "dvc, mlflow: any command of theirs",
-            ]
-        )
+        f"there is no verb {words[0]!r}: without one it is repro (check, dvc repro, summary); the others are {known}, dvc ... and mlflow ..."
     )
 
 
 def homes() -> list[Path]:
     """Where a copy may lie: what the user names, or what a volume keeps, or what ends with the container."""
     named = os.environ.get("PIPELINE_HOME")
-    return [Path(named)] if named else [HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # the image is its only user
+    return [Path(named)] if named else [HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # it is this container's own
 
 
-def tell_where_it_is(found: Place) -> None:
-    model = found.top / "models/model.safetensors"
-    if not model.is_file():
-        return
-    if os.path.ismount(found.top):
-        way = f"in the volume: docker run --rm -v NAME:{found.top} --entrypoint cat IMAGE {model} > model.safetensors"
+def commit(found: Place) -> str:
+    """Of the code that runs, where no Git can say it: the image's, as far as nobody changed it."""
+    revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
+    if found.copy_of != IMAGE_CODE or not revision:
+        return ""
+    return f"{revision}-changed" if found.kept and not revision.endswith("-changed") else revision
+
+
+def tell_where_it_is(model: Path) -> None:
+    mount = next(folder for folder in model.parents if os.path.ismount(folder))
+    if is_in_memory(mount):
+        way = f"goes with this container, whose {mount} is memory: -v NAME:{HOME} keeps it"
+    elif mount == Path("/"):
+        way = f"is in this container: docker cp CONTAINER:{model} . gets it (without --rm), and -v NAME:{HOME} keeps it"
     else:
-        way = f"in this container: docker cp {os.uname().nodename}:{model} . (without --rm), or run with -v NAME:{HOME} to keep it"
-    print(f"container: the model is {way}", flush=True)
+        way = f"is in what you mounted at {mount}: docker run --rm -v NAME:{mount} --entrypoint cat IMAGE {model} > {model.name}"
+    print(f"container: the model {way}", flush=True)
+
+
+def is_in_memory(mount: Path) -> bool:
+    mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    return any(fields[1] == str(mount) and fields[2] == "tmpfs" for fields in mounts)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -12,8 +13,9 @@ import psutil
 
 from pipeline import interruption
 
-AGAIN_S = 0.5
-TOLD = ".pipeline/interrupted"
+REMIND_EVERY_S = 0.5
+# DVC would die of SIGTERM and leave its stage; a signal that is ignored from the start stays so
+DEAF_TO_SIGTERM = ("env", "--ignore-signal=TERM")
 
 
 class Supervision:
@@ -21,23 +23,30 @@ class Supervision:
 
     def __init__(self, environment: Mapping[str, str], *, top: Path) -> None:
         self._top = top
-        self._told = top / TOLD
+        self._told = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
         self._environment = {**environment, interruption.TOLD_IN: str(self._told)}
         self._signals: list[int] = []
         self._running: subprocess.Popen[bytes] | None = None
+        self._runs_dvc = self._stage_heard = False
         for number in interruption.ASKED:
             signal.signal(number, self._note)
-        signal.signal(signal.SIGALRM, self._hurry)
+        signal.signal(signal.SIGALRM, self._remind)
+
+    def run_all(self, commands: Iterable[Sequence[str]]) -> int:
+        """The exit code of the first command that fails, or 0."""
+        for command in commands:
+            if code := self.run(command):
+                return code
+        return 0
 
     def run(self, command: Sequence[str]) -> int:
         """The command's exit code, or 143 or 130 where it or one of its stages was interrupted."""
         if self._signals:
             return 128 + self._signals[0]
-        self._told.unlink(missing_ok=True)
-        before = heedless if command[0] == "dvc" else None
-        self._running = subprocess.Popen(command, cwd=self._top, env=self._environment, preexec_fn=before)  # noqa: PLW1509  # no threads here
-        if self._signals:
-            self._hurry()  # the signal came while it was being started
+        self._runs_dvc = command[0] == "dvc"
+        self._running = subprocess.Popen([*(DEAF_TO_SIGTERM if self._runs_dvc else ()), *command], cwd=self._top, env=self._environment)
+        if self._signals and not self._runs_dvc:  # it came while the command was being started
+            self._running.send_signal(self._signals[0])
         code = self._running.wait()
         signal.setitimer(signal.ITIMER_REAL, 0)
         return code and self._reason(code)
@@ -52,21 +61,18 @@ class Supervision:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, REMIND_EVERY_S, REMIND_EVERY_S)
 
-    def _hurry(self, _number: int = 0, _frame: FrameType | None = None) -> None:
-        """DVC between two stages ends by SIGINT, which it ignores during one; a stage that was just starting did not hear the signal."""
-        if self._running is None or Path(self._running.args[0]).name != "dvc":  # type: ignore[index, arg-type]
+    def _remind(self, _number: int, _frame: FrameType | None) -> None:
+        """A stage that was just starting did not hear the signal. DVC between two stages ends by SIGINT; after a stage that heard, it ends by itself."""
+        if self._running is None or not self._runs_dvc:
             return
         for stage in stages(self._running.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(stage, interruption.ABANDONED)
-        self._running.send_signal(signal.SIGINT)
-
-
-def heedless() -> None:
-    """DVC would die of SIGTERM and leave the stage; what ignores it before it starts goes on ignoring it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                self._stage_heard = True
+        if not self._stage_heard and not self._told.exists():
+            self._running.send_signal(signal.SIGINT)
 
 
 def stages(pid: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,24 +16,23 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
     home = top / ".pipeline/home"
     home.mkdir(parents=True, exist_ok=True)
     defaults = {
-        "TMPDIR": temporary(top),
         "DVC_SITE_CACHE_DIR": str(top / ".pipeline/dvc"),  # its database of digests, kept with the checkout
         "TORCHINDUCTOR_CACHE_DIR": str(home / ".cache/torchinductor"),
         "TRITON_CACHE_DIR": str(home / ".cache/triton"),
     }
     kept = {name: value for name, value in given.items() if name != "PYTHONPATH"}  # the code of `top` runs, not the image's
-    own = {"HOME": str(home), "PIPELINE_COMMIT": commit}
+    own = {"HOME": str(home), "TMPDIR": temporary(top, given), "PIPELINE_COMMIT": commit}
     return defaults | kept | own | login(given) | trusted(top, given) | secrets(given)
 
 
-def temporary(top: Path) -> str:
-    """Where there is no `/tmp` that can be written, a folder beside the rest."""
-    try:
-        return tempfile.gettempdir()
-    except FileNotFoundError:
-        folder = top / ".pipeline/tmp"
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder)
+def temporary(top: Path, given: Mapping[str, str]) -> str:
+    """Where nobody named a folder and there is no `/tmp` that can be written, one beside the rest."""
+    usual = Path(given.get("TMPDIR") or "/tmp")  # noqa: S108  # it is this container's own
+    if os.access(usual, os.W_OK):
+        return str(usual)
+    folder = top / ".pipeline/tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
 
 
 def login(given: Mapping[str, str]) -> dict[str, str]:

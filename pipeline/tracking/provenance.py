@@ -36,7 +36,7 @@ def tags(environment: Environment) -> dict[str, str]:
         "pipeline.host": socket.gethostname,
         "mlflow.user": user,
         "pipeline.driver": driver,
-        "pipeline.gpu": graphics,
+        "pipeline.gpu": gpus,
         "pipeline.image.digest": lambda: variable("PIPELINE_IMAGE_DIGEST"),
         "pipeline.image.revision": lambda: variable("PIPELINE_IMAGE_REVISION"),
         "pipeline.flags": lambda: json.dumps(
@@ -62,7 +62,12 @@ def reason_of(unknown: Exception) -> str:
 
 def commit() -> str:
     """As Git says, or else whoever put the code here: an image holds none of Git's files."""
-    return os.environ.get("PIPELINE_COMMIT") or revision.git("rev-parse", "HEAD")
+    try:
+        return revision.git("rev-parse", "HEAD")
+    except Unknown:
+        if told := os.environ.get("PIPELINE_COMMIT"):
+            return told
+        raise
 
 
 def lock() -> str:
@@ -89,7 +94,7 @@ def driver() -> str:
         raise Unknown("no NVIDIA driver here") from None
 
 
-def graphics() -> str:
+def gpus() -> str:
     import pynvml
 
     driver()

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ BASE_IMAGE = os.environ.get("BASE_IMAGE", "")
 IMAGE = f"pipeline:test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 FLAGS = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 256"
 HARDENED = tuple(FLAGS.split())
+HOME = "/home/pipeline"
 TIMEOUT_S = 900
 CANARY = "canary-8c1f0e5d7a"
 CANARIES = (
@@ -97,3 +99,12 @@ def make(folder: Path, *words: str, **more: str) -> str:
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
+
+
+def wait_until_said(name: str, words: str, within_s: float = 180) -> None:
+    """Until the container has said it; it must not end before."""
+    deadline = time.monotonic() + within_s
+    while words not in (said := docker("logs", name)):
+        assert time.monotonic() < deadline, said
+        assert inspect(name)["State"]["Running"], said
+        time.sleep(0.2)

@@ -42,7 +42,7 @@ def test_without_one_the_images_code_is_copied(tmp_path: Path, image: Path) -> N
         found = place.find(here, image, [tmp_path / "home"])
         assert found == place.Place(tmp_path / "home", copy_of=image)
     copied = {path.relative_to(found.top).as_posix() for path in found.top.rglob("*") if path.is_file()}
-    more = {".dvc/config.local", ".pipeline/copied.json"}
+    more = {".dvc/config.local", ".pipeline/copied.json", ".pipeline/copied.lock"}
     assert copied == {*place.PARTS, "pipeline/__main__.py", "pipeline/models/mlp.py", "presets/digits.yaml", *more}
     assert "no_scm = true" in (found.top / ".dvc/config.local").read_text()
 
@@ -56,7 +56,7 @@ def test_a_checkout_that_cannot_be_written_is_copied_with_its_parameters(tmp_pat
     assert (found.top / "params.yaml").read_text() == "mine"
 
 
-def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_path: Path, image: Path, capsys) -> None:
+def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_path: Path, image: Path) -> None:
     home = place.find(image, image, [tmp_path / "home"]).top
     (home / "params.yaml").write_text("mine", encoding="utf-8")
     (home / "models").mkdir()
@@ -64,11 +64,61 @@ def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_
     for part in ("params.yaml", "pipeline/models/mlp.py"):
         (image / part).write_text("newer", encoding="utf-8")
     for _ in range(2):
-        place.find(image, image, [home])
-        assert capsys.readouterr().out == f"container: {home / 'params.yaml'} was changed by hand: it stays as it is\n"
+        assert place.find(image, image, [home]).kept == ("params.yaml",)
     assert (home / "params.yaml").read_text() == "mine"
     assert (home / "pipeline/models/mlp.py").read_text() == "newer"
     assert (home / "models/model.safetensors").exists()
+
+
+def test_what_another_image_no_longer_has_goes_unless_it_was_changed(tmp_path: Path, image: Path) -> None:
+    for name in ("old.py", "mine.py"):
+        (image / "pipeline/models" / name).touch()
+    home = place.find(image, image, [tmp_path / "home"]).top
+    (home / "pipeline/models/mine.py").write_text("mine", encoding="utf-8")
+    (home / "pipeline/models/own.py").touch()
+    for name in ("old.py", "mine.py"):
+        (image / "pipeline/models" / name).unlink()
+    place.find(image, image, [home])
+    assert {path.name for path in (home / "pipeline/models").iterdir()} == {"mlp.py", "mine.py", "own.py"}
+
+
+def test_a_copy_that_was_killed_is_finished_by_another_image(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = place.find(image, image, [tmp_path / "home"]).top
+    for text in ("second", "third"):
+        for part in ("params.yaml", "pipeline/models/mlp.py"):
+            (image / part).write_text(text, encoding="utf-8")
+        with monkeypatch.context() as patch:
+            patch.setattr(place, "replace", replace_one_and_die)
+            with pytest.raises(KeyboardInterrupt):
+                place.find(image, image, [home])
+    assert place.find(image, image, [home]).kept == ()
+    assert (home / "params.yaml").read_text() == (home / "pipeline/models/mlp.py").read_text() == "third"
+
+
+def replace_one_and_die(digests: dict[str, str], source: Path, home: Path) -> None:
+    path = min(digests)
+    (home / path).write_bytes((source / path).read_bytes())
+    raise KeyboardInterrupt
+
+
+def test_what_a_user_configured_for_dvc_stays(tmp_path: Path, image: Path) -> None:
+    home = place.find(image, image, [tmp_path / "home"]).top
+    (home / ".dvc/config.local").write_text("[core]\n    no_scm = true\n    remote = mine\n", encoding="utf-8")
+    place.find(image, image, [home])
+    assert "mine" in (home / ".dvc/config.local").read_text()
+
+
+def test_no_checkout_is_taken_for_a_copy(tmp_path: Path, image: Path) -> None:
+    (tmp_path / "home/.git").mkdir(parents=True)
+    with pytest.raises(Refusal, match="home is a checkout of its own: mount it at its own path"):
+        place.find(image, image, [tmp_path / "home"])
+
+
+@pytest.mark.usefixtures("nothing_else_is_writable")
+def test_a_volume_that_cannot_be_written_is_not_passed_over(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "volume")
+    with pytest.raises(Refusal, match="volume is mounted and uid"):
+        place.find(image, image, [tmp_path / "volume", tmp_path / "home"])
 
 
 def test_a_checkout_of_another_lock_is_refused(tmp_path: Path, image: Path) -> None:
@@ -87,5 +137,5 @@ def test_the_first_home_that_can_be_written_is_taken_and_without_one_the_flags_a
 
 def test_the_image_holds_what_is_copied() -> None:
     allowed = {line.removeprefix("!") for line in (TOP / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert allowed == {*place.PARTS, *place.FOLDERS}
-    assert all((TOP / part).exists() for part in allowed)
+    assert allowed == {*place.PARTS, "pipeline", "pipeline/**/*.py", "presets/*.yaml"}
+    assert all((TOP / part).exists() for part in place.PARTS)

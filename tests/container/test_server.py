@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,32 +16,34 @@ import requests
 
 from pipeline.tracking import events
 from tests.container import docker, postgres
-from tests.container.docker import container, inspect
+from tests.container.docker import HOME, inspect, wait_until_said
 from tests.imports import TOP
 from tests.repository import client, runs
 
 pytestmark = pytest.mark.container
 
 COMPOSE = os.environ.get("COMPOSE", "docker compose").split()
-HOME = "/home/pipeline"
+PROJECT = f"pipeline-test-{uuid.uuid4().hex[:8]}"
 
 
 class Served(NamedTuple):
     address: str
     container: str
     password: str
+    compose: Callable[..., str]
 
 
-def compose(folder: Path, *words: str, **more: str) -> str:
+def compose(folder: Path, settings: dict[str, str], *words: str) -> str:
+    """What Compose says of the project in `folder`."""
     done = subprocess.run(
-        [*COMPOSE, "--project-name", "pipeline-test", *words],
+        [*COMPOSE, "--project-name", PROJECT, *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
         check=False,
-        env={**os.environ, "IMAGE": docker.IMAGE, **more},
+        env={**os.environ, "IMAGE": docker.IMAGE, **settings},
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -57,7 +61,7 @@ def composed(engine: str) -> None:
 def test_the_compose_file_is_valid_and_keeps_to_its_word(tmp_path: Path) -> None:
     from ruamel.yaml import YAML
 
-    text = compose(TOP, "--profile", "gpu", "--profile", "cpu", "config")
+    text = compose(TOP, {}, "--profile", "gpu", "--profile", "cpu", "config")
     services = YAML(typ="safe", pure=True).load(text[text.index("services:") :])["services"]
     assert set(services) == {"trainer", "trainer-cpu", "mlflow", "postgres"}
     assert "5000" in json.dumps(services["mlflow"]["ports"])
@@ -80,14 +84,15 @@ def served(composed: None, image: str, tmp_path_factory: pytest.TempPathFactory)
         (folder / "compose.yaml").write_bytes((TOP / "compose.yaml").read_bytes())
         (folder / "secrets").mkdir()
         (folder / "secrets/postgres").write_text(store.password + "\n", encoding="utf-8")
-        settings = {"PGHOST": here, "PGPORT": str(store.port), "MLFLOW_PORT": str(port), "IMAGE": image}
-        compose(folder, "up", "--detach", "--no-deps", "mlflow", **settings)
+        at = {"STORE_HOST": here, "STORE_PORT": str(store.port), "MLFLOW_PORT": str(port), "IMAGE": image}
+        call = partial(compose, folder, at)
+        call("up", "--detach", "--no-deps", "mlflow")
         try:
-            name = compose(folder, "ps", "-q", "mlflow", **settings).split()[-1]
+            name = call("ps", "-q", "mlflow").split()[-1]
             wait_until_healthy(name)
-            yield Served(f"http://127.0.0.1:{port}", name, store.password)
+            yield Served(f"http://127.0.0.1:{port}", name, store.password, call)
         finally:
-            compose(folder, "down", "--volumes", **settings)
+            call("--profile", "cpu", "down", "--volumes")
 
 
 def wait_until_healthy(name: str, within_s: float = 120) -> None:
@@ -97,24 +102,23 @@ def wait_until_healthy(name: str, within_s: float = 120) -> None:
         time.sleep(0.5)
 
 
-def test_a_training_reports_to_it_and_a_restart_in_the_middle_loses_nothing(served: Served, image: str, tmp_path: Path) -> None:
-    words = ("--network", "host", "--env", f"MLFLOW_TRACKING_URI={served.address}", image)
-    with container(*words) as trainer:
-        while "train: step 50 " not in (said := docker.docker("logs", trainer)):
-            assert inspect(trainer)["State"]["Running"], said
-            time.sleep(0.2)
+def test_a_training_reports_to_it_and_a_restart_in_the_middle_loses_nothing(served: Served, tmp_path: Path) -> None:
+    trainer = served.compose("--profile", "cpu", "run", "--detach", "--no-deps", "trainer-cpu").split()[-1]
+    try:
+        wait_until_said(trainer, "train: step 50 ")
         docker.docker("restart", "--time", "1", served.container)
         assert docker.docker("wait", trainer).strip() == "0", docker.docker("logs", trainer)
         docker.docker("cp", f"{trainer}:{HOME}/.pipeline/journal", str(tmp_path))
         assert served.password not in json.dumps(inspect(trainer)) + docker.docker("logs", trainer)
+    finally:
+        docker.docker("rm", "--force", trainer)
     lines = [line for path in tmp_path.rglob(events.EVENTS) for line in events.read(path) if line.kind == "metrics"]
     points = sum(len(line.fields["values"]) for line in lines)
-    store = client(served.address)
     (found,) = runs(served.address)
     assert found.info.status == "FINISHED"
+    store = client(served.address)
     history = [point for name in found.data.metrics for point in store.get_metric_history(found.info.run_id, name)]
-    ours = [point for point in history if not point.key.startswith("system/")]
-    assert len(ours) == points > 100
+    assert len([point for point in history if not point.key.startswith("system/")]) == points > 100
     assert store.list_artifacts(found.info.run_id)
 
 

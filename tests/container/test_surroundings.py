@@ -1,12 +1,14 @@
 """What the programs of a job find: a home, a name, secrets from files, and no trace of the image's own path."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from pipeline.container import surroundings
 from pipeline.refusal import Refusal
+from tests.container import docker
 
 
 def test_all_that_is_written_lies_with_the_checkout(tmp_path: Path) -> None:
@@ -53,10 +55,24 @@ def test_a_secret_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path) -> 
         surroundings.variables(tmp_path, {"MLFLOW_TRACKING_TOKEN_FILE": str(tmp_path / "none")}, commit="")
 
 
-def test_without_a_folder_for_temporary_files_there_is_one_beside_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr("tempfile.gettempdir", none)
-    assert surroundings.variables(tmp_path, {}, commit="")["TMPDIR"] == str(tmp_path / ".pipeline/tmp")
+@pytest.mark.parametrize("usual", ["/proc/none", ""])
+def test_without_a_folder_for_temporary_files_there_is_one_beside_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: str
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert surroundings.variables(tmp_path, {"TMPDIR": usual}, commit="")["TMPDIR"] == str(tmp_path / ".pipeline/tmp")
     assert (tmp_path / ".pipeline/tmp").is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a checkout that belongs to somebody else")
+def test_git_answers_in_a_checkout_of_another_owner_and_only_there(tmp_path: Path) -> None:
+    ours, other = (docker.clone(tmp_path / name) for name in ("ours", "other"))
+    for folder in (ours, other):
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, 54321, 54321, follow_symlinks=False)
+    found = surroundings.variables(ours, dict(os.environ), commit="")
+    codes = [
+        subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, env=found, check=False, capture_output=True).returncode
+        for folder in (ours, other)
+    ]
+    assert codes == [0, 128]
