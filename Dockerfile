@@ -17,22 +17,20 @@ RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements.lock /
-# setuptools first: what has no wheel is built with the lock's own, and with nothing from outside the lock
+# setuptools first: what has no wheel is built with the lock's own, and with nothing from outside the lock. Then out goes what no training loads:
+# archives for linking, tests, Triton's AMD half and its own profiler, NVSHMEM for kernels of one's own, the solver for several GPUs, and the
+# installer itself (docs/container.md has the sizes)
+# hadolint ignore=DL3003
 RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /opt/venv \
     && sed -n '/^setuptools==/,/# via/p' /requirements.lock > /setuptools.lock \
     && for lock in /setuptools.lock /requirements.lock; do \
-         /opt/venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-compile --no-deps --require-hashes --requirement "$lock" || exit 1; done
-# what no training loads: archives for linking, tests, Triton's AMD half and its own profiler, NVSHMEM for kernels of one's own, the solver for
-# several GPUs, and the installer itself (docs/container.md has the sizes)
-# hadolint ignore=DL3003
-RUN find /opt/venv -name '*.a' -delete \
+         /opt/venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-compile --no-deps --require-hashes --requirement "$lock" || exit 1; done \
+    && find /opt/venv -name '*.a' -delete \
     && find /opt/venv -name tests -type d -prune -exec rm -r {} + \
     && cd /opt/venv/lib/python3*/site-packages \
     && rm -r triton/backends/amd/lib triton/backends/nvidia/lib/cupti* nvidia/nvshmem/lib/*.bc nvidia/cu13/lib/libcusolverMg.so.* pip* /opt/venv/bin/pip* \
-    && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash -x torch/testing/_internal /opt/venv/lib
-
-# what a C program needs to be Python's module, for what train.compile builds; python3-dev would bring a second Python to link
-RUN mkdir /headers && cp --parents --recursive /usr/include/python3* /usr/include/*/python3* /headers
+    && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash -x torch/testing/_internal /opt/venv/lib \
+    && mkdir /headers && cp --parents --recursive /usr/include/python3* /usr/include/*/python3* /headers
 
 FROM system AS code
 ARG SOURCE_DATE_EPOCH=0
@@ -44,6 +42,7 @@ RUN find /layer/opt/pipeline/pipeline -type f ! -name '*.py' -delete \
 
 FROM system
 COPY --from=dependencies /opt/venv /opt/venv
+# Python's headers, for what train.compile builds
 COPY --from=dependencies /headers/ /
 COPY --from=code /layer/ /
 ENV PATH=/opt/venv/bin:$PATH \

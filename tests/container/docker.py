@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import time
 import uuid
@@ -19,6 +20,7 @@ IMAGE = f"pipeline:test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 FLAGS = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 256"
 HARDENED = tuple(FLAGS.split())
 HOME = "/home/pipeline"
+QUIETLY = ("--env", "OMP_WAIT_POLICY=PASSIVE")  # other tests run beside it: threads that spin would take their cores
 TIMEOUT_S = 900
 CANARY = "canary-8c1f0e5d7a"
 CANARIES = (
@@ -50,7 +52,7 @@ def docker(*words: str, code: int = 0, **more: str) -> str:
 
 def run(*words: str, code: int = 0) -> str:
     """`docker run --rm`."""
-    return docker("run", "--rm", *words, code=code)
+    return docker("run", "--rm", *QUIETLY, *words, code=code)
 
 
 def inspect(name: str) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def inspect(name: str) -> dict[str, Any]:
 def container(*words: str) -> Iterator[str]:
     """A container that runs in the background, and is gone after the block; its name."""
     name = f"pipeline-test-{uuid.uuid4().hex[:8]}"
-    docker("run", "--detach", "--name", name, *words)
+    docker("run", "--detach", "--name", name, *QUIETLY, *words)
     try:
         yield name
     finally:
@@ -88,6 +90,13 @@ def clone(folder: Path) -> Path:
     call(folder, *GIT, "add", "-A")
     call(folder, *GIT, "commit", "-qm", "begin")
     return folder
+
+
+def let_others_in(folder: Path) -> None:
+    """Pytest keeps its folders to itself; another user must be able to pass through them."""
+    for parent in folder.parents:
+        if not parent.stat().st_mode & stat.S_IXOTH:
+            parent.chmod(0o755)
 
 
 def make(folder: Path, *words: str, **more: str) -> str:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.container.docker import let_others_in
+
 PROGRAMS = Path("/usr/lib/postgresql")
 INSTALL = ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", "postgresql"]
 
@@ -48,8 +50,7 @@ def server(folder: Path, *, address: str) -> Iterator[Postgres]:
     if as_user:
         for path in (folder, folder / "password"):
             shutil.chown(path, "postgres", "postgres")
-        for parent in folder.parents[:3]:
-            parent.chmod(0o755)
+        let_others_in(folder)
     control = [*as_user, str(here / "pg_ctl"), "--pgdata", str(folder / "data")]
 
     def call(*command: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -68,17 +69,13 @@ def test_another_build_of_the_commit_has_the_same_code_layer_to_the_byte(image: 
         if path.is_file() and ".git" not in path.parts:
             path.chmod(0o664)
             os.utime(path, (1e9, 1e9))
-    (other / "pipeline/.env").write_text("another", encoding="utf-8")  # it is deleted, but nothing comes out of a cache
+    (other / "pipeline/unknown").write_text(uuid.uuid4().hex, encoding="utf-8")  # it is left out, but nothing comes out of a cache
     said = docker.make(other, "image", IMAGE="pipeline:again", BUILD_ARGS="--progress=plain --target code")
     packed = "tar -C {} -c --sort=name opt/pipeline | sha256sum"
     assert "CACHED" not in next(step for step in said.split("\n\n") if "-s /layer" in step)
     again = run("--entrypoint", "sh", "pipeline:again", "-c", packed.format("/layer"))
     docker.docker("rmi", "pipeline:again")
     assert run("--entrypoint", "sh", image, "-c", packed.format("/")) == again
-    docker.make(other, "image", IMAGE="pipeline:again")
-    layers = inspect("pipeline:again")["RootFS"]["Layers"]
-    docker.docker("rmi", "pipeline:again")
-    assert layers == inspect(image)["RootFS"]["Layers"]
 
 
 def test_a_change_of_code_rebuilds_no_dependency_and_takes_seconds(image: str, commit: Path) -> None:
