@@ -56,14 +56,14 @@ def writable(homes: list[Path]) -> Path:
             home.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
-        if (home / ".git").exists():
+        if not os.access(home, os.W_OK | os.X_OK):
+            if os.path.ismount(home):
+                remedy = "add `--user $(id -u):$(id -g)`, or change its owner"
+                raise Refusal(f"{home} is mounted and uid {os.getuid()} cannot write there: {remedy}")
+        elif (home / ".git").exists():
             raise Refusal(f"{home} is a checkout of its own: mount it at its own path and start in it (-v {home}:{home} -w {home})")
-        if os.access(home, os.W_OK):
+        else:
             return home
-        if os.path.ismount(home):
-            raise Refusal(
-                f"{home} is mounted and uid {os.getuid()} cannot write there: add `--user $(id -u):$(id -g)`, or change its owner"
-            )
     named = " and ".join(map(str, homes))
     raise Refusal(f"there is no place to write ({named} cannot be): add `--tmpfs /tmp`, or mount a volume: `-v NAME:{homes[0]}`")
 

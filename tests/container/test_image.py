@@ -90,7 +90,7 @@ def test_a_change_of_code_rebuilds_no_dependency_and_takes_seconds(image: str, c
         subprocess.run([docker.DOCKER, "rmi", "pipeline:edited"], check=False, capture_output=True)
     assert time.monotonic() - begin < 20
     steps = [step for step in said.split("\n\n") if " RUN " in step.partition("\n")[0]]
-    assert len(steps) >= 5, said
+    assert len(steps) >= 4, said
     assert all("CACHED" in step or "-s /layer /layer/opt/pipeline" in step for step in steps), said
 
 
