@@ -20,7 +20,7 @@ def variables(**more: str) -> dict[str, str]:
 
 def call(folder: Path, *command: str, **more: str) -> str:
     """What a command says, on both streams; it must succeed."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=variables(**more))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False, env=variables(**more))
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
