@@ -12,9 +12,9 @@ def keep(batch: Batch, *, step: int, learning_rate: float, folder: Path) -> str:
     """Write inputs (n, height, width, channels) uint8, targets (n,) and rows (n,) of the train split; says what, where and how fast."""
     path = folder / f"nonfinite-{step:012d}.safetensors"
     inputs, targets = next(batch.parts(batch.num_targets))
-    samples = ", ".join(str(row) for row in batch.rows[:NAMED].tolist())
+    samples = ", ".join(str(row) for row in batch.course.rows[:NAMED].tolist())
     try:
-        tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.rows}, {"step": step})
+        tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.course.rows}, {"step": step})
         place = f"its batch is in {path}"
     except OSError as error:
         place = f"its batch could not be written ({error.strerror})"

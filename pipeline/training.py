@@ -81,7 +81,8 @@ class Training:
             self.restore(*found)
         begun = f"going on after step {self.state.step}" if found else "from the start"
         print(
-            f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}",
+            f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}; "
+            f"{self.images}",
             flush=True,
         )
 

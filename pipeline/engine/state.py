@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.engine import optimizers, precision
 from pipeline.engine.average import Average
@@ -30,6 +31,11 @@ class TrainState:
     device: torch.device
     buffers: Buffers
     step: int = 0
+
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """In the network's order; to look for them takes as long as some steps' arithmetic."""
+        return list(self.classifier.parameters())
 
     @classmethod
     def begin(

@@ -51,9 +51,7 @@ def update(state: TrainState, batch: Batch, progress: Progress, manner: Manner, 
         state.buffers.put_back_where(skipped)
     if state.average:
         state.average.update(state.step, skipped)
-    progress.window.add(
-        batch.num_targets, loss=loss, correct=correct, norm=norm, skipped=torch.zeros_like(norm) if skipped is None else skipped
-    )
+    progress.window.add(batch.num_targets, loss=loss, correct=correct, norm=norm, skipped=skipped)
     state.step += 1
 
 
@@ -63,16 +61,21 @@ def gather(state: TrainState, batch: Batch, micro_batch_size: int, *, manner: Ma
     The loss is divided once, by the number of targets of the whole batch, so ragged micro-batches weigh what they hold.
     """
     state.optimizer.zero_grad()
-    loss, correct = torch.zeros(2, dtype=torch.float64, device=state.device).unbind()
+    shares, rights = [], []
     for number, (inputs, targets) in enumerate(batch.parts(micro_batch_size)):
         reseed(state.device, manner.seed, "step", state.step, number)
         with precision.autocast(state.used, state.device):
             logits = forward(inputs)
         share = summed_loss(logits, targets, manner.label_smoothing) / batch.num_targets
         torch.autograd.backward(state.scaler.scale(share))
-        loss += share.detach()
-        correct += (logits.detach().argmax(-1) == targets).sum()
-    return loss, correct
+        shares.append(share.detach())
+        rights.append((logits.detach().argmax(-1) == targets).sum())
+    return total(shares), total(rights)
+
+
+def total(parts: list[Tensor]) -> Tensor:
+    """On the device, in float64 where there is something to add."""
+    return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
 
 
 def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
@@ -90,7 +93,7 @@ def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor, Te
         group["lr"] = manner.learning_rate
     # unscale first: the norm is of the true gradients
     state.scaler.unscale_(state.optimizer)
-    parameters = [parameter for parameter in state.classifier.parameters() if parameter.grad is not None]
+    parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if manner.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, manner.clip_norm, norm)

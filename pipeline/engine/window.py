@@ -49,24 +49,33 @@ class Reading:
 class Window:
     """Scalars on the device, one a step and quantity."""
 
-    values: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in QUANTITIES})
+    values: dict[str, list[Tensor | None]] = field(default_factory=lambda: {name: [] for name in QUANTITIES})
     num_targets: int = 0
 
-    def add(self, num_targets: int, **values: Tensor) -> None:
-        """What one step measured, by the names of QUANTITIES."""
+    def add(self, num_targets: int, **values: Tensor | None) -> None:
+        """What one step measured, by the names of QUANTITIES; None is 0, of which nothing is computed."""
         for name in QUANTITIES:
             self.values[name].append(values[name])
         self.num_targets += num_targets
 
     def read(self) -> Reading:
         """The one place where the loop waits for the device. There must be a step to read."""
-        return Reading(*torch.stack([values.double() for values in self.tensors().values()]).tolist())
+        found = [values.double() for values in self.tensors().values()]
+        return Reading(*torch.stack([values.to(found[0].device) for values in found]).tolist())
 
     def tensors(self) -> dict[str, Tensor]:
         """(steps,) of each quantity; empty where no step was made."""
-        return {name: torch.stack(values) for name, values in self.values.items() if values}
+        return {name: stacked(values) for name, values in self.values.items() if values}
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
         """Go on from what `tensors()` gave."""
         self.values = {name: list(tensors[name].to(device).unbind()) if name in tensors else [] for name in QUANTITIES}
         self.num_targets = num_targets
+
+
+def stacked(values: Sequence[Tensor | None]) -> Tensor:
+    known = [value for value in values if value is not None]
+    if not known:
+        return torch.zeros(len(values), dtype=torch.float64)
+    nothing = torch.zeros_like(known[0])
+    return torch.stack([nothing if value is None else value for value in values])

@@ -102,8 +102,8 @@ ScheduleSettings = Annotated[ConstantSettings | CosineSettings | OneCycleSetting
 class AugmentSettings(Section):
     crop: Annotated[int, Field(ge=0, le=1024)]
     """Pixels of zero padding on every side, out of which a window of the image's size is cut at random; 0 for none."""
-    flip: bool
-    """Mirror left and right, every second sample on average."""
+    flip: Literal["none", "random", "alternating"]
+    """Mirror left and right: `random`, every second sample on average; `alternating`, each sample in every second epoch."""
     cutout: Annotated[int, Field(ge=0, le=65_535)]
     """Side in pixels of a square set to the mean colour at a random place; 0 for none."""
 

@@ -22,7 +22,7 @@ def slowly(image: torch.Tensor, draw: list[int], settings: AugmentSettings) -> t
     result = torch.zeros_like(image)
     for y in range(height):
         for x in range(width):
-            column = width - 1 - x if settings.flip and draw[FLIP] else x
+            column = width - 1 - x if settings.flip != "none" and draw[FLIP] else x
             source_y, source_x = (y, column)
             if settings.crop:
                 source_y, source_x = y + draw[TOP] - settings.crop, column + draw[LEFT] - settings.crop
@@ -35,26 +35,34 @@ def slowly(image: torch.Tensor, draw: list[int], settings: AugmentSettings) -> t
 
 
 @pytest.mark.parametrize(
-    ("crop", "flip", "cutout"), [(0, False, 0), (2, False, 0), (0, True, 0), (0, False, 3), (2, True, 2), (1, True, 4)]
+    ("crop", "flip", "cutout"), [(0, "none", 0), (2, "none", 0), (0, "random", 0), (0, "none", 3), (2, "random", 2), (1, "alternating", 4)]
 )
-def test_every_pixel_is_where_the_draws_say(crop: int, flip: bool, cutout: int) -> None:
+def test_every_pixel_is_where_the_draws_say(crop: int, flip: str, cutout: int) -> None:
     settings = AugmentSettings(crop=crop, flip=flip, cutout=cutout)
     augmentation, source = Augmentation(settings, COLOUR, 20, seed=3, device=CPU), images(20)
     rows = torch.tensor([4, 0, 19, 4, 7])
-    draws = augmentation.table(1)[rows]
+    draws = augmentation.draw(1)[:, rows]
     found = augmentation.gather(augmentation.padded(source), rows, draws)
-    expected = torch.stack([slowly(source[row], draw, settings) for row, draw in zip(rows.tolist(), draws.tolist(), strict=True)])
+    expected = torch.stack([slowly(source[row], draw, settings) for row, draw in zip(rows.tolist(), draws.T.tolist(), strict=True)])
     assert torch.equal(found, expected)
 
 
 def test_draws_are_a_function_of_seed_epoch_and_sample() -> None:
-    settings = AugmentSettings(crop=2, flip=True, cutout=2)
-    tables = {(seed, epoch): Augmentation(settings, COLOUR, 200, seed=seed, device=CPU).table(epoch) for seed in (1, 2) for epoch in (0, 1)}
-    assert torch.equal(tables[1, 0], Augmentation(settings, COLOUR, 200, seed=1, device=CPU).table(0))
+    settings = AugmentSettings(crop=2, flip="random", cutout=2)
+    tables = {(seed, epoch): Augmentation(settings, COLOUR, 200, seed=seed, device=CPU).draw(epoch) for seed in (1, 2) for epoch in (0, 1)}
+    assert torch.equal(tables[1, 0], Augmentation(settings, COLOUR, 200, seed=1, device=CPU).draw(0))
     assert all(not torch.equal(tables[1, 0], other) for key, other in tables.items() if key != (1, 0))
 
 
 def test_draws_cover_their_whole_range() -> None:
-    table = Augmentation(AugmentSettings(crop=2, flip=True, cutout=2), COLOUR, 500, seed=1, device=CPU).table(0)
-    assert table.amin(0).tolist() == [0, 0, 0, 0, 0]
-    assert table.amax(0).tolist() == [4, 4, 1, COLOUR.height - 1, COLOUR.width - 1]
+    table = Augmentation(AugmentSettings(crop=2, flip="random", cutout=2), COLOUR, 500, seed=1, device=CPU).draw(0)
+    assert table.amin(1).tolist() == [0, 0, 0, 0, 0]
+    assert table.amax(1).tolist() == [4, 4, 1, COLOUR.height - 1, COLOUR.width - 1]
+
+
+def test_alternating_flips_turn_every_sample_in_each_epoch() -> None:
+    augmentation = Augmentation(AugmentSettings(crop=0, flip="alternating", cutout=0), COLOUR, 200, seed=1, device=CPU)
+    flips = [augmentation.draw(epoch)[FLIP] for epoch in range(3)]
+    assert torch.equal(flips[1], 1 - flips[0])
+    assert torch.equal(flips[2], flips[0])
+    assert 80 < int(flips[0].sum()) < 120

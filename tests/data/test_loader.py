@@ -1,15 +1,20 @@
 """Batches: full in training, every sample once in scoring, and equal bytes whether the data is resident or streamed."""
 
+import threading
 from itertools import chain, islice
 
+import numpy as np
+import pytest
 import torch
 
-from pipeline.data import loader
+from pipeline.data import course, loader
 from pipeline.data.augment import Augmentation
-from pipeline.data.prepared import Prepared
+from pipeline.data.course import Course
+from pipeline.data.prepared import Prepared, Split
+from pipeline.data.stream import read_ahead
 from pipeline.params.train import AugmentSettings
 
-AUGMENT = AugmentSettings(crop=1, flip=True, cutout=2)
+AUGMENT = AugmentSettings(crop=1, flip="random", cutout=2)
 
 
 def training_images(prepared: Prepared, device: torch.device, *, resident: bool) -> loader.Images:
@@ -52,5 +57,36 @@ def test_scoring_reads_every_sample_once_in_order_and_pads_the_last_batch(prepar
 
 
 def test_a_split_too_large_for_memory_is_streamed(prepared: Prepared, cpu: torch.device, monkeypatch) -> None:
+    assert str(loader.Images(prepared.train, cpu)) == "50 images (0.0 MB) held on cpu"
     monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0)
-    assert not loader.Images(prepared.train, cpu).resident
+    assert str(loader.Images(prepared.train, cpu)) == "50 images (0.0 MB) read from the disk, a batch ahead"
+
+
+def test_the_reader_ends_with_whoever_reads(prepared: Prepared, cpu: torch.device) -> None:
+    batches = loader.training(training_images(prepared, cpu, resident=False), batch_size=16, seed=1, start=0)
+    next(batches)
+    assert "reader" in {thread.name for thread in threading.enumerate()}
+    batches.close()
+    assert "reader" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_goes_wrong_in_the_reader_reaches_the_training(cpu: torch.device) -> None:
+    inputs, targets = np.zeros((4, 2, 2, 1), np.uint8), torch.zeros(2, dtype=torch.int64)
+
+    def courses():
+        yield Course(torch.tensor([0, 1]), targets)
+        raise OSError("the disk is gone")
+
+    batches = read_ahead(inputs, courses(), cpu)
+    next(batches)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(batches)
+
+
+def test_a_batch_is_untouched_until_the_next_one_is_asked_for(cpu: torch.device) -> None:
+    """However far the reader is ahead by then."""
+    split = Split(np.arange(50, dtype=np.uint8).reshape(50, 1, 1, 1).repeat(4, axis=3), np.zeros(50, np.int64))
+    images = loader.Images(split, cpu, resident=False)
+    for number, batch in enumerate(images.read(course.scoring(images.layout, batch_size=5))):
+        threading.Event().wait(0.01)
+        assert batch.inputs[:, 0, 0, 0].tolist() == list(range(5 * number, 5 * number + 5))

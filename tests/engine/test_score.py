@@ -25,8 +25,8 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, classifi
     found = score.score(classifier, lambda: loader.scoring(images, batch_size=batch_size), used="fp32", device=cpu)
     with torch.no_grad():
         logits = classifier.eval()(images.inputs)
-    assert found["loss"] == pytest.approx(cross_entropy(logits, images.targets).item(), rel=1e-5)
-    assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.targets).float().mean().item())
+    assert found["loss"] == pytest.approx(cross_entropy(logits, images.layout.targets).item(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.layout.targets).float().mean().item())
 
 
 def test_scoring_leaves_the_module_as_it_was(prepared: Prepared, classifier: Classifier, cpu: torch.device) -> None:

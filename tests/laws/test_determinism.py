@@ -43,7 +43,7 @@ IMAGES = {"name": "image_folder", "root": "images", "size": 8, "channels": 3, "o
 CHANGES = {
     "source": {**IMAGES, "valid": 0.2, "test": 0.2},
     "model": {"name": "convnet", "width": 4, "dropout": 0.2},
-    "augment": {"crop": 1, "flip": True, "cutout": 2},
+    "augment": {"crop": 1, "flip": "random", "cutout": 2},
     "evaluate.top_k": 1,
     "train.steps": 8,
     "train.batch_size": 32,

@@ -21,7 +21,7 @@ COMMON = {
     "train.validate_every_steps": 4,
     "train.average_decay": 0.9,
     "train.keep": "best",
-    "augment.flip": True,
+    "augment.flip": "random",
     "augment.cutout": 2,
 }
 CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}

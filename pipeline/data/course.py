@@ -1,0 +1,76 @@
+"""What is read, in the order of reading: an epoch is laid out once, and a batch is a window of it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from pipeline.data.augment import Augmentation
+from pipeline.data.order import Order
+from pipeline.data.transfer import moved
+
+
+@dataclass(frozen=True)
+class Course:
+    """Rows (n,) of some images, their targets (n,), and how they are augmented: draws (5, n), or None."""
+
+    rows: Tensor
+    targets: Tensor
+    draws: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, positions: slice) -> "Course":
+        draws = None if self.draws is None else self.draws[:, positions]
+        return Course(self.rows[positions], self.targets[positions], draws)
+
+
+def joined(courses: Sequence[Course]) -> Course:
+    if len(courses) == 1:
+        return courses[0]
+    draws = [course.draws for course in courses if course.draws is not None]
+    rows, targets = (torch.cat(tensors) for tensors in zip(*((course.rows, course.targets) for course in courses), strict=True))
+    return Course(rows, targets, torch.cat(draws, dim=1) if draws else None)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a split's courses lie: `rows` where its images are looked up, the rest on the device that trains."""
+
+    targets: Tensor
+    device: torch.device
+    rows_on: torch.device
+
+    def course(self, rows: Tensor, draws: Tensor | None = None) -> Course:
+        """From rows (n,) and the draws (5, all samples) of every sample, on the CPU both."""
+        return Course(
+            moved(rows, self.rows_on),
+            moved(self.targets[rows], self.device),
+            None if draws is None else moved(draws[:, rows], self.device),
+        )
+
+
+def training(layout: Layout, augmentation: Augmentation | None, *, batch_size: int, seed: int, start: int) -> Iterator[Course]:
+    """Endless full batches from step `start` on."""
+    order = Order(len(layout.targets), seed)
+
+    @lru_cache(maxsize=2)
+    def epoch(number: int) -> Course:
+        return layout.course(order.permutation(number), augmentation.draw(number) if augmentation else None)
+
+    for first in count(start * batch_size, batch_size):
+        yield joined([epoch(number).part(positions) for number, positions in order.windows(first, batch_size)])
+
+
+def scoring(layout: Layout, *, batch_size: int) -> Iterator[Course]:
+    """Every sample once, in order, in batches of one size: the last is padded with its first sample."""
+    num_samples = len(layout.targets)
+    firsts = range(0, num_samples, batch_size)
+    rows = torch.arange(len(firsts) * batch_size)
+    rows[num_samples:] = firsts[-1]
+    whole = layout.course(rows)
+    return (whole.part(slice(first, first + batch_size)) for first in firsts)
