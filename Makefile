@@ -5,6 +5,7 @@ SHELL := bash
 
 BASE_PYTHON ?= python3
 VENV := .venv
+BENCH_VENV := benchmarks/.venv
 PYTHON := $(VENV)/bin/python
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
 # for every platform and Python from 3.11 on; without addresses of package indexes, which differ from place to place
@@ -13,6 +14,8 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-vers
 PINS := sed -nE 's/^([a-z0-9][^ ]*==[^ ;]+).*/\1/p; s/^ +(--hash=[^ ]+).*/\1/p'
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
+# without its bytecode torch is compiled anew at each start, for some ten seconds
+export PYTHONDONTWRITEBYTECODE :=
 PORT ?= 5000
 
 DOCKER ?= docker
@@ -25,7 +28,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # handed on to the container; the values stay in the environment, where no list of processes shows them
 HANDED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
-.PHONY: help setup setup-dev repro test faults check format lock schema golden ui clean image docker-repro secret gpu-acceptance
+.PHONY: help setup setup-dev repro test faults bench check format lock schema golden ui clean image docker-repro secret gpu-acceptance
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,10 +91,12 @@ check: setup-dev ## format, lint, strict types, lock and generated files fresh
 	hadolint Dockerfile
 	shellcheck .ci/run
 	@cp requirements.lock requirements-dev.lock $(VENV)/
+	@cp benchmarks/requirements.lock $(VENV)/requirements-bench.lock
 	$(COMPILE) --output-file $(VENV)/requirements.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --group dev --output-file $(VENV)/requirements-dev.lock
-	@for lock in requirements.lock requirements-dev.lock; do \
-	  cmp <($(PINS) $$lock) <($(PINS) $(VENV)/$$lock) || { echo "$$lock does not fit pyproject.toml: run make lock"; exit 1; }; done
+	$(COMPILE) --constraint requirements.lock --group bench --output-file $(VENV)/requirements-bench.lock
+	@for pair in requirements.lock:requirements.lock requirements-dev.lock:requirements-dev.lock benchmarks/requirements.lock:requirements-bench.lock; do \
+	  cmp <($(PINS) $${pair%:*}) <($(PINS) $(VENV)/$${pair#*:}) || { echo "$${pair%:*} does not fit pyproject.toml: run make lock"; exit 1; }; done
 
 faults: setup-dev ## attack the promises at length, some hours: docs/reliability.md has what is said
 	$(PYTHON) -m tests.faults.every_call
@@ -101,6 +106,14 @@ faults: setup-dev ## attack the promises at length, some hours: docs/reliability
 	$(PYTHON) -m tests.faults.fuzz 600
 	$(PYTHON) -m tests.faults.cost
 
+$(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
+	$(PYTHON) -m venv --without-pip $(BENCH_VENV)
+	$(UV) pip sync --quiet --python $(BENCH_VENV)/bin/python --require-hashes requirements.lock benchmarks/requirements.lock
+	@touch $@
+
+bench: $(BENCH_VENV)/.locked ## time the loop beside the bare one and its peers', in half an hour: benchmarks/README.md
+	$(BENCH_VENV)/bin/python -m benchmarks --output benchmarks/results/$(or $(NAME),here) $(ARGS)
+
 format: setup-dev ## format the code and mend what lint can mend
 	ruff format .
 	ruff check --fix .
@@ -108,6 +121,7 @@ format: setup-dev ## format the code and mend what lint can mend
 lock: setup ## resolve pyproject.toml anew (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group dev --output-file requirements-dev.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group bench --output-file benchmarks/requirements.lock
 
 schema: setup ## write params.schema.json and the README's table of parameters
 	$(PYTHON) -m pipeline schema

@@ -1,0 +1,138 @@
+"""What every way of training is given: the same images, network, recipe and number of steps."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipeline import seeding
+from pipeline.data.prepared import Prepared, Split
+from pipeline.engine import optimizers, precision
+from pipeline.engine.update import summed_loss
+from pipeline.machine import Machine
+from pipeline.params.load import from_data
+from pipeline.params.train import TrainParams
+from pipeline.spec import Spec
+
+SEED = 1
+CROP = 4
+SIDE, CLASSES = 32, 10
+NUM_TRAIN, NUM_VALID = 20_000, 500
+VISIBLE = 0.06
+"""How much of an image is its class, and not noise: the loss falls slowly then, so that steps left out are seen in it."""
+MODELS: dict[str, dict[str, Any]] = {
+    "mlp": {"name": "mlp", "width": 256, "depth": 2, "dropout": 0.0},
+    "convnet": {"name": "convnet", "width": 16, "dropout": 0.0},
+    "mobilenet_v3_small": {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None},
+    "resnet": {"name": "resnet", "depth": 9, "width": 16},
+}
+RECIPE: dict[str, Any] = {
+    "seed": SEED,
+    "optimizer": {"name": "sgd", "learning_rate": 0.02, "weight_decay": 5e-4, "momentum": 0.9, "nesterov": True},
+    "schedule": {"name": "constant", "warmup": 0.0},
+    "augment": {"crop": CROP, "flip": "random", "cutout": 0},
+    "train": {
+        "epochs": None,
+        "precision": "auto",
+        "compile": "off",
+        "activation_checkpointing": False,
+        "label_smoothing": 0.0,
+        "clip_norm": None,
+        "on_nonfinite": "stop",
+        "average_decay": 0.0,
+        "keep": "last",
+        "metric": "valid/accuracy",
+        "patience": None,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    model: str
+    folder: Path
+    """Where a way of training may write."""
+    batch_size: int
+    warmup_steps: int
+    block_steps: int
+    rounds: int
+    workers: int
+    """Processes of a DataLoader that has some."""
+
+    @property
+    def steps(self) -> int:
+        return self.warmup_steps + self.rounds * self.block_steps
+
+    def params(self, *, deterministic: bool = True) -> TrainParams:
+        """One step more than the clock sees: the last one is validated."""
+        loop = {
+            **RECIPE["train"],
+            "steps": self.steps + 1,
+            "batch_size": self.batch_size,
+            "micro_batch_size": self.batch_size,
+            "deterministic": deterministic,
+            "channels_last": torch.cuda.is_available(),
+            "report_every_steps": 10,
+            "validate_every_steps": 10 * self.steps,
+        }
+        return from_data({**RECIPE, "model": MODELS[self.model], "train": loop}, TrainParams, "the benchmark")
+
+
+def images() -> Prepared:
+    """Noise with a tint for each class, which no crop or flip hides, in the shape of CIFAR-10; the same bytes on every machine."""
+    draw = seeding.generator(SEED, "images")
+    tints = draw.integers(0, 256, (CLASSES, 1, 1, 3))
+    splits = {name: split(draw, tints, count) for name, count in (("train", NUM_TRAIN), ("valid", NUM_VALID))}
+    spec = Spec(shape=(SIDE, SIDE, 3), classes=tuple(map(str, range(CLASSES))), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return Prepared(spec, "made by benchmarks/job.py", splits)
+
+
+def split(draw: np.random.Generator, tints: np.ndarray[Any, Any], count: int) -> Split:
+    targets = draw.integers(0, len(tints), count)
+    noise = draw.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+    inputs = np.empty_like(noise)
+    for first in range(0, count, 1000):
+        rows = slice(first, first + 1000)
+        inputs[rows] = VISIBLE * tints[targets[rows]] + (1 - VISIBLE) * noise[rows]
+    return Split(inputs, targets)
+
+
+@dataclass
+class Bare:
+    """What all ways but the pipeline's are built of: network, optimizer and loss, on the device."""
+
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    used: precision.Used
+    channels_last: bool
+
+    @classmethod
+    def begin(cls, job: Job, prepared: Prepared, here: Machine) -> "Bare":
+        params = job.params()
+        seeding.reseed(torch.device("cpu"), SEED, "weights")
+        network = params.model.build(prepared.spec).to(here.device).train()
+        if params.train.channels_last:
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # known to torch, not to its types
+        optimizer = optimizers.build(network.parameters(), params.optimizer)
+        used = precision.choose(params.train.precision, here.device)
+        return cls(network, optimizer, here.device, used, params.train.channels_last)
+
+    def loss(self, images: Tensor, targets: Tensor) -> Tensor:
+        with precision.autocast(self.used, self.device):
+            logits = self.network(images)
+        return summed_loss(logits, targets, 0.0) / len(targets)
+
+    def arranged(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
+
+    def step(self, images: Tensor, targets: Tensor) -> Tensor:
+        """One update; the loss stays on the device."""
+        self.optimizer.zero_grad()
+        loss = self.loss(images, targets)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        return loss.detach()

@@ -1,0 +1,89 @@
+"""What was measured, as a table, a file and a figure."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.__main__ import Measured
+
+FLOOR = "floor"
+LIMITED_BY_DATA = ("mlp",)
+"""Their bound is the bare step and the data path together."""
+
+
+def ratios(measured: "Measured", way: str, base: tuple[str, ...] = (FLOOR,)) -> tuple[float, float, float]:
+    """Median, least and most of the time of a way's block by that of the bases' in the same round."""
+    blocks = zip(measured.seconds[way], *(measured.seconds[name] for name in base), strict=True)
+    found = [own / sum(others) for own, *others in blocks]
+    return statistics.median(found), min(found), max(found)
+
+
+def table(measured: "Measured") -> str:
+    job = measured.job
+    lines = [
+        f"{job.model}: {job.rounds} rounds of {job.block_steps} steps of {job.batch_size}",
+        "",
+        f"| {'way':27} | ms a step | times floor | from | to | share of floor | images/s | MB | loss |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for way, seconds in measured.seconds.items():
+        step_s = statistics.median(seconds) / job.block_steps
+        median, least, most = ratios(measured, way)
+        loss = measured.said[way]["loss"]
+        lines.append(
+            f"| {way:27} | {1000 * step_s:.2f} | {median:.3f} | {least:.3f} | {most:.3f} | {1 / median:.2f} | {job.batch_size / step_s:,.0f} "
+            f"| {measured.said[way]['megabytes']:,.0f} | {'' if loss is None else f'{loss:.3f}'} |"
+        )
+    if "data" in measured.seconds:
+        median, least, most = ratios(measured, "pipeline", (FLOOR, "data"))
+        lines += ["", f"pipeline by floor + data: {median:.3f} ({least:.3f} to {most:.3f})"]
+    return "\n".join([*lines, ""])
+
+
+def machine() -> dict[str, Any]:
+    """What the figures are of, without the name of the machine."""
+    from pipeline.environment import Environment
+    from pipeline.machine import Machine
+
+    return Machine.claim(Environment.read()).fingerprint()
+
+
+def write(path: Path, found: list["Measured"]) -> None:
+    """`path` with the endings json, md and png."""
+    models = {
+        measured.job.model: {
+            "batch_size": measured.job.batch_size,
+            "block_steps": measured.job.block_steps,
+            "seconds": measured.seconds,
+            "said": measured.said,
+        }
+        for measured in found
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps({"machine": machine(), "models": models}, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text("\n".join(map(table, found)), encoding="utf-8")
+    draw(path.with_suffix(".png"), found)
+
+
+def draw(path: Path, found: list["Measured"]) -> None:
+    """A bar a way and model: its share of the bare loop's speed, least and most as a line."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    figure, all_axes = pyplot.subplots(1, len(found), figsize=(3.4 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained")
+    for axes, measured in zip(all_axes[0], found, strict=True):
+        ways = [way for way in measured.seconds if way not in (FLOOR, "data")]
+        for place, way in enumerate(ways):
+            median, least, most = ratios(measured, way)
+            axes.barh(place, 1 / median, color="tab:blue" if way.startswith("pipeline") else "lightgray")
+            axes.plot([1 / most, 1 / least], [place, place], color="black", linewidth=1)
+        axes.set_yticks(range(len(ways)), ways)
+        axes.set(title=measured.job.model, xlim=(0, 1.1))
+        axes.axvline(1, color="black", linewidth=0.5)
+        axes.invert_yaxis()
+    figure.supxlabel("share of the bare loop's speed")
+    figure.savefig(path, dpi=120)

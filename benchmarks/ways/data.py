@@ -1,0 +1,25 @@
+"""The pipeline's data path alone: order, gather, crop, flip and normalisation of every batch."""
+
+import torch
+
+from benchmarks.gate import Gate
+from benchmarks.job import Job
+from pipeline.data import loader
+from pipeline.data.augment import Augmentation
+from pipeline.data.prepared import Prepared
+from pipeline.engine.classifier import Classifier
+from pipeline.machine import Machine
+
+
+def train(job: Job, prepared: Prepared, here: Machine, gate: Gate) -> None:
+    params = job.params()
+    augmentation = Augmentation(params.augment, prepared.spec, len(prepared.train), seed=params.seed, device=here.device)
+    images = loader.Images(prepared.train, here.device, augmentation)
+    classifier = Classifier(torch.nn.Identity(), prepared.spec, channels_last=params.train.channels_last).to(here.device)
+    batches = loader.training(images, batch_size=job.batch_size, seed=params.seed, start=0)
+    for _ in range(job.steps):
+        for inputs, _targets in next(batches).parts(job.batch_size):
+            with torch.no_grad():
+                classifier(inputs)
+        gate.step()
+    gate.finish()

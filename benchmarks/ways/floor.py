@@ -1,0 +1,21 @@
+"""The bare forward, backward and update, on one batch that already lies on the device: nothing that trains can be faster."""
+
+import torch
+
+from benchmarks.gate import Gate
+from benchmarks.job import Bare, Job
+from pipeline.data.prepared import Prepared
+from pipeline.engine.classifier import Classifier
+from pipeline.machine import Machine, set_determinism
+
+
+def train(job: Job, prepared: Prepared, here: Machine, gate: Gate) -> None:
+    set_determinism(True)  # as the pipeline's: this is about the loop
+    bare = Bare.begin(job, prepared, here)
+    classifier = Classifier(torch.nn.Identity(), prepared.spec, channels_last=bare.channels_last).to(here.device)
+    images = classifier(torch.from_numpy(prepared.train.inputs[: job.batch_size]).to(here.device))
+    targets = torch.from_numpy(prepared.train.targets[: job.batch_size]).to(here.device)
+    for _ in range(job.steps):
+        bare.step(images, targets)
+        gate.step()
+    gate.finish()

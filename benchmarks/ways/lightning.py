@@ -1,0 +1,48 @@
+"""Lightning's loop, as its documentation begins; tuned, without what its page on speed says to leave out and with its loader's workers."""
+
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+
+from benchmarks.gate import Gate
+from benchmarks.job import Bare, Job
+from benchmarks.ways import loaders
+from pipeline.data.prepared import Prepared
+from pipeline.machine import Machine
+
+PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+TUNED = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, bare: Bare, gate: Gate) -> None:
+        super().__init__()
+        self.bare, self.gate, self.network = bare, gate, bare.network
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, targets = batch
+        loss = torch.nn.functional.cross_entropy(self.network(self.bare.arranged(images)), targets)
+        self.log("train/loss", loss)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # Lightning hands them over by name
+        self.gate.step(outputs["loss"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.bare.optimizer
+
+
+def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, tuned: bool = False) -> None:
+    bare = Bare.begin(job, prepared, here)
+    trainer = lightning.Trainer(
+        max_steps=job.steps,
+        max_epochs=-1,
+        accelerator=here.device.type,
+        devices=1,
+        precision=PRECISIONS[bare.used],
+        **(TUNED if tuned else {}),
+    )
+    trainer.fit(Module(bare, gate), loaders.pictures(job, prepared, workers=job.workers if tuned else 0))
+    gate.finish()

@@ -1,0 +1,64 @@
+"""The data paths of the guides: a sample at a time through PIL, or a batch at a time from tensors; both draw their own crops and flips."""
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision.transforms import v2
+
+from benchmarks.job import CROP, SEED, SIDE, Job
+from pipeline.data.prepared import Prepared
+
+MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+Samples = tuple[Tensor, int]
+
+
+class Pictures(Dataset[Samples]):
+    """As torchvision's CIFAR10 gives them: PIL images, and a transform."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.inputs, self.targets = prepared.train.inputs, prepared.train.targets.tolist()
+        self.transform = v2.Compose(
+            [
+                v2.RandomCrop(SIDE, padding=CROP),
+                v2.RandomHorizontalFlip(),
+                v2.ToImage(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> Samples:
+        return self.transform(Image.fromarray(self.inputs[index])), self.targets[index]
+
+
+def pictures(job: Job, prepared: Prepared, *, workers: int) -> DataLoader[Samples]:
+    torch.manual_seed(SEED)
+    return DataLoader(
+        Pictures(prepared),
+        batch_size=job.batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def tensors(job: Job, prepared: Prepared) -> DataLoader[tuple[Tensor, ...]]:
+    """Normalised floats, made once; crop and flip are drawn once a batch, by `augmented`."""
+    torch.manual_seed(SEED)
+    images = torch.from_numpy(prepared.train.inputs).permute(0, 3, 1, 2).float().div(255).sub(0.5).div(0.25)
+    return DataLoader(
+        TensorDataset(images, torch.from_numpy(prepared.train.targets)),
+        batch_size=job.batch_size,
+        shuffle=True,
+        drop_last=True,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+augmented = v2.Compose([v2.RandomCrop(SIDE, padding=CROP), v2.RandomHorizontalFlip()])

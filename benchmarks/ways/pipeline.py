@@ -1,0 +1,45 @@
+"""Ours, by the train stage's own loop, with everything on: tracking into a store, checkpoints, metrics, and determinism as it is asked for."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.gate import Gate
+from benchmarks.job import Job
+from pipeline.data.prepared import Prepared
+from pipeline.engine.checkpoint import Checkpoints
+from pipeline.environment import Environment
+from pipeline.interruption import Interruption
+from pipeline.machine import Machine, set_determinism
+from pipeline.stages.train import loop
+from pipeline.tracking import run as tracking
+from pipeline.tracking.facts import Facts
+from pipeline.training import Training
+
+
+@dataclass
+class Paced(Interruption):
+    """The stage asks after each step whether it should stop: the moment at which a step is over."""
+
+    gate: Gate | None = None
+    training: Training | None = None
+    seen: int = field(default=0)
+
+    def pause(self) -> None:
+        assert self.gate
+        assert self.training
+        if self.training.state.step > self.seen:
+            self.seen = self.training.state.step
+            self.gate.step()
+
+
+def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, deterministic: bool = True) -> None:
+    set_determinism(deterministic)
+    environment = Environment.read()
+    training = Training.begin(
+        job.params(deterministic=deterministic), prepared, here, Checkpoints(Path("work"), environment.checkpoints_kept)
+    )
+    with tracking.training(environment, resume_file=Path("work/run"), facts=Facts()) as run:
+        loop(training, run, environment, Paced(gate=gate, training=training))
+        rows = training.progress.rows
+        steps = [row["step"] - before for row, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]
+        gate.finish(sum(row["train/loss"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))

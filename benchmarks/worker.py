@@ -1,0 +1,110 @@
+"""One way of training in a process of its own, which runs while it is its turn and is stopped otherwise."""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import psutil
+
+from benchmarks.job import Job
+
+LIMIT_S = 900.0
+WAYS: dict[str, dict[str, Any]] = {
+    "floor": {},
+    "data": {},
+    "pipeline": {},
+    "pipeline, not deterministic": {"deterministic": False},
+    "tensors": {},
+    "tutorial": {},
+    "tutorial, workers": {"workers": True},
+    "lightning": {},
+    "lightning, tuned": {"tuned": True},
+    "accelerate": {},
+    "accelerate, tuned": {"tuned": True},
+}
+
+
+class Stopped(Exception):
+    """A way of training ended before its time."""
+
+
+@dataclass
+class Worker:
+    way: str
+    process: SpawnProcess
+    connection: Connection
+
+    @classmethod
+    def start(cls, way: str, job: Job) -> "Worker":
+        """Returns after the first steps, at which it stands still."""
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=work, args=(way, job, there), name=way)
+        process.start()
+        there.close()
+        worker = cls(way, process, here)
+        worker.receive()
+        worker.suspend()
+        return worker
+
+    def block_s(self) -> float:
+        """Seconds of one block of steps."""
+        self.resume()
+        self.connection.send("go")
+        seconds = self.receive()
+        self.suspend()
+        return float(seconds)
+
+    def finish(self) -> dict[str, Any]:
+        """Let it train to its end; what it says then."""
+        self.resume()
+        self.connection.send("end")
+        said: dict[str, Any] = self.receive()
+        self.process.join()
+        return said
+
+    def receive(self) -> Any:
+        if not self.connection.poll(LIMIT_S):
+            raise Stopped(f"{self.way}: nothing was heard for {LIMIT_S:.0f} s")
+        try:
+            return self.connection.recv()
+        except EOFError:
+            raise Stopped(f"{self.way}: ended before its time; its error is above") from None
+
+    def family(self) -> list[psutil.Process]:
+        first = psutil.Process(self.process.pid)
+        return [first, *first.children(recursive=True)]
+
+    def suspend(self) -> None:
+        for member in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.suspend()
+
+    def resume(self) -> None:
+        for member in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.resume()
+
+    def kill(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for member in self.family():
+                member.kill()
+
+
+def work(way: str, job: Job, connection: Connection) -> None:
+    """Runs in the process of its own."""
+    from benchmarks.gate import Gate
+    from benchmarks.job import images
+    from pipeline.environment import Environment
+    from pipeline.machine import Machine, set_determinism
+
+    os.chdir(job.folder)
+    here = Machine.claim(Environment.read())
+    set_determinism(False)
+    name = way.partition(",")[0]
+    importlib.import_module(f"benchmarks.ways.{name}").train(job, images(), here, Gate(connection, job), **WAYS[way])
