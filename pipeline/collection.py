@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the parameters name splits, and a typing error is said without numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
@@ -14,8 +16,8 @@ class Block:
     """Some samples of one split: `inputs` (n, height, width, channels) uint8 at `positions` (n,) of the split's targets."""
 
     split: str
-    positions: NDArray[np.int64]
-    inputs: NDArray[np.uint8]
+    positions: "NDArray[np.int64]"
+    inputs: "NDArray[np.uint8]"
 
 
 @dataclass(frozen=True)
@@ -28,5 +30,5 @@ class Collection:
 
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
-    targets: Mapping[str, NDArray[np.int64]]
+    targets: "Mapping[str, NDArray[np.int64]]"
     blocks: Callable[[], Iterator[Block]]

@@ -13,6 +13,8 @@ class Family:
 
     package: str
     noun: str
+    needs_torch: bool = False
+    """Whether its modules import torch, which takes seconds: their keys are judged where nothing else is wrong."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -26,5 +28,5 @@ class Family:
         return importlib.import_module(f"{self.package}.{name}").Settings
 
 
-MODELS = Family("pipeline.models", "model")
+MODELS = Family("pipeline.models", "model", needs_torch=True)
 SOURCES = Family("pipeline.sources", "dataset")

@@ -1,42 +1,138 @@
 """The verbs: help at once, unknown ones refused, and no verb pays for what it does not use."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline import __main__
 from pipeline.__main__ import VERBS, main
+from tests import project
 from tests.imports import TOP
 
-HEAVY = ("torch", "torchvision", "mlflow", "dvc", "sklearn", "matplotlib", "pandas")
+HEAVY = {
+    *("torch", "torch._dynamo", "torchvision", "mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "matplotlib", "PIL"),
+    *("numpy", "safetensors", "rich"),
+}
+"""What takes more than some hundredths of a second to import, and what only some verbs have a use for."""
+FETCHED = {"mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "torchvision", "rich"}
+"""Of no use to a stage that trains or evaluates without tracking."""
 
 
-def modules_after(*arguments: str, cwd: Path = TOP) -> tuple[int, set[str]]:
-    """Exit code of a verb in a process of its own, and which of the heavy modules it imported."""
+def modules_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
+    """Exit code of a verb in a process of its own, and all that it imported."""
     code = (
         "import sys; from pipeline.__main__ import main\n"
         "try: code = main(sys.argv[1:])\n"
         "except SystemExit as end: code = end.code\n"
-        f"print(code, *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)"
+        "print(code or 0, *sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=cwd, env={"PYTHONPATH": str(TOP)}, capture_output=True, text=True, check=True
-    )
+    return answered([sys.executable, "-c", code, *arguments], cwd, variables)
+
+
+def answered(command: list[str], cwd: Path, variables: dict[str, str]) -> tuple[int, set[str]]:
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(TOP), "PIPELINE_TRACKING": "false", **variables}
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=True)
     number, *found = done.stderr.splitlines()[-1].split()
-    return int(number or 0), set(found)
+    return int(number), set(found)
+
+
+def heavy_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
+    """Exit code of a verb, and which of the heavy modules it imported."""
+    code, found = modules_after(*arguments, cwd=cwd, **variables)
+    return code, found & HEAVY
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
+    """A project in which every stage ran without tracking, and which heavy modules each imported."""
+    folder = project.make(tmp_path_factory.mktemp("project"))
+    found = {}
+    for stage in ("prepare", "train", "evaluate"):
+        code, found[stage] = heavy_after(stage, cwd=folder)
+        assert code == 0
+    return folder, found
 
 
 def test_help_is_there_at_once() -> None:
+    bare = answered([sys.executable, "-c", "import sys; print(0, *sys.modules, file=sys.stderr)"], TOP, {})[1]
     for arguments in (["--help"], ["train", "--help"]):
-        assert modules_after(*arguments) == (0, set())
+        code, found = modules_after(*arguments)
+        foreign = {name.partition(".")[0] for name in found - bare} - sys.stdlib_module_names
+        assert (code, foreign) == (0, {"pipeline"})
+        assert not found & {"asyncio", "email", "http", "logging", "ssl", "urllib.request"}
 
 
-def test_bad_parameters_of_prepare_are_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+def test_a_preset_and_a_journal_with_nothing_left_need_nothing_heavy(tmp_path: Path) -> None:
+    project.make(tmp_path)
+    (tmp_path / "presets").symlink_to(TOP / "presets")
+    (tmp_path / "params.yaml").unlink()
+    assert heavy_after("preset", "digits", cwd=tmp_path) == (0, set())
+    assert heavy_after("sync", cwd=tmp_path, PIPELINE_TRACKING="true") == (0, set())
+
+
+@pytest.mark.parametrize("verb", ["check", "stage"])
+@pytest.mark.parametrize(
+    ("stage", "good", "bad"),
+    [
+        ("train", "seed: 1", "seed: [1"),
+        ("prepare", "name: digits", "name: digit"),
+        ("train", "name: convnet", "name: convnt"),
+        ("train", "learning_rate:", "learning_rat:"),
+        ("evaluate", "batch_size: 256", "batch_size: 0"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_said_before_anything_heavy_is_imported(
+    tmp_path: Path, verb: str, stage: str, good: str, bad: str
+) -> None:
     text = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
-    (tmp_path / "params.yaml").write_text(text.replace("name: digits", "name: digit"), encoding="utf-8")
-    assert modules_after("prepare", cwd=tmp_path) == (2, set())
+    assert good in text
+    (project.make(tmp_path) / "params.yaml").write_text(text.replace(good, bad), encoding="utf-8")
+    code, found = heavy_after(verb if verb == "check" else stage, cwd=tmp_path)
+    assert code == 2
+    # `check` looks at the data, too, as far as the parameters of the data are sound
+    assert found <= ({"numpy"} if verb == "check" else set())
+
+
+def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(tmp_path: Path) -> None:
+    code, found = heavy_after("check", cwd=project.make(tmp_path))
+    assert code == 0
+    assert "torch" in found
+    assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL", "safetensors"}
+
+
+def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, set[str]]]) -> None:
+    assert "torch" not in trained[1]["prepare"]
+    root = tmp_path / "arrays"
+    root.mkdir()
+    for split, samples in {"train": 9, "test": 3}.items():
+        np.save(root / f"{split}-inputs.npy", np.zeros((samples, 4, 4, 1), np.uint8), allow_pickle=False)
+        np.save(root / f"{split}-targets.npy", np.arange(samples) % 3, allow_pickle=False)
+    source = {"name": "arrays", "root": str(root), "valid": 0.0, "test": 0.0}
+    assert heavy_after("prepare", cwd=project.make(tmp_path / "project", {"source": source})) == (0, {"numpy"})
+
+
+def test_a_stage_imports_nothing_of_tracking_where_there_is_none(trained: tuple[Path, dict[str, set[str]]]) -> None:
+    _, found = trained
+    assert not found["train"] & {*FETCHED, "matplotlib", "PIL"}
+    assert not found["evaluate"] & FETCHED
+
+
+def test_a_training_that_is_tracked_leaves_mlflow_to_its_mirror(trained: tuple[Path, dict[str, set[str]]]) -> None:
+    variables = {"PIPELINE_TRACKING": "true", "PIPELINE_TRACKING_WAIT_S": "0", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    code, found = heavy_after("train", cwd=trained[0], **variables)
+    assert code == 0
+    assert not found & {*FETCHED, "matplotlib", "PIL"}
+
+
+@pytest.mark.parametrize("tracking", ["false", "true"])
+def test_the_summary_of_a_repetition_needs_neither_torch_nor_mlflow(trained: tuple[Path, dict[str, set[str]]], tracking: str) -> None:
+    code, found = heavy_after("summary", cwd=trained[0], PIPELINE_TRACKING=tracking)
+    assert code == 0
+    assert found <= {"numpy"}
 
 
 def test_help_lists_every_verb_with_its_purpose(capsys: pytest.CaptureFixture[str]) -> None:

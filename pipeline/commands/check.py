@@ -9,7 +9,7 @@ from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.environment import Environment
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load, placed
+from pipeline.params.load import glance, load, placed
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
@@ -50,19 +50,24 @@ class Problems:
 
 def line_number(text: str) -> int:
     """Of a problem, for the order of the file; what is said of no line comes first."""
-    number = re.match(r"[^:]+:(\d+): ", text)
+    number = re.match(r"[^:=]+:(\d+): ", text)
     return int(number[1]) if number else 0
 
 
-def look_over(document: Document, environment: Environment | None, problems: Problems) -> str | None:
-    """What would run where, as far as nothing is wrong with it."""
+def look_over(document: Document, environment: Environment | None, problems: Problems) -> str:
+    """What would run where. Raises Refusal for all that is wrong without torch before that is imported, which takes seconds."""
     prepare = problems.gather(lambda: load(document, PrepareParams))
-    train = problems.gather(lambda: load(document, TrainParams))
+    train = problems.gather(lambda: glance(document, TrainParams))
     problems.gather(lambda: load(document, EvaluateParams))
     if prepare:
         problems.gather(lambda: dataset_is_usable(prepare, train, document))
-    place = problems.gather(lambda: machine_can(train, environment, document)) if train and environment else None
-    return f"{train.model.name} on {prepare.source.name}, {place}" if prepare and train else None
+    problems.refuse()
+    assert prepare
+    assert train
+    assert environment
+    problems.gather(lambda: load(document, TrainParams))
+    place = problems.gather(lambda: machine_can(train, environment, document))
+    return f"{document.data['model']['name']} on {prepare.source.name}, {place}"
 
 
 def dataset_is_usable(prepare: PrepareParams, train: TrainParams | None, document: Document) -> None:

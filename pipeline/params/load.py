@@ -40,8 +40,21 @@ EXPECTED = {
 
 
 def load(document: Document, params: type[Params]) -> Params:
-    """The sections of the file that `params` names. Raises Refusal with one line for each thing that is wrong."""
-    value, problems = validate(document.data, params)
+    """The sections of the file that `params` names. Raises Refusal with one line for each thing that is wrong.
+
+    A section whose keys a module with torch must judge is looked into where nothing else is wrong: a typing error waits for no import.
+    """
+    glance(document, params)
+    return judged(document, *validate(document.data, params))
+
+
+def glance(document: Document, params: type[Params]) -> Params:
+    """The same without torch: of a section that needs it the name alone is judged, and the rest stays as it is in the file."""
+    return judged(document, *validate(document.data, params, without_torch=True))
+
+
+def judged(document: Document, value: Params | None, problems: list[Problem]) -> Params:
+    """The value, unless something is wrong with it or with the names of the sections."""
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         found = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
@@ -75,9 +88,9 @@ def dotted(location: Location) -> str:
     return ".".join(foreign.shown(part, MOST_SHOWN) for part in location)
 
 
-def validate(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | None, list[Problem]]:
+def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
     """Sections as `params`, or what is wrong with them."""
-    resolved, problems = resolve(params, data)
+    resolved, problems = resolve(params, data, without_torch=without_torch)
     chosen = {name: data[name] for name in params.model_fields if name in data}
     try:
         # through JSON, in which strict types still take a list for a tuple and a string for a path
@@ -87,7 +100,7 @@ def validate(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | No
     return (None if problems else value), problems
 
 
-def resolve(params: type[Params], data: Mapping[str, Any]) -> tuple[type[Params], list[Problem]]:
+def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
     """`params` with each section of several kinds typed by the one that its `name` chooses; an unknown name is a problem."""
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -95,10 +108,9 @@ def resolve(params: type[Params], data: Mapping[str, Any]) -> tuple[type[Params]
         section, kinds = data.get(name), kinds_of(name, field)
         if kinds is None or not isinstance(section, Mapping):
             continue
-        if section.get("name") in kinds.names:
-            fields[name] = (kinds.settings(section["name"]), ...)
-        else:
-            fields[name] = (Any, ...)
+        known = section.get("name") in kinds.names
+        fields[name] = (kinds.settings(section["name"]) if known and not (kinds.needs_torch and without_torch) else Any, ...)
+        if not known:
             problems.append(unknown_kind(name, section, kinds))
     return create_model(params.__name__, __base__=params, **fields), problems
 
@@ -109,13 +121,14 @@ class Kinds(NamedTuple):
     noun: str
     names: tuple[str, ...]
     settings: Callable[[str], type[BaseModel]]
+    needs_torch: bool = False
 
 
 def kinds_of(section: str, field: FieldInfo) -> Kinds | None:
     """Those of an open family or of a union; None for a section of one kind."""
     family = next((item for item in field.metadata if isinstance(item, Family)), None)
     if family:
-        return Kinds(family.noun, family.names, family.settings)
+        return Kinds(family.noun, family.names, family.settings, family.needs_torch)
     if field.discriminator is None:
         return None
     members = {name: member for member in get_args(field.annotation) for name in get_args(member.model_fields["name"].annotation)}

@@ -5,14 +5,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipeline.tracking.store import MODEL_TAG, Store
 
 if TYPE_CHECKING:
+    import numpy as np
     from mlflow.entities import LoggedModel
     from mlflow.models import ModelSignature
+    from numpy.typing import NDArray
     from torch import nn
 
 Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8]]"]
@@ -60,7 +59,7 @@ def is_tied(store: Store, run_id: str, model_id: str) -> bool:
     return any(output.model_id == model_id for output in (outputs and outputs.model_outputs) or [])
 
 
-def signature_of(module: "nn.Module", example: NDArray[np.uint8]) -> "ModelSignature":
+def signature_of(module: "nn.Module", example: "NDArray[np.uint8]") -> "ModelSignature":
     import torch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec

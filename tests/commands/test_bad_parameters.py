@@ -146,7 +146,7 @@ def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(
 def spoil_six_times(parameters: Parameters) -> list[str]:
     places = {
         "source.name": parameters.put("source.name", "digit"),
-        "model.dropout": parameters.put("model.dropout", "2"),
+        "model.name": parameters.put("model.name", "convnt"),
         "optimizer.lerning_rate": parameters.rename("optimizer.learning_rate", "lerning_rate"),
         "augment.crop": parameters.put("augment.crop", "one"),
         "train.epochs": parameters.put("train.epochs", "0"),
@@ -160,6 +160,27 @@ def test_six_mistakes_give_six_lines_in_the_order_of_the_file(parameters: Parame
     places = spoil_six_times(parameters)
     for said, place in zip(refused("check"), places, strict=True):
         assert said.startswith(place)
+
+
+@pytest.mark.parametrize("verb", ["check", "train"])
+def test_the_keys_of_a_model_are_judged_where_nothing_else_is_wrong(parameters: Parameters, refused: Refused, verb: str) -> None:
+    lines = {key: parameters.put(key, "two") for key in ("model.width", "model.dropout", "optimizer.beta1")}
+    parameters.write()
+    [said] = refused(verb)
+    assert said.startswith(f"params.yaml:{lines['optimizer.beta1']}: optimizer.beta1: ")
+    parameters.put("optimizer.beta1", "0.9")
+    parameters.write()
+    for said, key in zip(refused(verb), ("model.width", "model.dropout"), strict=True):
+        assert said.startswith(f"params.yaml:{lines[key]}: {key}: ")
+
+
+def test_the_keys_of_a_model_and_the_machine_are_judged_at_once(
+    parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_DEVICE", "cuda:99")
+    line = parameters.put("model.width", "two")
+    parameters.write()
+    assert [said.partition(": ")[0] for said in refused("check")] == ["PIPELINE_DEVICE=cuda:99", f"params.yaml:{line}"]
 
 
 def test_the_environment_and_the_file_are_judged_at_once(parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
