@@ -17,7 +17,6 @@ from pipeline import foreign
 from pipeline.foreign import shown
 from pipeline.reading import tarstream
 from pipeline.reading.tree import (
-    MEMBER_BYTES,
     Listing,
     Member,
     Tree,
@@ -91,8 +90,9 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         with (self.root / name).open("rb") as file:
-            refuse_too_large(self.root, name, os.fstat(file.fileno()).st_size)
-            return file.read(MEMBER_BYTES)
+            size_bytes = os.fstat(file.fileno()).st_size
+            refuse_too_large(self.root, name, size_bytes)
+            return file.read(size_bytes)  # Python takes the memory that is asked for, and gives back what was too much
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pipeline.foreign import reason
 
@@ -18,6 +18,10 @@ COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 TEXTS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
 DEEP = 65_535
+LOADED_ONCE = ("JPEG", "PNG")
+"""Other readers may decode anew, and fail, when an image that they read is used a second time."""
+TURNED = range(2, 9)
+"""Orientations that are not upright; Pillow knows no others."""
 
 
 class Corrupt(Exception):
@@ -73,6 +77,8 @@ def formats() -> tuple[str, ...]:
 def upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF orientation says; damaged EXIF data say nothing."""
     try:
+        if image.format in LOADED_ONCE and image.getexif().get(ExifTags.Base.Orientation) not in TURNED:
+            return image  # without the copy that Pillow makes of it
         return ImageOps.exif_transpose(image)
     except Exception:
         return image
@@ -88,7 +94,7 @@ def plain(image: Image.Image, mode: str) -> Image.Image:
         seen = image.convert("RGBA")
         image = Image.new("RGBA", seen.size, "white")
         image.alpha_composite(seen)
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)
 
 
 def eight_bits(image: Image.Image) -> Image.Image:

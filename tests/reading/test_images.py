@@ -1,8 +1,10 @@
 """Every mode and format that Pillow reads becomes an upright square of bytes."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 from PIL.features import check
 
 from pipeline.reading import images
@@ -16,9 +18,7 @@ def _bound():
 
 
 def encoded(image, kind="PNG", **options):
-    import io
-
-    stream = io.BytesIO()
+    stream = BytesIO()
     image.save(stream, kind, **options)
     return stream.getvalue()
 
@@ -133,3 +133,22 @@ def test_arbitrary_damage_is_corrupt_or_decodes_but_never_escapes():
             assert decode(bytes(data)).shape == (8, 8, 3)
         except (images.Corrupt, images.Oversized):
             continue
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", [None, *range(10)])
+def test_an_image_is_what_pillow_makes_of_it_upright(kind, orientation):
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[ExifTags.Base.Orientation] = orientation
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    data = encoded(Image.fromarray(pixels), kind, exif=exif)
+    with Image.open(BytesIO(data)) as image:
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    assert np.array_equal(decode(data, size=32), upright.resize((32, 32)))
+
+
+def test_an_icon_that_pillow_would_decode_anew_is_decoded_once():
+    images.bound(10**7)
+    data = encoded(Image.new("P", (32, 32)), "ICNS")
+    assert close(images.decode(data, size=8, channels=3, max_pixels=10**7), 0)
