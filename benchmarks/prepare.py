@@ -1,0 +1,120 @@
+"""How busy `prepare` keeps the cores: its rate against the cores times the rate of one thread that only decodes and resizes.
+
+    python -m benchmarks.prepare
+
+It makes JPEGs of two sizes in a temporary folder, where half a gigabyte of room is enough. The two rates are measured in turn, and of the rounds the median is
+printed, with the least and the most: 1.0 would be every core decoding all the time. The second share is that of the processor time which decoding alone takes in the
+processor time of the stage: what else runs on the machine changes it little, and the first cannot be larger for long.
+"""
+
+import contextlib
+import io
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from pipeline.environment import Environment
+from pipeline.params.load import from_data
+from pipeline.params.prepare import PrepareParams
+from pipeline.paths import Paths
+from pipeline.stages.prepare import prepare
+
+ROUNDS = 5
+CLASSES, DIFFERENT = 2, 50
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    images: int
+    width: int
+    height: int
+    goal: int
+    """Side of the square that each image is made to."""
+
+
+class Spent(NamedTuple):
+    """Seconds on the clock, and of the processor, over all threads."""
+
+    elapsed_s: float
+    processor_s: float
+
+
+CASES = (Case("photos", 800, 500, 375, 224), Case("small images", 20_000, 32, 32, 32))
+
+
+def main() -> None:
+    cores = len(os.sched_getaffinity(0))
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            files = make(Path(folder) / "images", case)
+            rounds = [measure(files, Path(folder), case) for _ in range(ROUNDS)]
+        busy = shown([alone.elapsed_s / stage.elapsed_s / cores for alone, stage in rounds])
+        decoding = shown([alone.processor_s / stage.processor_s for alone, stage in rounds])
+        size = f"{case.width}x{case.height} to {case.goal}"
+        print(f"{case.name}: {case.images} of {size}: {busy} of {cores} cores; {decoding} of the processor time", flush=True)
+
+
+def shown(shares: Sequence[float]) -> str:
+    return f"{statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
+
+
+def make(folder: Path, case: Case) -> list[Path]:
+    """JPEGs with the detail of photographs, a few different ones many times."""
+    random = np.random.default_rng(0)
+    drawn = [draw(random, case) for _ in range(DIFFERENT)]
+    files: list[Path] = []
+    for number in range(case.images):
+        path = folder / str(number % CLASSES) / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number < DIFFERENT:
+            drawn[number].save(path, quality=90)
+        else:
+            path.write_bytes(files[number % DIFFERENT].read_bytes())
+        files.append(path)
+    return files
+
+
+def draw(random: np.random.Generator, case: Case) -> Image.Image:
+    coarse = Image.fromarray(random.integers(0, 256, (case.height // 16 + 2, case.width // 16 + 2, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize((case.width, case.height), Image.Resampling.BICUBIC)).astype(np.int64)
+    return Image.fromarray((smooth + random.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
+
+
+def measure(files: list[Path], top: Path, case: Case) -> tuple[Spent, Spent]:
+    """One round: decoding alone on one thread, and the stage."""
+    alone = spent(lambda: decode_and_resize(files, case.goal))
+    return alone, spent(lambda: run_stage(files[0].parents[1], top, case.goal))
+
+
+def spent(work: Callable[[], None]) -> Spent:
+    elapsed_s, processor_s = time.perf_counter(), time.process_time()
+    work()
+    return Spent(time.perf_counter() - elapsed_s, time.process_time() - processor_s)
+
+
+def decode_and_resize(files: list[Path], size: int) -> None:
+    """What no preparation can do without, on one thread."""
+    for path in files:
+        with Image.open(path) as image:
+            image.draft(None, (2 * size, 2 * size))
+            ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
+
+
+def run_stage(root: Path, top: Path, size: int) -> None:
+    source = {"name": "image_folder", "root": str(root), "valid": 0.1, "test": 0.1, "size": size, "channels": 3}
+    params = from_data({"seed": 1, "source": {**source, "on_corrupt": "fail", "max_pixels": 10**8}}, PrepareParams, "benchmark")
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        prepare(params, Paths(top), Environment())
+
+
+if __name__ == "__main__":
+    main()
