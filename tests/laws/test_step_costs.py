@@ -1,0 +1,96 @@
+"""What a step of the loop does beside the bare forward, backward and update, counted: no busy machine changes these numbers."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipeline.environment import Environment
+from pipeline.interruption import Interruption
+from pipeline.stages.train import watched
+from pipeline.tracking import run as tracking
+from pipeline.tracking.facts import Facts
+from tests.engine import building
+
+VIEWS = {"slice", "select", "view", "alias", "detach", "as_strided", "permute", "t", "transpose", "unsqueeze", "expand", "unbind", "_unsafe_view"}
+CHANGES = {"train.batch_size": 16, "train.micro_batch_size": 16, "train.report_every_steps": 50, "train.validate_every_steps": 50}
+EVERYTHING = {"augment.crop": 2, "augment.flip": "random", "train.clip_norm": None, "train.average_decay": 0.0, "train.label_smoothing": 0.0}
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations that compute or copy, and the largest tensor that one of them made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if name not in VIEWS:
+            self.counts[name] += 1
+            if isinstance(result, torch.Tensor):
+                self.largest = max(self.largest, result.numel() * result.element_size())
+        return result
+
+
+def bare(training) -> Operations:
+    """One step without the pipeline, on a batch that is ready."""
+    inputs, targets = next(next(training.batches(0)).parts(16))
+    network, optimizer = training.state.classifier.network, training.state.optimizer
+    images = inputs.permute(0, 3, 1, 2).float()
+    with Operations() as found:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(images), targets, reduction="sum") / 16
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return found
+
+
+def ours(training, *, steps: int = 1) -> Operations:
+    reports = training.reports()
+    for _ in range(2):
+        next(reports)
+    with Operations() as found:
+        for _ in range(steps):
+            next(reports)
+    return found
+
+
+def test_a_step_adds_few_operations_to_the_bare_one(train_params, prepared) -> None:
+    """Gather, flip (3) and normalisation (3), right answers (3), norm of the gradient (3): a launch costs a GPU microseconds."""
+    params = train_params(CHANGES | EVERYTHING)
+    added = ours(building.begin(params, prepared)).counts - bare(building.begin(params, prepared)).counts
+    assert sum(added.values()) <= 14, added
+
+
+def test_no_step_touches_more_than_its_batch(train_params, prepared) -> None:
+    """Images as float32, or the largest weight: the split itself is copied nowhere."""
+    training = building.begin(train_params(CHANGES | EVERYTHING), prepared)
+    batch_bytes = 16 * prepared.spec.height * prepared.spec.width * prepared.spec.channels * 4
+    weight_bytes = max(parameter.numel() * 4 for parameter in training.state.parameters)
+    assert ours(training, steps=8).largest <= max(batch_bytes, weight_bytes)
+
+
+def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tracking on, and a report at every step."""
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+    training = building.begin(train_params(CHANGES | {"train.report_every_steps": 1}), prepared, tmp_path / "work")
+    seen: list[str] = []
+    sys.addaudithook(lambda event, arguments: seen.append(f"{event} {arguments[0]}") if counting and event in ("open", "subprocess.Popen") else None)
+    counting = False
+    (tmp_path / "work").mkdir()
+    with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", facts=Facts()) as run:
+        steps = watched(training, run, Interruption())
+        for _ in range(3):
+            next(steps)
+        counting = True
+        for _ in range(10):
+            next(steps)
+        counting = False
+    assert seen == []
