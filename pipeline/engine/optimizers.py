@@ -9,11 +9,14 @@ from pipeline.params.train import AdamSettings, OptimizerSettings, SgdSettings
 
 
 def build(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """One fused update for all parameters; norms and biases, which have fewer than two dimensions, do not decay."""
+    """One fused update for all parameters; norms and biases, which have fewer than two dimensions, do not decay.
+
+    The learning rate of a group is that of the step times the group's `factor`.
+    """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     groups = [
-        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
+        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": settings.weight_decay, "factor": 1.0},
+        {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0, "factor": settings.vector_factor},
     ]
     groups = [group for group in groups if group["params"]]
     match settings:

@@ -90,7 +90,7 @@ def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor, Te
     The second is None where every step is applied, whatever it holds.
     """
     for group in state.optimizer.param_groups:
-        group["lr"] = manner.learning_rate
+        group["lr"] = manner.learning_rate * group["factor"]
     # unscale first: the norm is of the true gradients
     state.scaler.unscale_(state.optimizer)
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]

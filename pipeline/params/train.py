@@ -40,6 +40,8 @@ class SgdSettings(Section):
     """The peak that the schedule scales."""
     weight_decay: NonNegativeFloat
     """Not applied to biases and norms (tensors of fewer than two dimensions)."""
+    vector_factor: PositiveFloat
+    """The learning rate of biases and norms as a multiple of the others'."""
     momentum: Share
     """sgd only: share of the last update that is kept."""
     nesterov: bool
@@ -60,6 +62,8 @@ class AdamSettings(Section):
     """The peak that the schedule scales."""
     weight_decay: NonNegativeFloat
     """Not applied to biases and norms (tensors of fewer than two dimensions)."""
+    vector_factor: PositiveFloat
+    """The learning rate of biases and norms as a multiple of the others'."""
     beta1: Share
     """adam and adamw only: decay of the mean of the gradients."""
     beta2: Share
@@ -70,33 +74,33 @@ class AdamSettings(Section):
 
 class ConstantSettings(Section):
     name: Literal["constant"]
-    """`constant`, `cosine` or `one_cycle`; each has keys of its own."""
+    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     warmup: Share
     """Share of the steps over which the learning rate rises to its peak."""
 
 
-class CosineSettings(Section):
-    name: Literal["cosine"]
-    """`constant`, `cosine` or `one_cycle`; each has keys of its own."""
+class FallingSettings(Section):
+    name: Literal["linear", "cosine"]
+    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     warmup: Share
     """Share of the steps over which the learning rate rises to its peak."""
     final_factor: Share
-    """cosine and one_cycle only: the last learning rate as a share of the peak."""
+    """linear, cosine and one_cycle only: the last learning rate as a share of the peak."""
 
 
 class OneCycleSettings(Section):
     name: Literal["one_cycle"]
-    """`constant`, `cosine` or `one_cycle`; each has keys of its own."""
+    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     warmup: Share
     """Share of the steps over which the learning rate rises to its peak."""
     start_factor: Share
     """one_cycle only: the first learning rate as a share of the peak."""
     final_factor: Share
-    """cosine and one_cycle only: the last learning rate as a share of the peak."""
+    """linear, cosine and one_cycle only: the last learning rate as a share of the peak."""
 
 
 OptimizerSettings = Annotated[SgdSettings | AdamSettings, Field(discriminator="name")]
-ScheduleSettings = Annotated[ConstantSettings | CosineSettings | OneCycleSettings, Field(discriminator="name")]
+ScheduleSettings = Annotated[ConstantSettings | FallingSettings | OneCycleSettings, Field(discriminator="name")]
 
 
 class AugmentSettings(Section):

@@ -105,7 +105,9 @@ def test_something_else_than_a_section_is_named(parameters: Parameters, refused:
 
 
 def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: Refused) -> None:
-    parameters.section("optimizer", "name: sgd", "learning_rate: 0.1", "weight_decay: 0", "momentum: 0.0", "nesterov: true")
+    parameters.section(
+        "optimizer", "name: sgd", "learning_rate: 0.1", "weight_decay: 0", "vector_factor: 1", "momentum: 0.0", "nesterov: true"
+    )
     parameters.write()
     line = parameters.line("optimizer.nesterov")
     assert refused("check") == [
@@ -126,7 +128,7 @@ def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(par
     parameters.write()
     said = refused("check")
     assert [line.split(": ")[1] for line in said] == [f"optimizer.{key}" for key in ("momentum", "nesterov", "beta1", "beta2", "epsilon")]
-    assert "known are name, learning_rate, weight_decay, momentum, nesterov" in said[-1]
+    assert "known are name, learning_rate, weight_decay, vector_factor, momentum, nesterov" in said[-1]
 
 
 def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(parameters: Parameters, refused: Refused) -> None:

@@ -5,17 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.engine.schedules import factor
-from pipeline.params.train import ConstantSettings, CosineSettings, OneCycleSettings
+from pipeline.params.train import ConstantSettings, FallingSettings, OneCycleSettings
 
 CONSTANT = ConstantSettings(name="constant", warmup=0.1)
-COSINE = CosineSettings(name="cosine", warmup=0.1, final_factor=0.05)
+LINEAR = FallingSettings(name="linear", warmup=0.1, final_factor=0.05)
+COSINE = FallingSettings(name="cosine", warmup=0.1, final_factor=0.05)
 ONE_CYCLE = OneCycleSettings(name="one_cycle", warmup=0.3, start_factor=0.04, final_factor=0.0)
 
 
 @given(st.integers(1, 500), st.data())
 def test_a_factor_lies_between_nought_and_one(num_steps: int, data: st.DataObject) -> None:
     step = data.draw(st.integers(0, num_steps - 1))
-    for schedule in (CONSTANT, COSINE, ONE_CYCLE):
+    for schedule in (CONSTANT, LINEAR, COSINE, ONE_CYCLE):
         assert 0 <= factor(step, num_steps, schedule) <= 1
 
 
@@ -27,6 +28,16 @@ def test_warm_up_rises_linearly_to_the_peak() -> None:
 def test_cosine_ends_at_its_final_factor_and_is_half_way_in_the_middle() -> None:
     assert factor(99, 100, COSINE) == pytest.approx(0.05)
     assert factor(54, 100, COSINE) == pytest.approx((1 + 0.05) / 2)
+
+
+def test_linear_falls_by_the_same_at_every_step() -> None:
+    falling = [factor(step, 100, LINEAR) for step in range(9, 100)]
+    assert falling == pytest.approx([1 - 0.95 * number / 90 for number in range(91)])
+
+
+def test_linear_without_warm_up_is_what_airbench_trains_with() -> None:
+    schedule = FallingSettings(name="linear", warmup=0, final_factor=1 / 200)
+    assert [factor(step, 200, schedule) for step in range(200)] == pytest.approx([1 - step / 200 for step in range(200)])
 
 
 def test_one_cycle_rises_from_its_start_to_the_peak_and_falls_to_its_end() -> None:
@@ -41,7 +52,8 @@ def test_no_warm_up_begins_at_the_peak() -> None:
     for num_steps in (1, 2, 1000):
         for schedule in (
             ConstantSettings(name="constant", warmup=0),
-            CosineSettings(name="cosine", warmup=0, final_factor=0),
+            FallingSettings(name="linear", warmup=0, final_factor=0),
+            FallingSettings(name="cosine", warmup=0, final_factor=0),
             OneCycleSettings(name="one_cycle", warmup=0, start_factor=0.1, final_factor=0),
         ):
             assert factor(0, num_steps, schedule) == 1

@@ -14,9 +14,9 @@ from pipeline.engine.window import Row
 from pipeline.params.train import AdamSettings, SgdSettings
 from tests.engine.building import Identity, Parts, same
 
-PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, momentum=0.0, nesterov=False)
-MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, momentum=0.9, nesterov=True)
-ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, beta1=0.9, beta2=0.99, epsilon=1e-8)
+PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.0, nesterov=False)
+MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.9, nesterov=True)
+ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
 
 
 def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -171,6 +171,19 @@ def test_skipping_where_nothing_is_to_be_skipped_changes_no_bit() -> None:
         for _ in range(3):
             step(state, samples(8, torch.float32), skip_nonfinite=skip)
     assert same(one.tensors(), other.tensors())
+
+
+@pytest.mark.parametrize("settings", [PLAIN, ADAM], ids=["sgd", "adamw"])
+def test_biases_and_norms_move_by_their_factor(settings) -> None:
+    before = dict(network().named_parameters())
+    moved = {}
+    for factor in (1.0, 0.25):
+        module = network()
+        step(state_of(module, settings=settings.model_copy(update={"vector_factor": factor, "weight_decay": 0.0})), samples(8))
+        moved[factor] = {name: parameter.detach() - before[name].detach() for name, parameter in module.named_parameters()}
+    for name, way in moved[1.0].items():
+        expected = way * 0.25 if way.ndim < 2 else way
+        assert torch.allclose(moved[0.25][name], expected, rtol=1e-9, atol=1e-12), name
 
 
 def test_dropout_draws_by_step_and_micro_batch() -> None:

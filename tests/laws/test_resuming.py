@@ -26,9 +26,9 @@ COMMON = {
 }
 CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
 MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
-SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "momentum": 0.9, "nesterov": True}
+SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "vector_factor": 0.5, "momentum": 0.9, "nesterov": True}
 NO_MOMENTUM = {**SGD, "momentum": 0.0, "nesterov": False}
-ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "vector_factor": 0.5, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
 VARIANTS = {
     "adamw": {"model": CONVNET},
     "adam": {"model": CONVNET, "optimizer": ADAM},
