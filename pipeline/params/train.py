@@ -35,7 +35,7 @@ class ModelSettings(Section):
 
 class SgdSettings(Section):
     name: Literal["sgd"]
-    """`sgd`, `adam` or `adamw`; each has keys of its own."""
+    """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     learning_rate: PositiveFloat
     """The peak that the schedule scales."""
     weight_decay: NonNegativeFloat
@@ -57,7 +57,7 @@ class SgdSettings(Section):
 
 class AdamSettings(Section):
     name: Literal["adam", "adamw"]
-    """`sgd`, `adam` or `adamw`; each has keys of its own."""
+    """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     learning_rate: PositiveFloat
     """The peak that the schedule scales."""
     weight_decay: NonNegativeFloat
@@ -70,6 +70,36 @@ class AdamSettings(Section):
     """adam and adamw only: decay of the mean of their squares."""
     epsilon: PositiveFloat
     """adam and adamw only: added to the root, against division by zero."""
+
+
+class MuonSettings(Section):
+    name: Literal["muon"]
+    """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
+    learning_rate: PositiveFloat
+    """The peak that the schedule scales."""
+    weight_decay: NonNegativeFloat
+    """Not applied to biases and norms (tensors of fewer than two dimensions)."""
+    vector_factor: PositiveFloat
+    """The learning rate of biases and norms as a multiple of the others'."""
+    outer_factor: PositiveFloat
+    """muon only: the learning rate of the first and the last layer's weights as a multiple of the hidden ones'."""
+    momentum: Share
+    """muon only: share of the last gradients that is kept for the hidden weights."""
+    outer_momentum: Share
+    """muon only: the same for all other parameters, which move as with sgd."""
+    nesterov: bool
+    """muon only: look ahead along both momenta, which must then be above 0."""
+    iterations: Annotated[int, Field(ge=1, le=100)]
+    """muon only: steps of Newton and Schulz's iteration that makes an update orthogonal; 3 to 5 are usual."""
+    normalise: bool
+    """muon only: keep each hidden weight at a norm of the root of its outputs, for layers that a norm follows."""
+
+    @field_validator("nesterov")
+    @classmethod
+    def looks_along_momenta(cls, nesterov: bool, info: ValidationInfo) -> bool:
+        if nesterov and 0 in (info.data.get("momentum"), info.data.get("outer_momentum")):
+            raise ValueError("needs optimizer.momentum and optimizer.outer_momentum above 0: raise them, or write `nesterov: false`")
+        return nesterov
 
 
 class ConstantSettings(Section):
@@ -99,7 +129,7 @@ class OneCycleSettings(Section):
     """linear, cosine and one_cycle only: the last learning rate as a share of the peak."""
 
 
-OptimizerSettings = Annotated[SgdSettings | AdamSettings, Field(discriminator="name")]
+OptimizerSettings = Annotated[SgdSettings | AdamSettings | MuonSettings, Field(discriminator="name")]
 ScheduleSettings = Annotated[ConstantSettings | FallingSettings | OneCycleSettings, Field(discriminator="name")]
 
 

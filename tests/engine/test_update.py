@@ -11,12 +11,25 @@ from pipeline.engine import precision
 from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.update import Manner, summed_loss, update
 from pipeline.engine.window import Row
-from pipeline.params.train import AdamSettings, SgdSettings
+from pipeline.params.train import AdamSettings, MuonSettings, SgdSettings
 from tests.engine.building import Identity, Parts, same
 
 PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.0, nesterov=False)
 MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.9, nesterov=True)
 ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
+
+MUON = MuonSettings(
+    name="muon",
+    learning_rate=0.1,
+    weight_decay=0.1,
+    vector_factor=1.0,
+    outer_factor=1.0,
+    momentum=0.6,
+    outer_momentum=0.9,
+    nesterov=True,
+    iterations=3,
+    normalise=True,
+)
 
 
 def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -103,14 +116,15 @@ class Overflowing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.norm, self.last, self.overflows = nn.BatchNorm1d(5), nn.Linear(5, 3), False
+        self.first, self.norm, self.middle = nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Linear(5, 5)
+        self.last, self.overflows = nn.Linear(5, 3), False
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        logits = self.last(self.norm(inputs))
+        logits = self.last(self.middle(self.norm(self.first(inputs))))
         return logits * torch.inf if self.overflows else logits
 
 
-@pytest.mark.parametrize("settings", [PLAIN, ADAM], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("settings", [PLAIN, ADAM, MUON], ids=["sgd", "adamw", "muon"])
 def test_a_step_that_overflows_changes_nothing_but_the_scale_and_is_counted(settings) -> None:
     module = Overflowing()
     state = state_of(module, settings=settings, used="fp16", average_decay=0.9)
@@ -150,7 +164,7 @@ def test_averages_leave_out_the_steps_that_were_skipped() -> None:
     assert averages(progress) == alone | {"train/skipped_steps": 1}
 
 
-@pytest.mark.parametrize("settings", [PLAIN, MOMENTUM, ADAM], ids=["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("settings", [PLAIN, MOMENTUM, ADAM, MUON], ids=["sgd", "momentum", "adamw", "muon"])
 def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_asked_for(settings) -> None:
     module = Overflowing()
     state = state_of(module, settings=settings, average_decay=0.9)
@@ -165,8 +179,9 @@ def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_ask
     assert not torch.equal(state.tensors()["network/last.weight"], before["network/last.weight"])
 
 
-def test_skipping_where_nothing_is_to_be_skipped_changes_no_bit() -> None:
-    one, other = (state_of(network(dtype=torch.float32), settings=ADAM) for _ in range(2))
+@pytest.mark.parametrize("settings", [ADAM, MUON], ids=["adamw", "muon"])
+def test_skipping_where_nothing_is_to_be_skipped_changes_no_bit(settings) -> None:
+    one, other = (state_of(network(dtype=torch.float32), settings=settings) for _ in range(2))
     for state, skip in ((one, False), (other, True)):
         for _ in range(3):
             step(state, samples(8, torch.float32), skip_nonfinite=skip)

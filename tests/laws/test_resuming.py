@@ -29,11 +29,25 @@ MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem"
 SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "vector_factor": 0.5, "momentum": 0.9, "nesterov": True}
 NO_MOMENTUM = {**SGD, "momentum": 0.0, "nesterov": False}
 ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "vector_factor": 0.5, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+MUON = {
+    "name": "muon",
+    "learning_rate": 0.05,
+    "weight_decay": 1e-3,
+    "vector_factor": 0.5,
+    "outer_factor": 0.5,
+    "momentum": 0.6,
+    "outer_momentum": 0.9,
+    "nesterov": True,
+    "iterations": 3,
+    "normalise": True,
+}
 VARIANTS = {
     "adamw": {"model": CONVNET},
     "adam": {"model": CONVNET, "optimizer": ADAM},
     "sgd": {"model": CONVNET, "optimizer": SGD},
     "sgd without momentum": {"model": CONVNET, "optimizer": NO_MOMENTUM},
+    "muon": {"model": CONVNET, "optimizer": MUON},
+    "muon in fp16": {"model": CONVNET, "optimizer": MUON, "train.precision": "fp16"},
     "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
     "mobilenet": {"model": MOBILENET},
@@ -71,7 +85,7 @@ def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, prepar
     assert whole.state.scalars() == resumed.state.scalars()
 
 
-@pytest.mark.parametrize("optimizer", [None, ADAM, SGD, NO_MOMENTUM], ids=["adamw", "adam", "sgd", "sgd without momentum"])
+@pytest.mark.parametrize("optimizer", [None, ADAM, SGD, NO_MOMENTUM, MUON], ids=["adamw", "adam", "sgd", "sgd without momentum", "muon"])
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "not fused"])
 def test_every_optimizer_resumes_with_channels_last(train_params, prepared, tmp_path: Path, monkeypatch, optimizer, fused: bool) -> None:
     for name in ("SGD", "Adam", "AdamW"):
@@ -82,7 +96,7 @@ def test_every_optimizer_resumes_with_channels_last(train_params, prepared, tmp_
     whole = begin(params, prepared)
     list(whole.reports())
     resumed = stopped_at(params, prepared, tmp_path, iter([3, 6]))
-    assert all(group["fused"] is fused for group in resumed.state.optimizer.param_groups)
+    assert all(group.get("fused", fused) is fused for group in resumed.state.optimizer.param_groups)
     assert same(whole.state.tensors(), resumed.state.tensors())
 
 

@@ -1,0 +1,126 @@
+"""Muon: hidden weights move by their momentum made orthogonal, all other parameters by stochastic gradient descent.
+
+The method is Keller Jordan's (https://kellerjordan.github.io/posts/muon/), the recipe for convolutions that of his airbench94_muon.py
+(https://github.com/KellerJordan/cifar10-airbench). docs/decisions/0008-recipes.md says why this is not `torch.optim.Muon`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.sgd import sgd
+
+from pipeline.engine.precision import BF16_CAPABILITY
+
+QUINTIC = (3.4445, -4.7750, 2.0315)
+"""Jordan's coefficients: the steepest rise at 0 for a spread of singular values between some 0.7 and 1.2."""
+SMALLEST_NORM = 1e-7
+
+
+class Muon(torch.optim.Optimizer):
+    """Groups with `hidden: True` are turned, the others slide as fused SGD does.
+
+    Like a fused optimizer it takes `found_inf`, 1.0 on the device where nothing may change, and never waits to know. All momentum begins
+    at rest; that of hidden weights is float32, whatever they are.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, nesterov: bool, iterations: int, normalise: bool) -> None:
+        super().__init__(groups, {"lr": lr, "nesterov": nesterov, "iterations": iterations, "normalise": normalise})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                kind = torch.promote_types(parameter.dtype, torch.float32) if group["hidden"] else parameter.dtype
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, dtype=kind)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update. The gradients must be unscaled."""
+        assert closure is None
+        assert getattr(self, "grad_scale", None) is None
+        undone = getattr(self, "found_inf", None)
+        for group in self.param_groups:
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not group["hidden"]:
+                self.slide(trained, group, undone)
+                continue
+            for alike in by_shape(trained):
+                self.turn(alike, group, undone)
+
+    def slide(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
+        sgd(
+            list(parameters),
+            [cast("Tensor", parameter.grad) for parameter in parameters],
+            [self.state[parameter]["momentum_buffer"] for parameter in parameters],
+            fused=True,
+            found_inf=undone,
+            lr=group["lr"],
+            momentum=group["momentum"],
+            nesterov=group["nesterov"],
+            weight_decay=group["weight_decay"],
+            dampening=0.0,
+            maximize=False,
+        )
+
+    def turn(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
+        """Move weights of one shape together: the fewer the kernels, the sooner they are launched."""
+        kept = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        before, weights = matrices(kept), matrices(parameters)
+        gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
+        momentum = before.lerp(gradients, 1 - group["momentum"])
+        direction = orthogonal(gradients.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["iterations"])
+        rows, columns = weights.shape[1:]
+        length = group["lr"] * math.sqrt(max(1.0, rows / columns))
+        moved = (normalised(weights) if group["normalise"] else weights) * (1 - group["lr"] * group["weight_decay"]) - length * direction
+        write(kept, momentum if undone is None else torch.where(undone > 0, before, momentum))
+        write(parameters, moved if undone is None else torch.where(undone > 0, weights, moved))
+
+
+def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Those of one shape, type and device together, in their order."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault((parameter.shape, parameter.dtype, parameter.device), []).append(parameter)
+    return list(groups.values())
+
+
+def matrices(tensors: Sequence[Tensor]) -> Tensor:
+    """(n, outputs, all else) in float32 at least: a convolution is the matrix by which it multiplies its patches."""
+    stacked = torch.stack([tensor.flatten(1) for tensor in tensors])
+    return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
+
+
+def write(tensors: Sequence[Tensor], values: Tensor) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value.view(tensor.shape))
+
+
+def normalised(weights: Tensor) -> Tensor:
+    """Each matrix at a norm of the root of its rows, so that a learning rate is a share of the weight."""
+    return weights / norms(weights) * math.sqrt(weights.shape[1])
+
+
+def orthogonal(batch: Tensor, iterations: int) -> Tensor:
+    """(n, rows, columns) with all singular values brought near 1, by Newton and Schulz's iteration; equal in type to `batch`."""
+    first, third, fifth = QUINTIC
+    tall = batch.shape[1] > batch.shape[2]
+    found = (batch.mT if tall else batch).to(working_type(batch))
+    found = found / norms(found)
+    for _ in range(iterations):
+        gram = found @ found.mT
+        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth), found, beta=first)
+    return (found.mT if tall else found).to(batch.dtype)
+
+
+def norms(batch: Tensor) -> Tensor:
+    """(n, 1, 1), above 0."""
+    return torch.clamp(batch.norm(dim=(1, 2), keepdim=True), min=SMALLEST_NORM)
+
+
+def working_type(batch: Tensor) -> torch.dtype:
+    """bf16 on a GPU that multiplies in it, which is all the iteration needs; as it is elsewhere, where bf16 is emulated and slow."""
+    if batch.device.type == "cuda" and torch.cuda.get_device_capability(batch.device) >= BF16_CAPABILITY:
+        return torch.bfloat16
+    return batch.dtype
