@@ -13,7 +13,7 @@ from pipeline import inspection, seeding
 from pipeline.collection import VALID
 from pipeline.data import loader
 from pipeline.data.augment import Augmentation
-from pipeline.data.prepared import Prepared
+from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import blueprint, compilation, fit, memory, precision, recompute, score
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
@@ -32,6 +32,13 @@ DIVERGED = 10
 
 def no_pause() -> None:
     """Nobody wants to stop."""
+
+
+def examples(classifier: Classifier, split: Split, count: int) -> torch.Tensor:
+    """At most `count` images at even distances, normalised: sources may have their samples class by class."""
+    count = min(count, len(split))
+    rows = torch.arange(count) * len(split) // count
+    return classifier.normalised(torch.from_numpy(split.inputs[rows.numpy()]))
 
 
 @dataclass
@@ -62,8 +69,8 @@ class Training:
         used = precision.choose(settings.precision, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
         network = params.model.build(prepared.spec)
-        params.model.prime(network)
         classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last)
+        params.model.prime(network, partial(examples, classifier, prepared.train))
         state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
         if settings.activation_checkpointing and not recompute.recompute(classifier.network):
             raise Refusal(f"train.activation_checkpointing: the model {params.model.name} has no blocks to compute again: write `false`")

@@ -28,7 +28,11 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.device != self.scale.device:
             raise ValueError(f"the batch is on {images.device}, the model on {self.scale.device}: move the batch with `.to(...)`")
-        return cast("Tensor", self.network(self.arranged(images) * self.scale + self.shift))
+        return cast("Tensor", self.network(self.normalised(images)))
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """As the network reads them: (n, channels, height, width), with a mean of 0 and a deviation of 1 a channel over the train split."""
+        return self.arranged(images) * self.scale + self.shift
 
     def arranged(self, images: Tensor) -> Tensor:
         """The bytes as (n, channels, height, width) in the memory order that the network computes in."""

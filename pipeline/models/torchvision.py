@@ -1,7 +1,7 @@
 """Any classification architecture of torchvision by its name, with a stem for small images and, if wanted, pretrained weights."""
 
 from difflib import get_close_matches
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from pydantic import ValidationInfo, field_validator
@@ -13,6 +13,9 @@ from pipeline import foreign
 from pipeline.params.train import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
+
+if TYPE_CHECKING:
+    from pipeline.params.train import Examples
 
 AUXILIARY_HEADS = ("googlenet", "inception_v3")
 RGB = 3
@@ -60,7 +63,7 @@ class Settings(ModelSettings):
             ) from None
         return cast("nn.Module", network)
 
-    def prime(self, network: nn.Module) -> None:
+    def prime(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # its weights come of other data
         if self.weights is None:
             return
         weights = models.get_model_weights(self.architecture)[self.weights]

@@ -1,6 +1,6 @@
 """What `train` may read: the model, how it is optimized, and how its batches are made."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
@@ -11,9 +11,12 @@ from pipeline.params.section import Count, Section, Steps
 from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pipeline.spec import Spec
+
+    Examples = Callable[[int], Tensor]
+    """At most so many train images, from all over the split, as a network reads them: (n, channels, height, width), float32, on the CPU."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
@@ -29,8 +32,8 @@ class ModelSettings(Section):
         """A module from (n, channels, height, width) to logits (n, classes)."""
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
-    def prime(self, network: "nn.Module") -> None:
-        """Called once before a training begins, and never when a model file is opened: the place for pretrained weights."""
+    def prime(self, network: "nn.Module", examples: "Examples") -> None:
+        """Called once before a training begins, and never when a model file is opened: the place for weights that are pretrained or come of the data."""
 
 
 class SgdSettings(Section):

@@ -11,23 +11,27 @@ from pipeline.__main__ import main
 from pipeline.engine.deploy import deployable
 from tests import project
 
-CONVNET = {"name": "convnet", "width": 4, "dropout": 0.1}
+MODELS = [
+    {"name": "convnet", "width": 4, "dropout": 0.1},
+    {"name": "speedy", "width": 8, "later_width": 16, "whitening_images": 20, "whitening_epsilon": 5e-4},
+]
 
 
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_an_exported_model_takes_any_number_of_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: int, channels_last: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model, channels: int, channels_last: bool
 ) -> None:
     random = np.random.default_rng(0)
     inputs, targets = random.integers(0, 256, (60, 8, 8, channels), dtype=np.uint8), np.arange(60) % 3
     source = {"name": "arrays", "root": "set.npz", "valid": 0.1, "test": 0.2}
-    monkeypatch.chdir(project.make(tmp_path, {"source": source, "model": CONVNET, "train.steps": 2, "train.channels_last": channels_last}))
+    monkeypatch.chdir(project.make(tmp_path, {"source": source, "model": model, "train.steps": 2, "train.channels_last": channels_last}))
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     np.savez("set.npz", inputs=inputs, targets=targets)
     assert main(["prepare"]) == main(["train"]) == 0
-    model, example = deployable(Path("models/model.safetensors"))
-    exported = torch.export.export(model, (torch.from_numpy(example),), dynamic_shapes=({0: Dim.AUTO},)).module()
+    served, example = deployable(Path("models/model.safetensors"))
+    exported = torch.export.export(served, (torch.from_numpy(example),), dynamic_shapes=({0: Dim.AUTO},)).module()
     for count in (1, 3, 7):
         images = torch.from_numpy(inputs[:count])
-        assert torch.equal(exported(images), model(images))
+        assert torch.equal(exported(images), served(images))

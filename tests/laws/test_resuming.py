@@ -25,6 +25,7 @@ COMMON = {
     "augment.cutout": 2,
 }
 CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
+SPEEDY = {"name": "speedy", "width": 8, "later_width": 16, "whitening_images": 20, "whitening_epsilon": 5e-4}
 MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
 SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "vector_factor": 0.5, "momentum": 0.9, "nesterov": True}
 NO_MOMENTUM = {**SGD, "momentum": 0.0, "nesterov": False}
@@ -50,6 +51,7 @@ VARIANTS = {
     "muon in fp16": {"model": CONVNET, "optimizer": MUON, "train.precision": "fp16"},
     "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
+    "speedy": {"model": SPEEDY, "optimizer": MUON, "train.label_smoothing": 0.2},
     "mobilenet": {"model": MOBILENET},
     "no average, last weights": {"model": CONVNET, "train.average_decay": 0.0, "train.keep": "last"},
 }

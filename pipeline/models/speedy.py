@@ -1,0 +1,112 @@
+"""The small network that learns CIFAR-10 in seconds: whitened patches, then three groups of convolutions that begin as the identity.
+
+It is that of Keller Jordan's airbench94_muon.py (https://github.com/KellerJordan/cifar10-airbench; https://arxiv.org/abs/2404.00498), but for the
+bias of the whitening layer, which learns to the end like every other bias.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor, nn
+from torch.nn.functional import unfold
+
+from pipeline.params.section import Count
+from pipeline.params.train import ModelSettings
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+if TYPE_CHECKING:
+    from pipeline.params.train import Examples
+
+PATCH = 2
+AT_ONCE = 500
+GroupWidth = Annotated[int, Field(ge=8, le=65_536)]
+
+
+class Settings(ModelSettings):
+    name: Literal["speedy"]
+    width: GroupWidth
+    """Channels of the first group of convolutions; the original has 64."""
+    later_width: GroupWidth
+    """Channels of the second and third group; the original has 256."""
+    whitening_images: Count
+    """Train images, from all over the split, whose patches of 2x2 pixels the first layer is made to whiten; the original takes 5,000."""
+    whitening_epsilon: PositiveFloat
+    """Added to the variance of each direction before it is divided by, against noise made large; the original has 5e-4."""
+
+    def build(self, spec: Spec) -> nn.Module:
+        if min(spec.height, spec.width) < PATCH:
+            raise Refusal(f"model.name: speedy needs images of at least {PATCH}x{PATCH}, these are {spec.height}x{spec.width}: use mlp")
+        filters = 2 * spec.channels * PATCH**2
+        side = min(spec.height, spec.width) - PATCH + 1
+        whitening = nn.Conv2d(spec.channels, filters, PATCH)
+        whitening.weight.requires_grad_(False)
+        return nn.Sequential(
+            whitening,
+            nn.GELU(),
+            group(filters, self.width, side),
+            group(self.width, self.later_width, side // 2),
+            group(self.later_width, self.later_width, side // 4),
+            GlobalMax(),
+            Head(self.later_width, spec.num_classes),
+        )
+
+    def prime(self, network: nn.Module, examples: "Examples") -> None:
+        """Each filter a direction of the patches, in both signs, at a length that gives it a variance of 1."""
+        whitening = network.get_submodule("0")
+        assert isinstance(whitening, nn.Conv2d)
+        variances, directions = torch.linalg.eigh(covariance(examples(self.whitening_images)))
+        filters = (directions / (variances + self.whitening_epsilon).sqrt()).T.reshape(-1, *whitening.weight.shape[1:])
+        with torch.no_grad():
+            whitening.weight.copy_(torch.cat((filters, -filters)))
+
+
+def covariance(images: Tensor) -> Tensor:
+    """Of the patches of (n, channels, height, width), around 0: (values, values) in float64, where a patch has channels * 4 values."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for part in torch.split(images, AT_ONCE):
+        patches = unfold(part.double().contiguous(), PATCH).transpose(0, 1).flatten(1)
+        total, count = total + patches @ patches.T, count + patches.shape[1]
+    return total / count
+
+
+def group(inputs: int, outputs: int, side: int) -> nn.Module:
+    """Two convolutions, the first with pooling while there is something left to pool."""
+    pool = nn.MaxPool2d(2) if side >= 2 else nn.Identity()
+    return nn.Sequential(
+        convolution(inputs, outputs), pool, Norm(outputs), nn.GELU(), convolution(outputs, outputs), Norm(outputs), nn.GELU()
+    )
+
+
+def convolution(inputs: int, outputs: int) -> nn.Module:
+    """As many of its first outputs as it has inputs begin as these; the bias is the norm's."""
+    found = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    nn.init.dirac_(found.weight.data[:inputs])
+    return found
+
+
+class Norm(nn.BatchNorm2d):
+    """A bias and no scale, statistics that follow fast, and hardly an epsilon: all as in airbench."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, eps=1e-12, momentum=0.4)
+        self.weight.requires_grad_(False)
+
+
+class GlobalMax(nn.Module):
+    """(n, channels, height, width) to (n, channels)."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.amax(dim=(2, 3))
+
+
+class Head(nn.Linear):
+    """Weights of variance 1, and logits made small instead: they learn at another pace."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+        self.weight.data /= self.weight.data.std()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) / self.in_features
