@@ -69,7 +69,7 @@ class Training:
         used = precision.choose(settings.precision, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
         network = params.model.build(prepared.spec)
-        classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last)
+        classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last, half=used == "half")
         params.model.prime(network, partial(examples, classifier, prepared.train))
         state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
         if settings.activation_checkpointing and not recompute.recompute(classifier.network):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from pipeline.engine import precision
 from pipeline.engine.state import Tensors
 from pipeline.params.train import ModelSettings
 from pipeline.refusal import Refusal
@@ -37,11 +38,13 @@ def draw(model: ModelSettings, spec: Spec) -> nn.Module | None:
         raise
 
 
-def compare(weights: Tensors, model: ModelSettings, spec: Spec) -> None:
+def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
     """Raises RuntimeError where the weights are not those of the network: a small file may describe one that fills the memory."""
     network = draw(model, spec)
     if network is None:
         return
+    if half:
+        precision.halve(network)
     expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in network.state_dict().items()}
     found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
     different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

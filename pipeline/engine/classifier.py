@@ -5,19 +5,26 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from pipeline.engine import precision
 from pipeline.spec import Spec
 
 BYTE = 255.0
 
 
 class Classifier(nn.Module):
-    """`images` (n, height, width, channels) uint8 to logits (n, classes). Raises ValueError for images on another device."""
+    """`images` (n, height, width, channels) uint8 to logits (n, classes), float32. Raises ValueError for images on another device.
+
+    With `half` the network's weights become bf16, and so do its inputs once they are normalised.
+    """
 
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, network: nn.Module, spec: Spec, *, channels_last: bool) -> None:
+    def __init__(self, network: nn.Module, spec: Spec, *, channels_last: bool, half: bool = False) -> None:
         super().__init__()
+        if half:
+            precision.halve(network)
+        self.half_precision = half
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.channels_last = channels_last
         mean, std = torch.tensor(spec.mean, dtype=torch.float64), torch.tensor(spec.std, dtype=torch.float64)
@@ -28,7 +35,10 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.device != self.scale.device:
             raise ValueError(f"the batch is on {images.device}, the model on {self.scale.device}: move the batch with `.to(...)`")
-        return cast("Tensor", self.network(self.normalised(images)))
+        inputs = self.normalised(images)
+        if self.half_precision:
+            return cast("Tensor", self.network(precision.as_half(inputs)).float())
+        return cast("Tensor", self.network(inputs))
 
     def normalised(self, images: Tensor) -> Tensor:
         """As the network reads them: (n, channels, height, width), with a mean of 0 and a deviation of 1 a channel over the train split."""

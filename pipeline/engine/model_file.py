@@ -73,15 +73,15 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
     """Raises Refusal for weights that are not those of the model."""
-    params = manifest.train_params
+    params, half = manifest.train_params, manifest.precision == "half"
     try:
         with refusing(path):
-            blueprint.compare(weights, params.model, manifest.spec)
+            blueprint.compare(weights, params.model, manifest.spec, half=half)
             network = params.model.build(manifest.spec)
-            network.load_state_dict(weights)
+            classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last, half=half)
+            classifier.network.load_state_dict(weights)
     except RuntimeError as error:
         raise Refusal(f"{path}: its weights do not fit the model {params.model.name} of this checkout: {foreign.reason(error)}") from None
-    classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last)
     return classifier.eval().requires_grad_(False)
 
 

@@ -1,14 +1,16 @@
-"""Which floating-point formats a training computes in: autocast, and gradient scaling for fp16."""
+"""Which floating-point formats a training computes in: autocast, gradient scaling for fp16, and weights of 16 bits."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipeline.params.train import Precision
 from pipeline.refusal import Refusal
 
-Used = Literal["bf16", "fp16", "fp32"]
+Used = Literal["bf16", "fp16", "fp32", "half"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BF16_CAPABILITY = (8, 0)
 FP16_CAPABILITY = (5, 3)
@@ -17,13 +19,13 @@ FP16_CAPABILITY = (5, 3)
 def choose(wish: Precision, device: torch.device) -> Used:
     """The precision to use on `device`. Raises Refusal for one that a GPU cannot do; warns where a CPU would be slow."""
     if device.type == "cpu":
-        if wish in DTYPES:
+        if wish not in ("auto", "fp32"):
             print(f"warning: train.precision: {wish} is slow on a CPU, for trials only: write `auto` or `fp32`", flush=True)
         return "fp32" if wish == "auto" else wish
     capability = torch.cuda.get_device_capability(device)
     if wish == "auto":
         return "bf16" if capability >= BF16_CAPABILITY else "fp16" if capability >= FP16_CAPABILITY else "fp32"
-    needed = {"bf16": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(wish, (0, 0))
+    needed = {"bf16": BF16_CAPABILITY, "half": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(wish, (0, 0))
     if capability < needed:
         name = torch.cuda.get_device_name(device)
         raise Refusal(f"train.precision: {wish} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `auto`")
@@ -36,9 +38,24 @@ def dot(capability: tuple[int, int]) -> str:
 
 def autocast(used: Used, device: torch.device) -> AbstractContextManager[None]:
     """The context of a forward pass."""
-    if used == "fp32":
+    if used not in DTYPES:
         return nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[used])
+
+
+def halve(network: nn.Module) -> None:
+    """Weights and buffers in bf16, in their memory order, but for those of BatchNorm, whose statistics need more digits."""
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            continue
+        for parameter in module.parameters(recurse=False):
+            parameter.data = as_half(parameter.data)
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, as_half(buffer))
+
+
+def as_half(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 
 def scaler(used: Used, device: torch.device) -> torch.amp.GradScaler:

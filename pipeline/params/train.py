@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     """At most so many train images, from all over the split, as a network reads them: (n, channels, height, width), float32, on the CPU."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-Precision = Literal["auto", "bf16", "fp16", "fp32"]
+Precision = Literal["auto", "bf16", "fp16", "fp32", "half"]
 
 
 class ModelSettings(Section):
@@ -164,7 +164,7 @@ class LoopSettings(Section):
     micro_batch_size: Count
     """Samples of one forward and backward at most; smaller needs less memory. See docs/training.md for BatchNorm and dropout."""
     precision: Precision
-    """`auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU."""
+    """`auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `half` keeps the weights themselves in bf16."""
     deterministic: bool
     """Refuse operations whose result differs from run to run."""
     compile: Literal["off", "default", "graphs"]
@@ -198,6 +198,13 @@ class LoopSettings(Section):
         if "epochs" in info.data and (steps is None) == (info.data["epochs"] is None):
             raise ValueError("give the length once: a number for `epochs` or for `steps`, and null for the other")
         return steps
+
+    @field_validator("average_decay")
+    @classmethod
+    def has_digits_to_trail_with(cls, average_decay: float, info: ValidationInfo) -> float:
+        if average_decay and info.data.get("precision") == "half":
+            raise ValueError("an average in 16 bits would stand still: write 0.0, or another train.precision than `half`")
+        return average_decay
 
     @field_validator("compile")
     @classmethod
@@ -254,3 +261,13 @@ class TrainParams(Section):
     schedule: ScheduleSettings
     augment: AugmentSettings
     train: LoopSettings
+
+    @field_validator("train")
+    @classmethod
+    def has_digits_for_its_optimizer(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
+        optimizer = info.data.get("optimizer")
+        if train.precision == "half" and isinstance(optimizer, AdamSettings):
+            raise ValueError(
+                f"precision: half has too few digits for the moments of {optimizer.name}: write `precision: auto`, or choose muon or sgd"
+            )
+        return train

@@ -115,6 +115,18 @@ def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: R
     ]
 
 
+def test_half_is_refused_where_it_has_too_few_digits(parameters: Parameters, refused: Refused) -> None:
+    parameters.put("train.precision", "half")
+    parameters.write()
+    [said] = refused("check")
+    place = f"params.yaml:{parameters.line('train.average_decay')}: train.average_decay"
+    assert said == f"{place}: an average in 16 bits would stand still: write 0.0, or another train.precision than `half`"
+    parameters.put("train.average_decay", "0.0")
+    parameters.write()
+    [said] = refused("check")
+    assert said.startswith(f"params.yaml:{parameters.line('train')}: train: precision: half has too few digits for the moments of adamw")
+
+
 def test_neither_epochs_nor_steps_is_refused(parameters: Parameters, refused: Refused) -> None:
     parameters.put("train.epochs", "null")
     parameters.put("train.steps", "null")

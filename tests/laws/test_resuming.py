@@ -42,6 +42,7 @@ MUON = {
     "iterations": 3,
     "normalise": True,
 }
+HALF = {"train.precision": "half", "train.average_decay": 0.0}
 VARIANTS = {
     "adamw": {"model": CONVNET},
     "adam": {"model": CONVNET, "optimizer": ADAM},
@@ -51,6 +52,8 @@ VARIANTS = {
     "muon in fp16": {"model": CONVNET, "optimizer": MUON, "train.precision": "fp16"},
     "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
+    "half": {"model": SPEEDY, "optimizer": MUON, **HALF},
+    "half with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},
     "speedy": {"model": SPEEDY, "optimizer": MUON, "train.label_smoothing": 0.2},
     "mobilenet": {"model": MOBILENET},
     "no average, last weights": {"model": CONVNET, "train.average_decay": 0.0, "train.keep": "last"},

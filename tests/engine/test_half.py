@@ -1,0 +1,82 @@
+"""Weights of 16 bits: which tensors have them, that they learn, and that a model file gives the logits of the training that wrote it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline.data import loader
+from pipeline.engine import fit, model_file, precision, score
+from pipeline.engine.deploy import deployable
+from tests.engine.building import begin, run, same
+from tests.laws.test_resuming import CONVNET, HALF, MUON, SGD, SPEEDY
+
+CHANGES = {
+    "model": SPEEDY,
+    "optimizer": MUON,
+    "train.epochs": None,
+    "train.steps": 8,
+    "train.batch_size": 20,
+    "train.micro_batch_size": 20,
+    "train.report_every_steps": 8,
+    "train.validate_every_steps": 8,
+    "train.clip_norm": 1.0,
+    **HALF,
+}
+
+
+def test_all_is_in_16_bits_but_for_the_norms(train_params, prepared) -> None:
+    network = begin(train_params(CHANGES), prepared).state.classifier.network
+    norms = {name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    assert norms
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point():
+            assert (tensor.dtype == torch.float32) == (name.rpartition(".")[0] in norms), name
+
+
+def test_halving_keeps_the_memory_order_and_what_is_no_floating_point_number() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).to(memory_format=torch.channels_last)
+    network.register_buffer("place", torch.arange(3))
+    network.register_buffer("noise", torch.rand(3))
+    for _ in range(2):
+        precision.halve(network)
+    assert network[0].weight.is_contiguous(memory_format=torch.channels_last)
+    found = {name: tensor.dtype for name, tensor in network.state_dict().items()}
+    assert (found["0.weight"], found["noise"], found["place"]) == (torch.bfloat16, torch.bfloat16, torch.int64)
+    assert found["1.weight"] == found["1.running_mean"] == torch.float32
+
+
+@pytest.mark.parametrize(("model", "optimizer"), [(SPEEDY, MUON), (CONVNET, SGD)], ids=["speedy", "convnet"])
+def test_it_learns_as_float32_does_and_says_that_it_is_slow(
+    train_params, prepared, capsys: pytest.CaptureFixture[str], model, optimizer
+) -> None:
+    losses = {}
+    for used in ("fp32", "half"):
+        changes = {"model": model, "optimizer": optimizer, "train.steps": 24, "train.precision": used}
+        reports = run(begin(train_params({**CHANGES, **changes}), prepared))
+        losses[used] = [report.metrics["train/loss"] for report in reports if report.metrics]
+    assert losses["half"] == pytest.approx(losses["fp32"], rel=0.05)
+    assert losses["half"][-1] < 0.9 * losses["half"][0]
+    assert "warning: train.precision: half is slow on a CPU" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train_params, prepared, tmp_path: Path, channels_last) -> None:
+    params = train_params({**CHANGES, "train.channels_last": channels_last})
+    training = begin(params, prepared)
+    run(training)
+    cpu, images = torch.device("cpu"), loader.Images(prepared.split("test"), torch.device("cpu"))
+    batches = list(loader.scoring(images, batch_size=20))
+    [(expected, _)] = score.predict(training.state.scored, batches, used="half", device=cpu)
+    manifest = model_file.Manifest(
+        params=params.model_dump(mode="json"), spec=prepared.spec, precision="half", step=8, inputs={}, fingerprint={}
+    )
+    model_file.export(tmp_path / "model", fit.weights(training.state), manifest)
+    classifier, _ = model_file.load(tmp_path / "model")
+    [(found, _)] = score.predict(classifier, batches, used="half", device=cpu)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+    served, _ = deployable(tmp_path / "model")
+    assert torch.equal(served(images.inputs), expected)
+    assert same(classifier.network.state_dict(), training.state.classifier.network.state_dict())
