@@ -1,10 +1,12 @@
 """What `evaluate` may read."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from pipeline.params.section import Count, Section
+
+Views = Literal["none", "mirror", "mirror_translate"]
 
 
 class EvaluateSettings(Section):
@@ -20,6 +22,9 @@ class EvaluateSettings(Section):
     """Coverage of that interval."""
     mistakes: Annotated[int, Field(ge=0, le=100)]
     """The most confidently wrong samples to show in a picture; 0 for none."""
+    test_time_augmentation: Views
+    """A second accuracy, named after it (`test/accuracy_mirror`), of logits averaged over views of each image: itself and its mirror image, or
+    these and both moved by a pixel two ways; `none` for no such number. All else is of the plain image."""
 
 
 class EvaluateParams(Section):

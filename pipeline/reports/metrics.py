@@ -31,6 +31,11 @@ def evaluate(
     }
 
 
+def augmented(logits: NDArray[np.floating], targets: NDArray[np.integer], name: str) -> dict[str, float]:
+    """The accuracy of logits averaged over views of each image, under a name that says so: `accuracy_mirror`."""
+    return {f"accuracy_{name}": float(Predictions.of(logits, targets).correct.mean())}
+
+
 def bootstrap(correct: NDArray[np.bool_], settings: EvaluateSettings, seed: int) -> dict[str, float]:
     """The percentile interval of the accuracy.
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from pipeline import files, machine
 from pipeline.collection import TEST
 from pipeline.data import loader
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import complaints, model_file, precision, results, score
+from pipeline.engine import complaints, model_file, precision, results, score, views
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
 from pipeline.environment import Environment
@@ -48,9 +49,14 @@ def judge(
     refuse_high_rank(params.evaluate, prepared.spec.num_classes)
     split = prepared.split(TEST)
     machine.set_determinism(manifest.train_params.train.deterministic)
+    wish = params.evaluate.test_time_augmentation
     with complaints.in_words(size="evaluate.batch_size"):
         logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
-    return logits, metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
+        scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
+        if wish != "none":
+            averaged = predict(views.Averaged(classifier, wish), split, here, manifest, params.evaluate.batch_size)
+            scores |= metrics.augmented(averaged, split.targets, wish)
+    return logits, scores
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
@@ -66,7 +72,7 @@ def refuse_high_rank(settings: EvaluateSettings, num_classes: int) -> None:
         raise Refusal(f"evaluate.top_k: {settings.top_k} of {num_classes} classes is always right: write less")
 
 
-def predict(classifier: Classifier, split: Split, here: Machine, manifest: Manifest, batch_size: int) -> NDArray[np.float32]:
+def predict(classifier: nn.Module, split: Split, here: Machine, manifest: Manifest, batch_size: int) -> NDArray[np.float32]:
     """Logits (n, classes) of a split, in its order."""
     images = loader.Images(split, here.device)
     batches = loader.scoring(images, batch_size=min(batch_size, len(images)))

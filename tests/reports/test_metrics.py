@@ -17,7 +17,9 @@ from pipeline.reports.calibration import Calibration
 from pipeline.reports.metrics import evaluate
 from pipeline.reports.predictions import Predictions
 
-SETTINGS = EvaluateSettings(batch_size=32, top_k=3, calibration_bins=10, bootstrap_samples=2000, interval=0.95, mistakes=4)
+SETTINGS = EvaluateSettings(
+    batch_size=32, top_k=3, calibration_bins=10, bootstrap_samples=2000, interval=0.95, mistakes=4, test_time_augmentation="none"
+)
 
 
 def names(num_classes):

@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from pipeline.__main__ import main
+from pipeline.data.prepared import Prepared
+from pipeline.engine import model_file
 from tests import project
 
 FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png")
@@ -48,6 +52,36 @@ def test_the_batch_size_of_scoring_decides_no_score(here: Path) -> None:
     assert found[0]["accuracy"] == found[1]["accuracy"] == found[2]["accuracy"]
     assert found[0]["loss"] == pytest.approx(found[2]["loss"], rel=1e-5)
     project.write_params(here)
+
+
+def by_hand(here: Path, wish: str) -> float:
+    """Accuracy of the mean of the logits, view by view, of images padded by NumPy."""
+    classifier, _ = model_file.load(here / "models/model.safetensors")
+    split = Prepared.open(here / "data/prepared").split("test")
+    wide = np.pad(split.inputs, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
+    windows = {"mirror": [(split.inputs, 1.0)]}
+    windows["mirror_translate"] = [(split.inputs, 0.5), (wide[:, :-2, :-2], 0.25), (wide[:, 2:, 2:], 0.25)]
+    logits = sum(
+        share / 2 * classifier(torch.from_numpy(np.ascontiguousarray(view))).numpy()
+        for images, share in windows[wish]
+        for view in (images, images[:, :, ::-1])
+    )
+    return float((logits.argmax(axis=1) == split.targets).mean())
+
+
+@pytest.mark.parametrize("wish", ["mirror", "mirror_translate"])
+def test_augmented_scores_stand_beside_the_plain_ones_under_a_name_of_their_own(here: Path, wish: str) -> None:
+    assert main(["evaluate"]) == 0
+    plain = json.loads((here / "metrics/evaluate.json").read_text())
+    assert not any(name.startswith("accuracy_mirror") for name in plain)
+    project.write_params(here, {"evaluate.test_time_augmentation": wish})
+    assert main(["evaluate"]) == 0
+    both = json.loads((here / "metrics/evaluate.json").read_text())
+    project.write_params(here)
+    found = both.pop(f"accuracy_{wish}")
+    assert both == plain
+    assert found == pytest.approx(by_hand(here, wish))
+    assert found != plain["accuracy"], "a mirrored digit is another sign"
 
 
 def test_the_model_in_the_file_is_scored_and_not_the_one_in_params_yaml(here: Path) -> None:

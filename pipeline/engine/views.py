@@ -1,0 +1,53 @@
+"""Test-time augmentation: the mean of the logits over several views of each image, after airbench (https://github.com/KellerJordan/cifar10-airbench)."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.params.evaluate import Views
+
+Weighted = Iterator[tuple[float, Tensor]]
+
+
+class Averaged(nn.Module):
+    """`images` (n, height, width, channels) to the weighted mean of a classifier's logits over their views."""
+
+    def __init__(self, classifier: nn.Module, wish: Views) -> None:
+        super().__init__()
+        self.classifier, self.wish = classifier, wish
+        self.train(classifier.training)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.stack([weight * self.classifier(view).float() for weight, view in views(images, self.wish)]).sum(dim=0)
+
+
+def views(images: Tensor, wish: Views) -> Weighted:
+    """Each view and its weight; all weights together are 1.
+
+    `mirror` is the image and its mirror image; `mirror_translate` gives these half of the weight, and the other half to the same two moved by
+    one pixel up and left, and down and right.
+    """
+    if wish == "none":
+        yield 1.0, images
+    elif wish == "mirror":
+        yield from ((0.5, view) for view in mirrored(images))
+    else:
+        yield from ((0.25, view) for view in mirrored(images))
+        for by in (1, -1):
+            yield from ((0.125, view) for view in mirrored(moved(images, by)))
+
+
+def mirrored(images: Tensor) -> tuple[Tensor, Tensor]:
+    return images, images.flip(2)
+
+
+def moved(images: Tensor, by: int) -> Tensor:
+    """Row and column i come from i + `by`; what lies outside is reflected at the outermost pixel."""
+    height, width = images.shape[1:3]
+    return images[:, reflected(height, by, images.device)][:, :, reflected(width, by, images.device)]
+
+
+def reflected(extent: int, by: int, device: torch.device) -> Tensor:
+    places = (torch.arange(extent, device=device) + by).abs()
+    return ((extent - 1) - (extent - 1 - places).abs()).clamp(min=0)
