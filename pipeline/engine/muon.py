@@ -73,7 +73,8 @@ class Muon(torch.optim.Optimizer):
         direction = orthogonal(gradients.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["iterations"])
         rows, columns = weights.shape[1:]
         length = group["lr"] * math.sqrt(max(1.0, rows / columns))
-        moved = (normalised(weights) if group["normalise"] else weights) * (1 - group["lr"] * group["weight_decay"]) - length * direction
+        start = normalised(weights) if group["normalise"] else weights * (1 - group["lr"] * group["weight_decay"])
+        moved = start - length * direction
         write(kept, momentum if undone is None else torch.where(undone > 0, before, momentum))
         write(parameters, moved if undone is None else torch.where(undone > 0, weights, moved))
 

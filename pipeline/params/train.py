@@ -95,7 +95,7 @@ class MuonSettings(Section):
     iterations: Annotated[int, Field(ge=1, le=100)]
     """muon only: steps of Newton and Schulz's iteration that makes an update orthogonal; 3 to 5 are usual."""
     normalise: bool
-    """muon only: keep each hidden weight at a norm of the root of its outputs, for layers that a norm follows."""
+    """muon only: bring each hidden weight to a norm of the root of its outputs instead of letting it decay, for layers that a norm follows."""
 
     @field_validator("nesterov")
     @classmethod

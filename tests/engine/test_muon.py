@@ -139,9 +139,8 @@ def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_th
     module = network()
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     free = network()
-    settings = SETTINGS.model_copy(update={"weight_decay": 0.0})
-    updated(free, settings, steps=1)
-    updated(module, settings.model_copy(update={"normalise": True}), steps=1)
+    updated(free, SETTINGS.model_copy(update={"weight_decay": 0.0}), steps=1)
+    updated(module, SETTINGS.model_copy(update={"normalise": True}), steps=1)
     for name in HIDDEN:
         way = free.get_parameter(name) - before[name]
         at = before[name] * len(before[name]) ** 0.5 / before[name].norm()
