@@ -4,6 +4,7 @@ It is that of Keller Jordan's airbench94_muon.py (https://github.com/KellerJorda
 bias of the whitening layer, which learns to the end like every other bias.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pipeline.params.train import Examples
 
 PATCH = 2
+POOL = 2
 AT_ONCE = 500
 GroupWidth = Annotated[int, Field(ge=8, le=65_536)]
 
@@ -39,18 +41,16 @@ class Settings(ModelSettings):
         if min(spec.height, spec.width) < PATCH:
             raise Refusal(f"model.name: speedy needs images of at least {PATCH}x{PATCH}, these are {spec.height}x{spec.width}: use mlp")
         filters = 2 * spec.channels * PATCH**2
-        side = min(spec.height, spec.width) - PATCH + 1
         whitening = nn.Conv2d(spec.channels, filters, PATCH)
         whitening.weight.requires_grad_(False)
-        return nn.Sequential(
-            whitening,
-            nn.GELU(),
-            group(filters, self.width, side),
-            group(self.width, self.later_width, side // 2),
-            group(self.later_width, self.later_width, side // 4),
-            GlobalMax(),
-            Head(self.later_width, spec.num_classes),
-        )
+        groups, extent = [], (spec.height - PATCH + 1, spec.width - PATCH + 1)
+        for inputs, outputs in pairwise((filters, self.width, self.later_width, self.later_width)):
+            pools = min(extent) >= POOL
+            groups.append(group(inputs, outputs, pools=pools))
+            extent = (extent[0] // POOL, extent[1] // POOL) if pools else extent
+        # no amax: compiled in bf16, its gradient looks for a maximum that was rounded among values that were not, and divides by none
+        last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.later_width, spec.num_classes)
+        return nn.Sequential(whitening, nn.GELU(), *groups, *last)
 
     def prime(self, network: nn.Module, examples: "Examples") -> None:
         """Each filter a direction of the patches, in both signs, at a length that gives it a variance of 1."""
@@ -71,12 +71,10 @@ def covariance(images: Tensor) -> Tensor:
     return total / count
 
 
-def group(inputs: int, outputs: int, side: int) -> nn.Module:
+def group(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
     """Two convolutions, the first with pooling while there is something left to pool."""
-    pool = nn.MaxPool2d(2) if side >= 2 else nn.Identity()
-    return nn.Sequential(
-        convolution(inputs, outputs), pool, Norm(outputs), nn.GELU(), convolution(outputs, outputs), Norm(outputs), nn.GELU()
-    )
+    first = convolution(inputs, outputs), nn.MaxPool2d(POOL) if pools else nn.Identity(), Norm(outputs), nn.GELU()
+    return nn.Sequential(*first, convolution(outputs, outputs), Norm(outputs), nn.GELU())
 
 
 def convolution(inputs: int, outputs: int) -> nn.Module:
@@ -92,13 +90,6 @@ class Norm(nn.BatchNorm2d):
     def __init__(self, channels: int) -> None:
         super().__init__(channels, eps=1e-12, momentum=0.4)
         self.weight.requires_grad_(False)
-
-
-class GlobalMax(nn.Module):
-    """(n, channels, height, width) to (n, channels)."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.amax(dim=(2, 3))
 
 
 class Head(nn.Linear):

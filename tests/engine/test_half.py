@@ -1,5 +1,6 @@
 """Weights of 16 bits: which tensors have them, that they learn, and that a model file gives the logits of the training that wrote it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,13 @@ def test_it_learns_as_float32_does_and_says_that_it_is_slow(
     assert losses["half"] == pytest.approx(losses["fp32"], rel=0.05)
     assert losses["half"][-1] < 0.9 * losses["half"][0]
     assert "warning: train.precision: half is slow on a CPU" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_compiled_it_learns_the_same(train_params, prepared, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain, compiled = (run(begin(train_params({**CHANGES, "train.compile": wish}), prepared))[-1].metrics for wish in ("off", "default"))
+    assert compiled == pytest.approx(plain, rel=0.1)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
