@@ -31,7 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 RECIPE: dict[str, Any] = {
     "seed": SEED,
-    "optimizer": {"name": "sgd", "learning_rate": 0.02, "weight_decay": 5e-4, "momentum": 0.9, "nesterov": True},
+    "optimizer": {"name": "sgd", "learning_rate": 0.02, "weight_decay": 5e-4, "vector_factor": 1.0, "momentum": 0.9, "nesterov": True},
     "schedule": {"name": "constant", "warmup": 0.0},
     "augment": {"crop": CROP, "flip": "random", "cutout": 0},
     "train": {

@@ -1,4 +1,4 @@
-"""Augmentation by crop, flip and cutout: five integers a sample and epoch, read by one strided gather."""
+"""Augmentation by crop, flip and cutout: five integers a sample and epoch, read by one strided gather of whole pixels."""
 
 import torch
 from torch import Tensor
@@ -10,14 +10,19 @@ from pipeline.spec import Spec
 
 BYTE = 255
 TOP, LEFT, FLIP, CUT_Y, CUT_X = range(5)
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers that hold the channels of a pixel: one to be moved where there would be several."""
 
 
 class Augmentation:
-    """Images stay bytes (n, height, width, channels); draws are (5, n) integers, a function of seed, epoch and sample."""
+    """Draws are (5, n) integers, a function of seed, epoch and sample."""
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
-        self.settings, self.spec, self.num_samples, self.seed, self.device = settings, spec, num_samples, seed, device
-        self.mean_colour = torch.tensor([round(mean * BYTE) for mean in spec.mean], dtype=torch.uint8, device=device)
+        self.settings, self.spec, self.num_samples, self.seed = settings, spec, num_samples, seed
+        self.word_bytes = next((size for size in WORDS if size >= spec.channels), max(WORDS))
+        self.pixel_bytes = -(-spec.channels // self.word_bytes) * self.word_bytes
+        colour = torch.tensor([round(mean * BYTE) for mean in spec.mean], dtype=torch.uint8)
+        self.mean_colour = pad(colour, (0, self.pixel_bytes - spec.channels)).view(WORDS[self.word_bytes]).to(device)
 
     @property
     def active(self) -> bool:
@@ -33,27 +38,36 @@ class Augmentation:
             draws[FLIP] = (torch.randint(2, (self.num_samples,), generator=first) + epoch) % 2
         return draws
 
-    def padded(self, images: Tensor) -> Tensor:
-        """With a black border of `crop` pixels; the images themselves where there is none."""
-        border = self.settings.crop
-        return pad(images, (0, 0, border, border, border, border)) if border else images
+    def packed_bytes(self, num_samples: int) -> int:
+        """What `num_samples` take when they are packed."""
+        border = 2 * self.settings.crop
+        return num_samples * (self.spec.height + border) * (self.spec.width + border) * self.pixel_bytes
 
-    def gather(self, padded: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        """Images `rows` (n,) out of the padded ones, cropped, flipped and cut as `draws` (n, 5) say."""
-        height, width, channels = self.spec.shape
+    def packed(self, images: Tensor) -> Tensor:
+        """Images (n, height, width, channels) uint8 with a black border of `crop` pixels, as (n, height, width, words)."""
+        border = self.settings.crop
+        padded = pad(images, (0, self.pixel_bytes - self.spec.channels, border, border, border, border))
+        return padded.contiguous().view(WORDS[self.word_bytes])
+
+    def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+        """Images (n, height, width, channels) uint8 at `rows` (n,) of the packed ones, cropped, flipped and cut as `draws` (5, n) say."""
+        height, width, _ = self.spec.shape
+        words = packed.shape[-1]
         if self.settings.crop:
-            steps = padded.stride()
+            steps = packed.stride()
             offsets = 2 * self.settings.crop + 1
-            # a view in which every crop is one strided read of `height` rows of `width * channels` bytes
-            windows = padded.as_strided(
-                (len(padded), offsets, offsets, height, width * channels), (steps[0], steps[1], steps[2], steps[1], 1)
+            # a view in which every crop is one strided read of `height` rows of `width` pixels
+            windows = packed.as_strided(
+                (len(packed), offsets, offsets, height, width * words), (steps[0], steps[1], steps[2], steps[1], 1), packed.storage_offset()
             )
-            images = windows[rows, draws[TOP], draws[LEFT]].view(-1, height, width, channels)
+            images = windows[rows, draws[TOP], draws[LEFT]].view(-1, height, width, words)
         else:
-            images = padded[rows]
+            images = packed[rows]
         if self.settings.flip != "none":
             images = torch.where(draws[FLIP].bool().view(-1, 1, 1, 1), images.flip(2), images)
-        return self.cut(images, draws) if self.settings.cutout else images
+        if self.settings.cutout:
+            images = self.cut(images, draws)
+        return images.view(torch.uint8)[..., : self.spec.channels]
 
     def cut(self, images: Tensor, draws: Tensor) -> Tensor:
         """A square of the mean colour, centred where drawn; parts of it may lie outside."""

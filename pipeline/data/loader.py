@@ -28,7 +28,7 @@ class Images:
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device) if resident is None else resident
         self.layout = Layout(torch.from_numpy(split.targets), device, device if self.resident else torch.device("cpu"))
         if self.resident:
-            self.inputs = self.padded(torch.from_numpy(split.inputs).to(device))
+            self.inputs = self.arranged(torch.from_numpy(split.inputs).to(device))
 
     def __len__(self) -> int:
         return len(self.split)
@@ -39,13 +39,12 @@ class Images:
 
     @property
     def size_bytes(self) -> int:
-        """On the device, with the border that crops need."""
-        border = 2 * self.augmentation.settings.crop if self.augmentation else 0
-        height, width, channels = self.split.inputs.shape[1:]
-        return int(len(self) * (height + border) * (width + border) * channels)
+        """On the device."""
+        return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
-    def padded(self, inputs: Tensor) -> Tensor:
-        return self.augmentation.padded(inputs) if self.augmentation else inputs
+    def arranged(self, inputs: Tensor) -> Tensor:
+        """As they are gathered from."""
+        return self.augmentation.packed(inputs) if self.augmentation else inputs
 
     def read(self, courses: Iterable[Course]) -> Iterator["Batch"]:
         """A batch for each course; it is good until the next one is asked for."""
@@ -54,7 +53,7 @@ class Images:
                 yield Batch(wanted, self.inputs, wanted.rows, self.augmentation)
             return
         for inputs, wanted in read_ahead(self.split.inputs, courses, self.device):
-            yield Batch(wanted, self.padded(inputs), torch.arange(len(wanted), device=self.device), self.augmentation)
+            yield Batch(wanted, self.arranged(inputs), torch.arange(len(wanted), device=self.device), self.augmentation)
 
 
 def free_bytes(device: torch.device) -> int:

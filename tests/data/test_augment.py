@@ -42,9 +42,24 @@ def test_every_pixel_is_where_the_draws_say(crop: int, flip: str, cutout: int) -
     augmentation, source = Augmentation(settings, COLOUR, 20, seed=3, device=CPU), images(20)
     rows = torch.tensor([4, 0, 19, 4, 7])
     draws = augmentation.draw(1)[:, rows]
-    found = augmentation.gather(augmentation.padded(source), rows, draws)
+    found = augmentation.gather(augmentation.packed(source), rows, draws)
     expected = torch.stack([slowly(source[row], draw, settings) for row, draw in zip(rows.tolist(), draws.T.tolist(), strict=True)])
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 5, 9])
+def test_pixels_of_any_number_of_channels_are_moved_whole(channels: int) -> None:
+    spec = Spec(shape=(4, 3, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
+    settings = AugmentSettings(crop=1, flip="random", cutout=2)
+    source = torch.randint(0, 256, (6, *spec.shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    together = Augmentation(settings, spec, 6, seed=3, device=CPU)
+    draws, rows = together.draw(0), torch.arange(6)
+    found = together.gather(together.packed(source), rows, draws)
+    grey = Augmentation(settings, Spec(shape=(4, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,)), 6, seed=3, device=CPU)
+    for channel in range(channels):
+        alone = grey.gather(grey.packed(source[..., channel : channel + 1]), rows, draws)
+        assert torch.equal(found[..., channel : channel + 1], alone)
+    assert together.packed(source).nbytes == together.packed_bytes(6)
 
 
 def test_draws_are_a_function_of_seed_epoch_and_sample() -> None:

@@ -15,9 +15,29 @@ from pipeline.tracking import run as tracking
 from pipeline.tracking.facts import Facts
 from tests.engine import building
 
-VIEWS = {"slice", "select", "view", "alias", "detach", "as_strided", "permute", "t", "transpose", "unsqueeze", "expand", "unbind", "_unsafe_view"}
+VIEWS = {
+    "slice",
+    "select",
+    "view",
+    "alias",
+    "detach",
+    "as_strided",
+    "permute",
+    "t",
+    "transpose",
+    "unsqueeze",
+    "expand",
+    "unbind",
+    "_unsafe_view",
+}
 CHANGES = {"train.batch_size": 16, "train.micro_batch_size": 16, "train.report_every_steps": 50, "train.validate_every_steps": 50}
-EVERYTHING = {"augment.crop": 2, "augment.flip": "random", "train.clip_norm": None, "train.average_decay": 0.0, "train.label_smoothing": 0.0}
+EVERYTHING = {
+    "augment.crop": 2,
+    "augment.flip": "random",
+    "train.clip_norm": None,
+    "train.average_decay": 0.0,
+    "train.label_smoothing": 0.0,
+}
 
 
 class Operations(TorchDispatchMode):
@@ -82,7 +102,9 @@ def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_
     monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
     training = building.begin(train_params(CHANGES | {"train.report_every_steps": 1}), prepared, tmp_path / "work")
     seen: list[str] = []
-    sys.addaudithook(lambda event, arguments: seen.append(f"{event} {arguments[0]}") if counting and event in ("open", "subprocess.Popen") else None)
+    sys.addaudithook(
+        lambda event, arguments: seen.append(f"{event} {arguments[0]}") if counting and event in ("open", "subprocess.Popen") else None
+    )
     counting = False
     (tmp_path / "work").mkdir()
     with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", facts=Facts()) as run:
