@@ -111,7 +111,7 @@ $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
 	$(UV) pip sync --quiet --python $(BENCH_VENV)/bin/python --require-hashes requirements.lock benchmarks/requirements.lock
 	@touch $@
 
-bench: $(BENCH_VENV)/.locked ## time the loop beside the bare one and its peers', in half an hour: benchmarks/README.md
+bench: $(BENCH_VENV)/.locked ## time the loop beside the bare one and its peers', in most of an hour: benchmarks/README.md
 	$(BENCH_VENV)/bin/python -m benchmarks --output benchmarks/results/$(or $(NAME),here) $(ARGS)
 
 format: setup-dev ## format the code and mend what lint can mend
@@ -134,4 +134,4 @@ ui: setup ## open the MLflow UI on this machine (PORT=5000)
 
 clean: ## remove what the stages and tests made, but no run, data or model
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
-	find pipeline tests -name __pycache__ -prune -exec rm -rf {} +
+	find pipeline tests benchmarks -path benchmarks/.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +

@@ -1,10 +1,10 @@
 """The clock of one way of training: it lets a block of steps pass at a time, and says how long each took."""
 
-import resource
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -45,7 +45,8 @@ class Gate:
 
 
 def most_megabytes() -> float:
-    """Of the GPU, or of this process and the largest of its children."""
+    """Of the GPU at most so far, or of this process and its children at this moment."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e6
-    return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024 / 1e6
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(member.memory_info().rss for member in family) / 1e6

@@ -119,6 +119,8 @@ class Bare:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # known to torch, not to its types
         optimizer = optimizers.build(network.parameters(), params.optimizer)
         used = precision.choose(params.train.precision, here.device)
+        if used == "fp16":
+            raise SystemExit("the benchmark needs a CPU, or a GPU of compute capability 8.0: nothing scales its gradients for fp16")
         return cls(network, optimizer, here.device, used, params.train.channels_last)
 
     def loss(self, images: Tensor, targets: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from benchmarks.__main__ import Measured
 
 FLOOR = "floor"
-LIMITED_BY_DATA = ("mlp",)
-"""Their bound is the bare step and the data path together."""
 
 
 def ratios(measured: "Measured", way: str, base: tuple[str, ...] = (FLOOR,)) -> tuple[float, float, float]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -113,16 +113,15 @@ class Training:
         )
         return loader.Images(self.prepared.train, self.here.device, augmentation)
 
-    def batches(self, start: int) -> Iterator[loader.Batch]:
+    def batches(self, start: int) -> Generator[loader.Batch]:
         """From the one that the update after `start` updates reads."""
         return loader.training(self.images, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """The loop over this training's own batches, from its current step; `pause()` may raise between two batches of a validation."""
         forward = compilation.compiled(self.state.classifier, self.params.train.compile)
-        loop = fit.fit(
-            self.state, self.progress, self.batches(self.state.step), self.plan, forward=forward, validate=self.validation(pause)
-        )
+        batches = self.batches(self.state.step)
+        loop = fit.fit(self.state, self.progress, batches, self.plan, forward=forward, validate=self.validation(pause))
         warned = False
         try:
             for report in loop:
@@ -134,6 +133,8 @@ class Training:
                 yield report
         except fit.NotFinite as found:
             raise Refusal(f"train.on_nonfinite: {self.describe_bad(found.step)}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
+        finally:
+            batches.close()  # and with it the thread that reads ahead
 
     def is_diverging(self, report: fit.Report) -> bool:
         return report.metrics.get("train/loss", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)

@@ -1,5 +1,6 @@
 """Accelerate's loop, as its documentation begins; tuned, with workers and copies that nobody waits for."""
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from torch.nn.functional import cross_entropy
@@ -12,6 +13,7 @@ from pipeline.machine import Machine
 
 
 def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, tuned: bool = False) -> None:
+    torch.backends.cudnn.benchmark = tuned
     bare = Bare.begin(job, prepared, here)
     accelerator = Accelerator(
         cpu=here.device.type == "cpu",

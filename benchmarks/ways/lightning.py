@@ -13,7 +13,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.machine import Machine
 
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-TUNED = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+TUNED = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "benchmark": True}
 
 
 class Module(lightning.LightningModule):

@@ -1,6 +1,6 @@
 """From prepared arrays to batches on the device: no worker processes, no copies of what is not read."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import psutil
@@ -28,7 +28,8 @@ class Images:
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device) if resident is None else resident
         self.layout = Layout(torch.from_numpy(split.targets), device, device if self.resident else torch.device("cpu"))
         if self.resident:
-            self.inputs = self.arranged(torch.from_numpy(split.inputs).to(device))
+            inputs = torch.from_numpy(split.inputs).to(device)
+            self.inputs = self.augmentation.packed(inputs) if self.augmentation else inputs
 
     def __len__(self) -> int:
         return len(self.split)
@@ -42,18 +43,14 @@ class Images:
         """On the device."""
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
-    def arranged(self, inputs: Tensor) -> Tensor:
-        """As they are gathered from."""
-        return self.augmentation.packed(inputs) if self.augmentation else inputs
-
-    def read(self, courses: Iterable[Course]) -> Iterator["Batch"]:
+    def read(self, courses: Iterable[Course]) -> Generator["Batch"]:
         """A batch for each course; it is good until the next one is asked for."""
         if self.resident:
             for wanted in courses:
                 yield Batch(wanted, self.inputs, wanted.rows, self.augmentation)
             return
         for inputs, wanted in read_ahead(self.split.inputs, courses, self.device):
-            yield Batch(wanted, self.arranged(inputs), torch.arange(len(wanted), device=self.device), self.augmentation)
+            yield Batch(wanted, inputs, None, self.augmentation)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -62,11 +59,12 @@ def free_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """The images at `places` (n,) of `inputs`, gathered a micro-batch at a time: memory holds no more than the forward pass needs."""
+    """Images that are gathered a micro-batch at a time: memory holds no more than the forward pass needs."""
 
     course: Course
     inputs: Tensor
-    places: Tensor
+    places: Tensor | None
+    """Which of the inputs (n,), which are packed where there is an augmentation; None where the inputs are the batch itself, as it was read."""
     augmentation: Augmentation | None
 
     @property
@@ -80,10 +78,14 @@ class Batch:
             yield self.gathered(bounds(number, num_parts, len(self.course)))
 
     def gathered(self, positions: slice) -> tuple[Tensor, Tensor]:
-        part, places = self.course.part(positions), self.places[positions]
-        if self.augmentation and part.draws is not None:
-            return self.augmentation.gather(self.inputs, places, part.draws), part.targets
-        return self.inputs[places], part.targets
+        part = self.course.part(positions)
+        if not self.augmentation or part.draws is None:
+            return self.inputs[positions if self.places is None else self.places[positions]], part.targets
+        if self.places is None:
+            inputs, places = self.augmentation.packed(self.inputs[positions]), torch.arange(len(part), device=self.inputs.device)
+        else:
+            inputs, places = self.inputs, self.places[positions]
+        return self.augmentation.gather(inputs, places, part.draws), part.targets
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:
@@ -93,7 +95,7 @@ def bounds(number: int, num_parts: int, length: int) -> slice:
     return slice(first, first + size + (number < longer))
 
 
-def training(images: Images, *, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
+def training(images: Images, *, batch_size: int, seed: int, start: int) -> Generator[Batch]:
     """Endless full batches from step `start` on."""
     return images.read(course.training(images.layout, images.augmentation, batch_size=batch_size, seed=seed, start=start))
 

@@ -15,8 +15,9 @@ NUM_SLOTS = 3
 """One is trained on, one is on its way, one is being filled."""
 
 
-def event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call]
+def event(*, blocking: bool = False) -> torch.cuda.Event:
+    """With `blocking` a thread that waits for it sleeps."""
+    return torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]
 
 
 class Slot:
@@ -28,8 +29,9 @@ class Slot:
         on_gpu = device.type == "cuda"
         self.host = torch.empty((num_samples, *shape), dtype=torch.uint8, pin_memory=on_gpu)
         self.there = torch.empty_like(self.host, device=device) if on_gpu else self.host
-        self.copied = event() if on_gpu else None
+        self.copied = event(blocking=True) if on_gpu else None
         self.used = event() if on_gpu else None
+        self.leave()  # fresh memory may still be read by what was launched before it was given back
 
     def fill(self, inputs: NDArray[np.uint8], course: Course, side: torch.cuda.Stream | None) -> None:
         """Called by the thread. The copy to a GPU begins when nothing there reads the batch before any more."""
@@ -41,6 +43,7 @@ class Slot:
             with torch.cuda.stream(side):
                 side.wait_event(self.used)
                 self.there.copy_(self.host, non_blocking=True)
+                self.there.record_stream(side)  # it may be given back before the copy is made
                 self.copied.record(side)
 
     def take(self) -> Tensor:
@@ -50,6 +53,7 @@ class Slot:
         return self.there
 
     def leave(self) -> None:
+        """What reads it has been launched."""
         if self.used:
             self.used.record(torch.cuda.current_stream(self.there.device))
 
@@ -65,6 +69,8 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         try:
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)  # a thread begins with the first GPU
             side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
             for number, course in enumerate(self.courses):
                 slot = Slot(len(course), self.inputs.shape[1:], self.device) if number < NUM_SLOTS else self.free.get()

@@ -49,12 +49,12 @@ def judge(
     refuse_high_rank(params.evaluate, prepared.spec.num_classes)
     split = prepared.split(TEST)
     machine.set_determinism(manifest.train_params.train.deterministic)
-    wish = params.evaluate.test_time_augmentation
+    wish, used = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, here.device)
     with complaints.in_words(size="evaluate.batch_size"):
-        logits = predict(classifier, split, here, manifest, params.evaluate.batch_size)
+        logits = predict(classifier, split, here, used=used, batch_size=params.evaluate.batch_size)
         scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
         if wish != "none":
-            averaged = predict(views.Averaged(classifier, wish), split, here, manifest, params.evaluate.batch_size)
+            averaged = predict(views.Averaged(classifier, wish), split, here, used=used, batch_size=params.evaluate.batch_size)
             scores |= metrics.augmented(averaged, split.targets, wish)
     return logits, scores
 
@@ -72,11 +72,10 @@ def refuse_high_rank(settings: EvaluateSettings, num_classes: int) -> None:
         raise Refusal(f"evaluate.top_k: {settings.top_k} of {num_classes} classes is always right: write less")
 
 
-def predict(classifier: nn.Module, split: Split, here: Machine, manifest: Manifest, batch_size: int) -> NDArray[np.float32]:
+def predict(classifier: nn.Module, split: Split, here: Machine, *, used: precision.Used, batch_size: int) -> NDArray[np.float32]:
     """Logits (n, classes) of a split, in its order."""
     images = loader.Images(split, here.device)
     batches = loader.scoring(images, batch_size=min(batch_size, len(images)))
-    used = precision.choose(manifest.precision, here.device)
     parts = score.predict(classifier.to(here.device), batches, used=used, device=here.device)
     return np.concatenate([logits.cpu().numpy() for logits, _ in parts])
 

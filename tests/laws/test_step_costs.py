@@ -31,7 +31,7 @@ VIEWS = {
     "_unsafe_view",
 }
 CHANGES = {"train.batch_size": 16, "train.micro_batch_size": 16, "train.report_every_steps": 50, "train.validate_every_steps": 50}
-EVERYTHING = {
+AUGMENTED = {
     "augment.crop": 2,
     "augment.flip": "random",
     "train.clip_norm": None,
@@ -83,14 +83,14 @@ def ours(training, *, steps: int = 1) -> Operations:
 
 def test_a_step_adds_few_operations_to_the_bare_one(train_params, prepared) -> None:
     """Gather, flip (3) and normalisation (3), right answers (3), norm of the gradient (3): a launch costs a GPU microseconds."""
-    params = train_params(CHANGES | EVERYTHING)
+    params = train_params(CHANGES | AUGMENTED)
     added = ours(building.begin(params, prepared)).counts - bare(building.begin(params, prepared)).counts
     assert sum(added.values()) <= 14, added
 
 
 def test_no_step_touches_more_than_its_batch(train_params, prepared) -> None:
     """Images as float32, or the largest weight: the split itself is copied nowhere."""
-    training = building.begin(train_params(CHANGES | EVERYTHING), prepared)
+    training = building.begin(train_params(CHANGES | AUGMENTED), prepared)
     batch_bytes = 16 * prepared.spec.height * prepared.spec.width * prepared.spec.channels * 4
     weight_bytes = max(parameter.numel() * 4 for parameter in training.state.parameters)
     assert ours(training, steps=8).largest <= max(batch_bytes, weight_bytes)

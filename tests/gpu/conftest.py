@@ -1,0 +1,39 @@
+"""What only a CUDA GPU can show; skipped without one."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.data.prepared import Prepared
+from pipeline.engine.checkpoint import Checkpoints
+from pipeline.environment import Environment
+from pipeline.machine import Machine, set_determinism
+from pipeline.params.train import TrainParams
+from pipeline.training import Training
+
+Begin = Callable[..., Training]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU"))
+
+
+@pytest.fixture
+def begin(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+    """`begin(params)`: a training on the GPU, from its last checkpoint where there is one."""
+    monkeypatch.setenv("PIPELINE_DEVICE", "cuda")
+    monkeypatch.setenv("PIPELINE_THREADS", str(torch.get_num_threads()))
+    here = Machine.claim(Environment.read())
+
+    def begun(params: TrainParams, name: str = "work") -> Training:
+        set_determinism(params.train.deterministic)
+        (tmp_path / name).mkdir(exist_ok=True)
+        return Training.begin(params, prepared, here, Checkpoints(tmp_path / name, kept=2))
+
+    yield begun
+    set_determinism(False)

@@ -1,0 +1,166 @@
+"""The loop on a GPU: it never waits, its bytes do not depend on where the data lies, and it resumes to them."""
+
+import gc
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from pipeline.data import loader
+from tests.engine.building import same, weights
+
+CONVNET = {"name": "convnet", "width": 8, "dropout": 0.1}
+CHANGES = {
+    "model": CONVNET,
+    "augment.crop": 2,
+    "augment.flip": "random",
+    "augment.cutout": 2,
+    "train.steps": 12,
+    "train.epochs": None,
+    "train.batch_size": 16,
+    "train.micro_batch_size": 8,
+    "train.report_every_steps": 12,
+    "train.validate_every_steps": 12,
+    "train.channels_last": True,
+}
+MUON = {
+    "name": "muon",
+    "learning_rate": 0.02,
+    "weight_decay": 0.01,
+    "vector_factor": 1.0,
+    "outer_factor": 1.0,
+    "momentum": 0.9,
+    "outer_momentum": 0.9,
+    "nesterov": True,
+    "iterations": 3,
+    "normalise": True,
+}
+
+
+SPEEDY = {"name": "speedy", "width": 16, "later_width": 32, "whitening_images": 40, "whitening_epsilon": 5e-4}
+HALF = {"model": SPEEDY, "train.precision": "half", "train.average_decay": 0.0, "train.clip_norm": None}
+
+
+@contextmanager
+def waiting_is_an_error():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")  # torch says so once
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("share", [loader.RESIDENT_SHARE, 0.0], ids=["held on the GPU", "read ahead"])
+def test_no_step_waits_for_the_gpu(train_params, begin, monkeypatch, precision: str, share: float) -> None:
+    monkeypatch.setattr(loader, "RESIDENT_SHARE", share)
+    reports = begin(train_params(CHANGES | {"train.precision": precision, "train.on_nonfinite": "skip"})).reports()
+    for _ in range(3):
+        next(reports)
+    with waiting_is_an_error():
+        for _ in range(8):
+            next(reports)
+    reports.close()
+
+
+@pytest.mark.parametrize("recipe", [{"train.precision": "bf16"}, {"train.precision": "fp16"}, HALF], ids=["bf16", "fp16", "half"])
+def test_muon_does_not_wait_either(train_params, begin, recipe: dict) -> None:
+    reports = begin(train_params(CHANGES | {"optimizer": MUON, **recipe, "train.on_nonfinite": "skip"})).reports()
+    for _ in range(3):
+        next(reports)
+    with waiting_is_an_error():
+        for _ in range(8):
+            next(reports)
+    reports.close()
+
+
+def test_data_read_ahead_gives_the_same_bytes(train_params, begin, monkeypatch) -> None:
+    found = []
+    for number, share in enumerate((loader.RESIDENT_SHARE, 0.0)):
+        monkeypatch.setattr(loader, "RESIDENT_SHARE", share)
+        training = begin(train_params(CHANGES), str(number))
+        list(training.reports())
+        found.append(weights(training.state))
+    assert same(*found)
+
+
+RECIPES = {
+    "adamw in fp32": {"train.precision": "fp32"},
+    "adamw in fp16": {"train.precision": "fp16"},
+    "adamw in bf16": {"train.precision": "bf16"},
+    "muon in bf16": {"optimizer": MUON, "train.precision": "bf16"},
+    "speedy and muon in half": {"optimizer": MUON, **HALF},
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_training_that_was_stopped_ends_in_the_same_bytes(train_params, begin, recipe: dict) -> None:
+    params = train_params(CHANGES | recipe)
+    whole = begin(params, "whole")
+    list(whole.reports())
+    first = begin(params)
+    for report in first.reports():
+        if report.step == 7:
+            break
+    assert first.save_now()
+    second = begin(params)
+    assert second.state.step == 7
+    list(second.reports())
+    assert same(weights(whole.state), weights(second.state))
+
+
+def test_two_trainings_are_equal(train_params, begin) -> None:
+    found = [begin(train_params(CHANGES | {"train.precision": "bf16"}), str(number)) for number in range(2)]
+    for training in found:
+        list(training.reports())
+    assert same(*(weights(training.state) for training in found))
+
+
+@pytest.mark.filterwarnings("default")  # whatever a compiler warns of: this is about losses
+@pytest.mark.parametrize("mode", ["default", "graphs"])
+def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, tmp_path, mode: str) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    whole = {"train.micro_batch_size": 16, "train.precision": "fp32", "model": CONVNET | {"dropout": 0.0}}
+    losses = []
+    for compile_mode in ("off", mode):
+        *_, last = begin(train_params(CHANGES | whole | {"train.compile": compile_mode}), compile_mode).reports()
+        losses.append(last.metrics["train/loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+def peak(training) -> int:
+    """Bytes that its first step held reserved at most."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    reports = training.reports()
+    next(reports)
+    reports.close()
+    return torch.cuda.max_memory_reserved()
+
+
+def test_memory_that_runs_out_halves_the_micro_batch(train_params, begin, capsys) -> None:
+    """Really: this process may take less than the whole batch needs, and more than half of it does."""
+    large = CHANGES | {"model": CONVNET | {"width": 64}, "train.batch_size": 32_768, "train.steps": 2}
+    whole, half = (train_params(large | {"train.micro_batch_size": size}) for size in (32_768, 16_384))
+    allowed = (peak(begin(whole, "whole")) + peak(begin(half, "half"))) / 2
+    gc.collect()
+    torch.cuda.empty_cache()
+    training = begin(whole)
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        list(training.reports())
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert training.progress.switches[0]["step"] == 1
+    assert "train: out of memory at step 1: micro-batches of" in capsys.readouterr().out
+
+
+def test_activations_that_are_computed_again_take_less_memory(train_params, begin) -> None:
+    large = CHANGES | {"model": {"name": "resnet", "depth": 18, "width": 64}, "train.batch_size": 8192, "train.micro_batch_size": 8192}
+    large |= {"train.average_decay": 0.0}
+    kept, again = (peak(begin(train_params(large | {"train.activation_checkpointing": wish}), str(wish))) for wish in (False, True))
+    assert again < 0.8 * kept

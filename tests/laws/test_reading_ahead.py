@@ -1,0 +1,92 @@
+"""A training whose data does not fit on the device ends in the bytes of one whose data does, whatever happens to it."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.data import loader
+from tests.engine.building import begin, run, same
+from tests.faults import test_memory, test_numbers
+from tests.faults.test_memory import STEP, Shortage
+from tests.laws.test_resuming import COMMON, CONVNET, stopped_at
+
+CHANGES = {**COMMON, "model": CONVNET}
+
+
+@pytest.fixture
+def expected(train_params, prepared):
+    """The same training with its data on the device."""
+
+    def trained(changes: dict | None = None):
+        training = begin(train_params(CHANGES | (changes or {})), prepared)
+        assert training.images.resident
+        run(training)
+        return training
+
+    return trained
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch):
+    """`ahead()`: from here on nothing fits on the device."""
+    return lambda: monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0)
+
+
+def readers() -> int:
+    return sum(thread.name == "reader" for thread in threading.enumerate())
+
+
+def test_it_resumes_to_the_same_bytes(train_params, prepared, tmp_path: Path, expected, ahead) -> None:
+    whole = expected()
+    ahead()
+    resumed = stopped_at(train_params(CHANGES), prepared, tmp_path, iter([2, 5, 6]))
+    assert not resumed.images.resident
+    assert same(whole.state.tensors(), resumed.state.tensors())
+    assert whole.progress.rows == resumed.progress.rows
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("call", range(3))
+def test_a_step_that_runs_out_of_memory_reads_the_same_batch_again(
+    train_params, prepared, monkeypatch, ahead, where: str, call: int
+) -> None:
+    params = train_params(CHANGES)
+    whole = test_memory.switched(params, prepared, (STEP, 3))
+    ahead()
+    training = begin(params, prepared)
+    shortage = Shortage(training, monkeypatch, where=where, call=call)
+    run(training)
+    assert shortage.times == 0
+    assert same(whole.state.tensors(), training.state.tensors())
+
+
+def test_the_batch_of_a_skipped_step_is_read_beside_the_next_ones(train_params, prepared, monkeypatch, ahead, tmp_path: Path) -> None:
+    params = train_params({**test_numbers.CHANGES, "train.on_nonfinite": "skip"})
+    found = []
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            training = begin(params, prepared, tmp_path)
+            test_numbers.spoil(training, patch)
+            run(training)
+        found.append(training)
+        ahead()
+    assert same(*(training.state.tensors() for training in found))
+    assert readers() == 0
+
+
+def test_no_reader_outlives_a_step_that_fails(train_params, prepared, monkeypatch, ahead) -> None:
+    ahead()
+    training = begin(train_params(CHANGES), prepared)
+    reports = training.reports()
+    next(reports)
+    assert readers() == 1
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("of a defect")
+
+    monkeypatch.setattr(torch.autograd, "backward", fail)
+    with pytest.raises(RuntimeError, match="of a defect"):
+        list(reports)
+    assert readers() == 0
