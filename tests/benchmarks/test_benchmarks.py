@@ -1,0 +1,80 @@
+"""The benchmark itself: its clock, its ratios, and that nobody skips work unseen."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import report
+from benchmarks.__main__ import Measured, refuse_unequal_losses
+from benchmarks.gate import Gate
+from benchmarks.job import Bare, Job, images
+from benchmarks.ways import data, pipeline
+from pipeline.machine import Machine
+from pipeline.seeding import reseed
+
+JOB = Job("mlp", Path(), batch_size=32, warmup_steps=2, block_steps=10, rounds=2, workers=0)
+HERE = Machine(torch.device("cpu"), torch.get_num_threads())
+
+
+class Line:
+    """The other end of a worker's connection: it says `go` at once, and keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list = []
+
+    def send(self, said: object) -> None:
+        self.heard.append(said)
+
+    def recv(self) -> str:
+        return "go"
+
+
+def test_a_block_is_told_after_its_last_step_and_the_first_steps_are_not_timed() -> None:
+    line = Line()
+    gate = Gate(line, JOB)
+    told = []
+    for _ in range(JOB.steps + 5):
+        gate.step()
+        told.append(len(line.heard))
+    assert [step for step in range(1, len(told)) if told[step] > told[step - 1]] == [1, 11, 21]
+    assert line.heard[0] is None
+    assert all(seconds > 0 for seconds in line.heard[1:])
+
+
+def test_ratios_are_of_blocks_of_one_round() -> None:
+    seconds = {"floor": [1.0, 2.0, 4.0], "data": [1.0, 1.0, 1.0], "pipeline": [2.0, 3.0, 10.0]}
+    measured = Measured(JOB, seconds, {way: {"loss": None, "megabytes": 0.0} for way in seconds})
+    assert report.ratios(measured, "pipeline") == (2.0, 1.5, 2.5)
+    assert report.ratios(measured, "pipeline", ("floor", "data")) == (1.0, 1.0, 2.0)
+    assert "pipeline by floor + data: 1.000 (1.000 to 2.000)" in report.table(measured)
+
+
+@pytest.mark.parametrize("loss", [1.2, 0.8, math.nan, math.inf])
+def test_a_way_that_did_other_work_ends_the_benchmark(loss: float) -> None:
+    said = {way: {"loss": 1.0} for way in ("pipeline", "tensors")} | {"floor": {"loss": None}}
+    refuse_unequal_losses("mlp", said)
+    with pytest.raises(SystemExit, match=r"mlp: tensors had a mean loss of .*, the pipeline of 1.000"):
+        refuse_unequal_losses("mlp", said | {"tensors": {"loss": loss}})
+
+
+def test_all_ways_begin_with_the_same_weights_and_the_pipeline_trains_as_it_does_alone(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    (tmp_path / "work").mkdir()
+    prepared, line = images(), Line()
+    pipeline.train(JOB, prepared, HERE, Gate(line, JOB))
+    assert len(line.heard) == 1 + JOB.rounds + 1
+    assert 1.0 < line.heard[-1]["loss"] < 3.0
+    reseed(torch.device("cpu"), 1, "weights")
+    network = JOB.params().model.build(prepared.spec)
+    bare = Bare.begin(replace(JOB, workers=3), prepared, HERE)
+    assert all(torch.equal(one, other) for one, other in zip(network.parameters(), bare.network.parameters(), strict=True))
+
+
+def test_the_data_path_alone_makes_as_many_batches() -> None:
+    line = Line()
+    data.train(JOB, images(), HERE, Gate(line, JOB))
+    assert len(line.heard) == 1 + JOB.rounds + 1
