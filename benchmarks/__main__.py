@@ -90,7 +90,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--block-s", type=float, default=2.0, help="seconds that a block of bare steps takes")
+    parser.add_argument("--block-s", type=float, default=5.0, help="seconds that a block of bare steps takes")
     parser.add_argument("--block-steps", type=int, help="the same in steps, in whole tens")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--workers", type=int, default=threads, help="processes of a DataLoader that has some")
