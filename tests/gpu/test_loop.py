@@ -53,28 +53,27 @@ def waiting_is_an_error():
         torch.cuda.set_sync_debug_mode("default")
 
 
+def refuse_to_wait(training) -> None:
+    """Between two reports, once the first steps have made what is made once."""
+    reports = training.reports()
+    for _ in range(3):
+        next(reports)
+    with waiting_is_an_error():
+        for _ in range(8):
+            next(reports)
+    reports.close()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("share", [loader.RESIDENT_SHARE, 0.0], ids=["held on the GPU", "read ahead"])
 def test_no_step_waits_for_the_gpu(train_params, begin, monkeypatch, precision: str, share: float) -> None:
     monkeypatch.setattr(loader, "RESIDENT_SHARE", share)
-    reports = begin(train_params(CHANGES | {"train.precision": precision, "train.on_nonfinite": "skip"})).reports()
-    for _ in range(3):
-        next(reports)
-    with waiting_is_an_error():
-        for _ in range(8):
-            next(reports)
-    reports.close()
+    refuse_to_wait(begin(train_params(CHANGES | {"train.precision": precision, "train.on_nonfinite": "skip"})))
 
 
 @pytest.mark.parametrize("recipe", [{"train.precision": "bf16"}, {"train.precision": "fp16"}, HALF], ids=["bf16", "fp16", "half"])
 def test_muon_does_not_wait_either(train_params, begin, recipe: dict) -> None:
-    reports = begin(train_params(CHANGES | {"optimizer": MUON, **recipe, "train.on_nonfinite": "skip"})).reports()
-    for _ in range(3):
-        next(reports)
-    with waiting_is_an_error():
-        for _ in range(8):
-            next(reports)
-    reports.close()
+    refuse_to_wait(begin(train_params(CHANGES | {"optimizer": MUON, **recipe, "train.on_nonfinite": "skip"})))
 
 
 def test_data_read_ahead_gives_the_same_bytes(train_params, begin, monkeypatch) -> None:
