@@ -52,6 +52,8 @@ def test_scoring_reads_every_sample_once_in_order_and_pads_the_last_batch(prepar
     images = loader.Images(prepared.train, cpu)
     batches = list(loader.scoring(images, batch_size=16))
     assert [(len(inputs), real) for inputs, _, real in batches] == [(16, 16), (16, 16), (16, 16), (16, 2)]
+    last, _, real = batches[-1]
+    assert (last[real:] == last[:1]).all()
     targets = torch.cat([targets[:real] for _, targets, real in batches])
     assert targets.tolist() == prepared.train.targets.tolist()
 
