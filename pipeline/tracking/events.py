@@ -25,6 +25,8 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
     "end": {"status": str},
 }
 """What each kind of line holds, besides its time."""
+ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+"""Made once: `json.dumps` with arguments of its own makes one for each line, which a training meets with cold caches after every step."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Writer:
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Raises OSError, with the file as it was before, when the line does not fit on the disk."""
-        line = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        line = ENCODER.encode(fields).encode() + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):
             os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_END) - written)
