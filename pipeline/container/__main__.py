@@ -5,21 +5,31 @@ import sys
 from pathlib import Path
 
 from pipeline.__main__ import VERBS, complain, complain_of_the_system
-from pipeline.container import place, surroundings
+from pipeline.container import mounts, place, surroundings, whereabouts
 from pipeline.container.place import Place
 from pipeline.container.supervision import Supervision
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 
 IMAGE_CODE = Path("/opt/pipeline")
-HOME = Path("/home/pipeline")
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
 PROGRAMS = ("dvc", "mlflow")
+HELP = ("-h", "--help")
+USAGE = f"""\
+usage: docker run [--gpus all] [-v NAME:{place.HOME}] IMAGE [WORD ...]
+
+  no WORD, repro   check, dvc repro, summary
+  dvc ...          as in a checkout
+  mlflow ...       `mlflow ui --host 0.0.0.0`, say, with -p 127.0.0.1:5000:5000
+  VERB ...         of the command below, which stands for `python -m pipeline`
+"""
 BAD_INPUT = 2
 
 
 def main(words: list[str]) -> int:
+    if words and words[0] in HELP:
+        print(USAGE, flush=True)
     try:
         commands = chosen(words)
         found = place.find(Path.cwd(), IMAGE_CODE, homes())
@@ -28,11 +38,14 @@ def main(words: list[str]) -> int:
         return complain(str(refusal), BAD_INPUT)
     except OSError as error:
         return complain_of_the_system(error)
-    for path in found.kept:
-        print(f"container: {found.top / path} was changed by hand: it stays as it is", flush=True)
+    tell_of_the_copy(found)
     code = Supervision(environment, top=found.top).run_all(commands)
-    if commands == REPRO and code == 0 and found.copy_of:
-        tell_where_it_is(Paths(found.top).model)
+    if found.copy_of:
+        table = mounts.TABLE.read_text(encoding="utf-8")
+        if commands == REPRO and code == 0:
+            say(f"the model {whereabouts.of(Paths(found.top).model, table)}")
+        elif code and not mounts.holding(found.top, table).outlives_the_container:
+            say(f"{found.top} is new in each container: -v NAME:{place.HOME} keeps what a job makes for the next")
     return code
 
 
@@ -42,7 +55,7 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
         return REPRO
     if words[0] in PROGRAMS:
         return (tuple(words),)
-    if words[0] in VERBS or words[0] in ("-h", "--help"):
+    if words[0] in VERBS or words[0] in HELP:
         return ((*VERB, *words),)
     known = ", ".join(VERBS)
     raise Refusal(
@@ -53,7 +66,7 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
 def homes() -> list[Path]:
     """Where a copy may lie: what the user names, or what a volume keeps, or what ends with the container."""
     named = os.environ.get("PIPELINE_HOME")
-    return [Path(named)] if named else [HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # it is this container's own
+    return [Path(named)] if named else [place.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # it is this container's own
 
 
 def commit(found: Place) -> str:
@@ -64,20 +77,16 @@ def commit(found: Place) -> str:
     return f"{revision}-changed" if found.kept and not revision.endswith("-changed") else revision
 
 
-def tell_where_it_is(model: Path) -> None:
-    mount = next(folder for folder in model.parents if os.path.ismount(folder))
-    if is_in_memory(mount):
-        way = f"goes with this container, whose {mount} is memory: -v NAME:{HOME} keeps it"
-    elif mount == Path("/"):
-        way = f"is in this container: docker cp CONTAINER:{model} . gets it (without --rm), and -v NAME:{HOME} keeps it"
-    else:
-        way = f"is in what you mounted at {mount}: docker run --rm -v NAME:{mount} --entrypoint cat IMAGE {model} > {model.name}"
-    print(f"container: the model {way}", flush=True)
+def tell_of_the_copy(found: Place) -> None:
+    if found.copy_of and found.copy_of != IMAGE_CODE:
+        remedy = "add `--user $(id -u):$(id -g)` to run there"
+        say(f"uid {os.getuid()} cannot write in {found.copy_of}: this runs in a copy, {found.top}; {remedy}")
+    for path in found.kept:
+        say(f"{found.top / path} was changed by hand: it stays as it is")
 
 
-def is_in_memory(mount: Path) -> bool:
-    mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    return any(fields[1] == str(mount) and fields[2] == "tmpfs" for fields in mounts)
+def say(line: str) -> None:
+    print(f"container: {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pipeline.refusal import Refusal
 
 PARTS = (".dvc/config", ".dvcignore", "data/README.md", "dvc.yaml", "params.yaml", "params.schema.json", "requirements.lock")
 FOLDERS = {"pipeline": "*.py", "presets": "*.yaml"}
+HOME = Path("/home/pipeline")
 WITHOUT_GIT = "[core]\n    no_scm = true\n"
 RECORD, LOCK = ".pipeline/copied.json", ".pipeline/copied.lock"
 

@@ -48,7 +48,7 @@ def test_the_main_job_ends_in_the_accuracy_and_says_where_the_model_is(default: 
     *_, accuracy, model, last = default.said.splitlines()
     assert re.match(r"test accuracy 0\.9[5-9]\d\d ", accuracy)
     assert model.startswith("model: ")
-    assert last.startswith(f"container: the model is in this container: docker cp CONTAINER:{HOME}/{MODEL} . gets it")
+    assert re.match(rf"container: the model is in this container: docker cp [0-9a-f]{{12}}:{HOME}/{MODEL} \. gets it", last)
 
 
 def test_no_secret_is_said_or_written(default: Default) -> None:
@@ -72,10 +72,10 @@ def test_parameters_in_a_volume_are_kept_and_the_compiler_finds_what_it_needs(im
         run("--volume", f"{name}:{HOME}", image, "check")
         in_volume(name, image, "sed", "-i", "s/compile: .*/compile: default/; s/epochs: .*/epochs: 1/", "params.yaml")
         said = run("--volume", f"{name}:{HOME}", image)
-        way = f"docker run --rm -v NAME:{HOME} --entrypoint cat IMAGE {HOME}/{MODEL} > model.safetensors"
+        packed = f"docker run --rm -v {name}:{HOME} --entrypoint tar IMAGE -c -C {HOME} models metrics plots | tar -x"
         assert f"container: {HOME}/params.yaml was changed by hand: it stays as it is" in said
         assert "test accuracy" in said
-        assert f"container: the model is in what you mounted at {HOME}: {way}" in said
+        assert f"container: the model is in the volume {name}: {packed} gets it, with its figures" in said
         assert in_volume(name, image, "grep", "-aEo", r'compile[\\":]+default', MODEL)
 
 
@@ -83,7 +83,21 @@ def test_a_verb_runs_and_a_wrong_one_is_answered_with_all(image: str) -> None:
     assert "check: params.yaml is fine" in run(*HARDENED, image, "check")
     said = run(image, "trian", code=2)
     assert said.startswith("error: there is no verb 'trian'")
-    assert all(verb in said for verb in ("prepare", "train", "evaluate", "check", "verify", "dvc", "mlflow"))
+    words = ("repro", "prepare", "train", "evaluate", "check", "verify", "dvc", "mlflow")
+    assert all(word in said for word in words)
+    assert all(word in run(*HARDENED, image, "--help") for word in words)
+
+
+def test_a_verb_that_misses_results_is_told_how_they_are_kept(image: str) -> None:
+    said = run(image, "summary", code=2)
+    assert said.splitlines()[-1] == f"container: {HOME} is new in each container: -v NAME:{HOME} keeps what a job makes for the next"
+
+
+def test_a_checkout_that_cannot_be_written_is_copied_and_that_is_said(image: str, tmp_path: Path) -> None:
+    folder = clone(tmp_path / "theirs")
+    let_others_in(folder)
+    said = run("--user", f"{FOREIGN}:{FOREIGN}", "--volume", f"{folder}:{folder}:ro", "--workdir", str(folder), image, "check")
+    assert f"container: uid {FOREIGN} cannot write in {folder}: this runs in a copy, {HOME}; add `--user" in said
 
 
 def test_a_place_that_cannot_be_written_is_refused_with_the_remedy(image: str, tmp_path: Path) -> None:
