@@ -1,5 +1,6 @@
 """Writes `data/prepared/` in a stream: appended rows, exact statistics, and `spec.json` last."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,11 +60,16 @@ class ChannelSums:
         self.squares = np.zeros(channels, dtype=np.int64)
 
     def add(self, inputs: NDArray[np.uint8]) -> None:
-        for channel in range(len(self.sums)):
-            histogram = np.bincount(inputs[..., channel].ravel(), minlength=256)
-            self.sums[channel] += histogram @ np.arange(256)
-            self.squares[channel] += histogram @ np.arange(256) ** 2
+        """Of (n, height, width, channels): sums over the images first, in long vectors."""
+        rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
+        self.sums += self.by_channel(rows)
+        self.squares += self.by_channel(np.square(rows, dtype=np.uint16))
         self.count += inputs[..., 0].size
+
+    def by_channel(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        enough = np.uint32 if len(rows) < 2**16 else np.uint64  # a square has 16 bits
+        summed: NDArray[np.int64] = rows.sum(axis=0, dtype=enough).reshape(-1, len(self.sums)).sum(axis=0, dtype=np.int64)
+        return summed
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of `byte / 255` by channel; a constant channel keeps its scale."""
