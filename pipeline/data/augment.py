@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipeline.params.train import AugmentSettings
+from pipeline.params.augment import AugmentSettings
 from pipeline.seeding import derive
 from pipeline.spec import Spec
 

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from pipeline.engine import precision
 from pipeline.engine.state import Tensors
-from pipeline.params.train import ModelSettings
+from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 

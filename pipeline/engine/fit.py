@@ -8,7 +8,7 @@ from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, Tensors, TrainState
 from pipeline.engine.update import Batch, Forward, update
 from pipeline.engine.window import Reading, Row, Window
-from pipeline.params.train import LoopSettings
+from pipeline.params.loop import LoopSettings
 from pipeline.refusal import Refusal
 
 REMEDY = "lower optimizer.learning_rate, or set train.clip_norm"

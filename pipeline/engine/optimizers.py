@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.engine.muon import Muon
-from pipeline.params.train import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
+from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 
 Group = dict[str, Any]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pipeline.engine import schedules
 from pipeline.engine.state import Progress
 from pipeline.engine.update import Manner
-from pipeline.params.train import LoopSettings, ScheduleSettings
+from pipeline.params.loop import LoopSettings
+from pipeline.params.schedule import ScheduleSettings
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pipeline.params.train import Precision
+from pipeline.params.loop import Precision
 from pipeline.refusal import Refusal
 
 Used = Literal["bf16", "fp16", "fp32", "half"]

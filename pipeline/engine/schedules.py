@@ -2,7 +2,7 @@
 
 import math
 
-from pipeline.params.train import ConstantSettings, FallingSettings, OneCycleSettings, ScheduleSettings
+from pipeline.params.schedule import ConstantSettings, FallingSettings, OneCycleSettings, ScheduleSettings
 
 
 def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:

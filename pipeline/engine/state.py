@@ -13,7 +13,7 @@ from pipeline.engine.average import Average
 from pipeline.engine.buffers import Buffers
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.window import Row, Window
-from pipeline.params.train import OptimizerSettings
+from pipeline.params.optimizer import OptimizerSettings
 
 Tensors = dict[str, Tensor]
 Switch = dict[str, int]

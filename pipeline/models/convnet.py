@@ -4,8 +4,8 @@ from typing import Literal
 
 from torch import nn
 
-from pipeline.params.section import Width
-from pipeline.params.train import ModelSettings, Share
+from pipeline.params.model import ModelSettings
+from pipeline.params.section import Share, Width
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 

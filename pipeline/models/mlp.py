@@ -5,8 +5,8 @@ from typing import Literal
 
 from torch import nn
 
-from pipeline.params.section import Depth, Width
-from pipeline.params.train import ModelSettings, Share
+from pipeline.params.model import ModelSettings
+from pipeline.params.section import Depth, Share, Width
 from pipeline.spec import Spec
 
 

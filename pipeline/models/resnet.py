@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from pipeline.params.train import ModelSettings
+from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 

@@ -12,13 +12,13 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
+from pipeline.params.model import ModelSettings
 from pipeline.params.section import Count
-from pipeline.params.train import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 if TYPE_CHECKING:
-    from pipeline.params.train import Examples
+    from pipeline.params.model import Examples
 
 PATCH = 2
 POOL = 2

@@ -10,12 +10,12 @@ from torch.func import functional_call
 from torchvision import models
 
 from pipeline import foreign
-from pipeline.params.train import ModelSettings
+from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 if TYPE_CHECKING:
-    from pipeline.params.train import Examples
+    from pipeline.params.model import Examples
 
 AUXILIARY_HEADS = ("googlenet", "inception_v3")
 RGB = 3

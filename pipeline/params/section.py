@@ -8,6 +8,7 @@ Count = Annotated[int, Field(gt=0, le=1_000_000)]
 """Of what takes memory: a slip of the finger is refused here and not by the allocator."""
 Steps = Annotated[int, Field(gt=0, le=1_000_000_000_000)]
 """Exact also where they are computed with as floating-point numbers."""
+Share = Annotated[float, Field(ge=0, lt=1)]
 Width = Annotated[int, Field(gt=0, le=65_536)]
 """Of a layer."""
 Depth = Annotated[int, Field(gt=0, le=1000)]

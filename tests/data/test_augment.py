@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipeline.data.augment import CUT_X, CUT_Y, FLIP, LEFT, TOP, Augmentation
-from pipeline.params.train import AugmentSettings
+from pipeline.params.augment import AugmentSettings
 from pipeline.spec import Spec
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from pipeline.data.augment import Augmentation
 from pipeline.data.course import Course
 from pipeline.data.prepared import Prepared, Split
 from pipeline.data.stream import read_ahead
-from pipeline.params.train import AugmentSettings
+from pipeline.params.augment import AugmentSettings
 
 AUGMENT = AugmentSettings(crop=1, flip="random", cutout=2)
 

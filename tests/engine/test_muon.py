@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from pipeline.engine import muon, optimizers
-from pipeline.params.train import MuonSettings
+from pipeline.params.optimizer import MuonSettings
 
 SETTINGS = MuonSettings(
     name="muon",

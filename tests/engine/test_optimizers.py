@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipeline.engine import optimizers
-from pipeline.params.train import AdamSettings, SgdSettings
+from pipeline.params.optimizer import AdamSettings, SgdSettings
 
 SGD = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, momentum=0.9, nesterov=True)
 ADAM = AdamSettings(name="adam", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.engine.schedules import factor
-from pipeline.params.train import ConstantSettings, FallingSettings, OneCycleSettings
+from pipeline.params.schedule import ConstantSettings, FallingSettings, OneCycleSettings
 
 CONSTANT = ConstantSettings(name="constant", warmup=0.1)
 LINEAR = FallingSettings(name="linear", warmup=0.1, final_factor=0.05)

@@ -11,7 +11,7 @@ from pipeline.engine import precision
 from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.update import Manner, summed_loss, update
 from pipeline.engine.window import Row
-from pipeline.params.train import AdamSettings, MuonSettings, SgdSettings
+from pipeline.params.optimizer import AdamSettings, MuonSettings, SgdSettings
 from tests.engine.building import Identity, Parts, same
 
 PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.0, nesterov=False)

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from pipeline.family import MODELS, SOURCES
 from pipeline.params.document import Document
 from pipeline.params.load import STAGE_PARAMS, load
+from pipeline.params.loop import LoopSettings
+from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import SourceSettings
 from pipeline.params.section import Section
-from pipeline.params.train import LoopSettings, ModelSettings
 from tests.imports import TOP
 
 PRESETS = sorted((TOP / "presets").glob("*.yaml"))

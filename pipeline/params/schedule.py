@@ -1,0 +1,38 @@
+"""The section `schedule`: the learning rate as a share of its peak, step by step."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline.params.section import Section, Share
+
+
+class EverySchedule(Section):
+    name: str
+    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+    warmup: Share
+    """Share of the steps over which the learning rate rises to its peak."""
+
+
+class ConstantSettings(EverySchedule):
+    name: Literal["constant"]
+    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+
+
+class FallingSettings(EverySchedule):
+    name: Literal["linear", "cosine"]
+    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+    final_factor: Share
+    """linear, cosine and one_cycle only: the last learning rate as a share of the peak."""
+
+
+class OneCycleSettings(EverySchedule):
+    name: Literal["one_cycle"]
+    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+    start_factor: Share
+    """one_cycle only: the first learning rate as a share of the peak."""
+    final_factor: Share
+    """linear, cosine and one_cycle only: the last learning rate as a share of the peak."""
+
+
+ScheduleSettings = Annotated[ConstantSettings | FallingSettings | OneCycleSettings, Field(discriminator="name")]
