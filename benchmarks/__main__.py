@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.job import MODELS, Job
-from benchmarks.worker import WAYS, Worker
+from benchmarks.worker import WAYS, Block, Worker
 from pipeline.machine import Machine
 
 TOLERANCE = 0.05
@@ -21,10 +21,10 @@ TRIED_STEPS = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one model: the seconds of each block, and what each way said at its end."""
+    """Of one model: the blocks of each way, and what it said at its end."""
 
     job: Job
-    seconds: dict[str, list[float]]
+    blocks: dict[str, list[Block]]
     said: dict[str, dict[str, Any]]
 
 
@@ -44,14 +44,14 @@ def started(ways: list[str], job: Job) -> Iterator[list[Worker]]:
 
 def measure(ways: list[str], job: Job) -> Measured:
     """Blocks in turn, A B C then C B A, so that no way always meets the machine in the same mood."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    blocks: dict[str, list[Block]] = {way: [] for way in ways}
     with started(ways, job) as workers:
         for number in range(job.rounds):
             for worker in workers if number % 2 == 0 else reversed(workers):
-                seconds[worker.way].append(worker.block_s())
+                blocks[worker.way].append(worker.block())
         said = {worker.way: worker.finish() for worker in workers}
     refuse_unequal_losses(job.model, said)
-    return Measured(job, seconds, said)
+    return Measured(job, blocks, said)
 
 
 def refuse_unequal_losses(model: str, said: dict[str, dict[str, Any]]) -> None:
@@ -66,8 +66,8 @@ def refuse_unequal_losses(model: str, said: dict[str, dict[str, Any]]) -> None:
 
 def steps_in(block_s: float, job: Job) -> int:
     """How many bare steps take so long, in whole tens: a report falls due every ten."""
-    tried = measure(["floor"], replace(job, block_steps=TRIED_STEPS, rounds=2)).seconds["floor"]
-    return 10 * max(1, round(block_s * TRIED_STEPS / min(tried) / 10))
+    tried = measure(["floor"], replace(job, block_steps=TRIED_STEPS, rounds=2)).blocks["floor"]
+    return 10 * max(1, round(block_s * TRIED_STEPS / min(block.elapsed_s for block in tried) / 10))
 
 
 def main(arguments: argparse.Namespace) -> None:

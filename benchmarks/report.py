@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 FLOOR = "floor"
 
 
-def ratios(measured: "Measured", way: str, base: tuple[str, ...] = (FLOOR,)) -> tuple[float, float, float]:
-    """Median, least and most of the time of a way's block by that of the bases' in the same round."""
-    blocks = zip(measured.seconds[way], *(measured.seconds[name] for name in base), strict=True)
-    found = [own / sum(others) for own, *others in blocks]
+def ratios(measured: "Measured", way: str, base: tuple[str, ...] = (FLOOR,), unit: str = "elapsed_s") -> tuple[float, float, float]:
+    """Median, least and most of what a way's block took by what the bases' took in the same round."""
+    taken = {name: [getattr(block, unit) for block in blocks] for name, blocks in measured.blocks.items()}
+    found = [own / sum(others) for own, *others in zip(taken[way], *(taken[name] for name in base), strict=True)]
     return statistics.median(found), min(found), max(found)
 
 
@@ -23,20 +23,21 @@ def table(measured: "Measured") -> str:
     lines = [
         f"{job.model}: {job.rounds} rounds of {job.block_steps} steps of {job.batch_size}",
         "",
-        f"| {'way':27} | ms a step | times floor | from | to | share of floor | images/s | MB | loss |",
+        f"| {'way':27} | ms a step | times floor | from | to | processor time by floor's | images/s | MB | loss |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for way, seconds in measured.seconds.items():
-        step_s = statistics.median(seconds) / job.block_steps
+    for way, blocks in measured.blocks.items():
+        step_s = statistics.median(block.elapsed_s for block in blocks) / job.block_steps
         median, least, most = ratios(measured, way)
         loss = measured.said[way]["loss"]
         lines.append(
-            f"| {way:27} | {1000 * step_s:.2f} | {median:.3f} | {least:.3f} | {most:.3f} | {1 / median:.2f} | {job.batch_size / step_s:,.0f} "
-            f"| {measured.said[way]['megabytes']:,.0f} | {'' if loss is None else f'{loss:.3f}'} |"
+            f"| {way:27} | {1000 * step_s:.2f} | {median:.3f} | {least:.3f} | {most:.3f} | {ratios(measured, way, unit='processor_s')[0]:.3f} "
+            f"| {job.batch_size / step_s:,.0f} | {measured.said[way]['megabytes']:,.0f} | {'' if loss is None else f'{loss:.3f}'} |"
         )
-    if "data" in measured.seconds:
-        median, least, most = ratios(measured, "pipeline", (FLOOR, "data"))
-        lines += ["", f"pipeline by floor + data: {median:.3f} ({least:.3f} to {most:.3f})"]
+    if "data" in measured.blocks:
+        for unit, name in (("elapsed_s", "time"), ("processor_s", "processor time")):
+            median, least, most = ratios(measured, "pipeline", (FLOOR, "data"), unit)
+            lines += ["", f"pipeline by floor + data, {name}: {median:.3f} ({least:.3f} to {most:.3f})"]
     return "\n".join([*lines, ""])
 
 
@@ -54,7 +55,7 @@ def write(path: Path, found: list["Measured"]) -> None:
         measured.job.model: {
             "batch_size": measured.job.batch_size,
             "block_steps": measured.job.block_steps,
-            "seconds": measured.seconds,
+            "blocks": {way: [block._asdict() for block in blocks] for way, blocks in measured.blocks.items()},
             "said": measured.said,
         }
         for measured in found
@@ -74,7 +75,7 @@ def draw(path: Path, found: list["Measured"]) -> None:
 
     figure, all_axes = pyplot.subplots(1, len(found), figsize=(3.4 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained")
     for axes, measured in zip(all_axes[0], found, strict=True):
-        ways = [way for way in measured.seconds if way not in (FLOOR, "data")]
+        ways = [way for way in measured.blocks if way not in (FLOOR, "data")]
         for place, way in enumerate(ways):
             median, least, most = ratios(measured, way)
             axes.barh(place, 1 / median, color="tab:blue" if way.startswith("pipeline") else "lightgray")

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -21,6 +21,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "data": {},
     "pipeline": {},
     "pipeline, not deterministic": {"deterministic": False},
+    "pipeline, untracked": {"tracked": False},
     "tensors": {},
     "tutorial": {},
     "tutorial, workers": {"workers": True},
@@ -29,6 +30,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "accelerate": {},
     "accelerate, tuned": {"tuned": True},
 }
+
+
+class Block(NamedTuple):
+    """Seconds of a block of steps: on the clock, and of the processor, over all threads and child processes."""
+
+    elapsed_s: float
+    processor_s: float
 
 
 class Stopped(Exception):
@@ -54,13 +62,13 @@ class Worker:
         worker.suspend()
         return worker
 
-    def block_s(self) -> float:
-        """Seconds of one block of steps."""
+    def block(self) -> Block:
+        before_s = self.processor_s()
         self.resume()
         self.connection.send("go")
-        seconds = self.receive()
+        elapsed_s = float(self.receive())
         self.suspend()
-        return float(seconds)
+        return Block(elapsed_s, self.processor_s() - before_s)
 
     def finish(self) -> dict[str, Any]:
         """Let it train to its end; what it says then."""
@@ -81,6 +89,10 @@ class Worker:
     def family(self) -> list[psutil.Process]:
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
+
+    def processor_s(self) -> float:
+        """So far, of those that live."""
+        return sum(times.user + times.system for times in (member.cpu_times() for member in self.family()))
 
     def suspend(self) -> None:
         for member in self.family():

@@ -44,9 +44,9 @@ def await_mirror(journal: Path) -> None:
         time.sleep(0.1)
 
 
-def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, deterministic: bool = True) -> None:
+def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, deterministic: bool = True, tracked: bool = True) -> None:
     set_determinism(deterministic)
-    environment = Environment.read()
+    environment = Environment.read().model_copy(update={} if tracked else {"tracking": False})
     training = Training.begin(
         job.params(deterministic=deterministic), prepared, here, Checkpoints(Path("work"), environment.checkpoints_kept)
     )

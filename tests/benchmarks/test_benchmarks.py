@@ -12,6 +12,7 @@ from benchmarks.__main__ import Measured, refuse_unequal_losses
 from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job, images
 from benchmarks.ways import data, pipeline
+from benchmarks.worker import Block
 from pipeline.machine import Machine
 from pipeline.seeding import reseed
 
@@ -46,10 +47,13 @@ def test_a_block_is_told_after_its_last_step_and_the_first_steps_are_not_timed()
 
 def test_ratios_are_of_blocks_of_one_round() -> None:
     seconds = {"floor": [1.0, 2.0, 4.0], "data": [1.0, 1.0, 1.0], "pipeline": [2.0, 3.0, 10.0]}
-    measured = Measured(JOB, seconds, {way: {"loss": None, "megabytes": 0.0} for way in seconds})
+    blocks = {way: [Block(taken_s, 2.0) for taken_s in taken] for way, taken in seconds.items()}
+    measured = Measured(JOB, blocks, {way: {"loss": None, "megabytes": 0.0} for way in blocks})
     assert report.ratios(measured, "pipeline") == (2.0, 1.5, 2.5)
     assert report.ratios(measured, "pipeline", ("floor", "data")) == (1.0, 1.0, 2.0)
-    assert "pipeline by floor + data: 1.000 (1.000 to 2.000)" in report.table(measured)
+    assert report.ratios(measured, "pipeline", unit="processor_s") == (1.0, 1.0, 1.0)
+    assert "pipeline by floor + data, time: 1.000 (1.000 to 2.000)" in report.table(measured)
+    assert "pipeline by floor + data, processor time: 0.500 (0.500 to 0.500)" in report.table(measured)
 
 
 @pytest.mark.parametrize("loss", [1.2, 0.8, math.nan, math.inf])

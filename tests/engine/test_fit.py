@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
@@ -163,11 +164,19 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_a_compiled_model_learns_the_same(train_params, prepared, monkeypatch, tmp_path: Path) -> None:
+def test_a_compiled_model_learns_the_same_and_later_runs_find_it_compiled(train_params, prepared, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     changes = {"train.epochs": None, "train.steps": 6, "train.keep": "last", "train.batch_size": 16, "train.micro_batch_size": 16}
     plain, compiled = (run(begin(train_params({**changes, "train.compile": wish}), prepared))[-1].metrics for wish in ("off", "default"))
     assert compiled == pytest.approx(plain, rel=1e-4)
+    # as a later run does: nothing is in memory, and what was compiled is found on the disk
+    torch.compiler.reset()
+    counters.clear()
+    again = run(begin(train_params({**changes, "train.compile": "default"}), prepared))[-1].metrics
+    assert again == compiled
+    hits, misses = (counters["aot_autograd"][f"autograd_cache_{found}"] for found in ("hit", "miss"))
+    assert hits
+    assert not misses
 
 
 def test_channels_last_learns_the_same(train_params, prepared) -> None:
