@@ -42,6 +42,7 @@ $(VENV)/bin/python:
 	$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
+	@echo "$(VENV): installing requirements.lock, some 7 GB"
 	@command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
 	@rm -f $(VENV)/.locked-dev

@@ -15,7 +15,7 @@ CLOCKS_DIFFER_S = 2.0
 
 
 def mend(temporary: Path) -> list[str]:
-    """Put right DVC's records of stages and of experiments below `.dvc/tmp`, and say what was wrong.
+    """Put right DVC's records of stages and of experiments below `.dvc/tmp`, and say what was wrong, or who is at work.
 
     DVC writes a record in place: killed in between, it leaves half of it, which every later DVC refuses. And it takes a process number that is
     in use again, as it soon is in a new container, for the DVC that was killed, and calls the stage busy.
@@ -33,7 +33,9 @@ def mend_record(path: Path) -> list[str]:
         if holders is None:
             aside = path.replace(path.with_name(f"{RECORD}.damaged-{time.time_ns()}"))
             return [f"{path}: a DVC that was killed left it half written: it is {aside.name} now"]
-        if not holders or any(lives(holder, path.stat().st_mtime) for holder in holders):
+        if living := [holder for holder in holders if lives(holder, path.stat().st_mtime)]:
+            return [f"another DVC is at work here (process {living[0]['pid']}): what needs the same stages is refused until it has ended"]
+        if not holders:
             return []
         path.unlink()
         return [f"{path}: named process {holders[0]['pid']}, a DVC that was killed: it is removed"]

@@ -1,6 +1,9 @@
 """Which device is chosen, and what of a machine is part of a result's identity."""
 
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from pipeline import machine
 from pipeline.environment import Environment
 from pipeline.machine import Machine, choose_device
 from pipeline.refusal import Refusal
+from tests.imports import TOP
 
 
 @pytest.fixture
@@ -109,3 +113,26 @@ def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_not_in_a_cpus(monkey
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     assert Machine(torch.device("cuda"), 2).fingerprint()["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": ""}
     assert "flags" not in Machine(torch.device("cpu"), 2).fingerprint()
+
+
+FAULTS = """
+import resource, sys, torch
+from pipeline import machine
+if sys.argv[1:]:
+    machine.keep_freed_memory()
+def step():
+    return float(sum(torch.ones(size)[-1] for size in (2**19, 2**22, 2**24)))
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_memory_that_a_step_frees_serves_the_next_one() -> None:
+    usual, kept = (int(subprocess.check_output([sys.executable, "-c", FAULTS, *words], cwd=TOP)) for words in ([], ["kept"]))
+    assert usual > 100_000, "each page of it is cleared by the system again"
+    assert kept < usual / 10

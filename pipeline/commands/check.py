@@ -58,9 +58,9 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     """What would run where. Raises Refusal for all that is wrong without torch before that is imported, which takes seconds."""
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: glance(document, TrainParams))
-    problems.gather(lambda: load(document, EvaluateParams))
+    evaluate = problems.gather(lambda: load(document, EvaluateParams))
     if prepare:
-        problems.gather(lambda: dataset_is_usable(prepare, train, document))
+        problems.gather(lambda: dataset_is_usable(prepare, train, evaluate, document))
     problems.refuse()
     assert prepare
     assert train
@@ -70,19 +70,23 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     return f"{document.data['model']['name']} on {prepare.source.name}, {place}"
 
 
-def dataset_is_usable(prepare: PrepareParams, train: TrainParams | None, document: Document) -> None:
+def dataset_is_usable(prepare: PrepareParams, train: TrainParams | None, evaluate: EvaluateParams | None, document: Document) -> None:
     """What names and targets alone can tell of files of the user's own; of published data, only that its place is there."""
     from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
 
     try:
         if prepare.source.foreign:
-            _, assigned = stage.survey(prepare, workers=1)
+            collection, assigned = stage.survey(prepare, workers=1)
+            num_classes: int | None = len(collection.classes)
             splits = {str(name) for names in assigned.values() for name in names}
         else:
             stage.refuse_missing_root(prepare.source)
+            num_classes = prepare.source.num_classes()
             splits = {TRAIN, TEST} | ({VALID} if prepare.source.valid else set())
         if train:
             train.train.refuse_missing_validation(splits)
+        if evaluate and num_classes is not None:
+            evaluate.evaluate.refuse_rank_beyond(num_classes)
     except Refusal as refusal:
         raise placed(document, refusal) from None
 

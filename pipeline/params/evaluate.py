@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from pipeline.params.section import Count, Section
+from pipeline.refusal import Refusal
 
 Views = Literal["none", "mirror", "mirror_translate"]
 
@@ -25,6 +26,11 @@ class EvaluateSettings(Section):
     test_time_augmentation: Views
     """A second accuracy, named after it (`test/accuracy_mirror`), of logits averaged over views of each image: itself and its mirror image, or
     these and both moved by a pixel two ways; `none` for no such number. All else is of the plain image."""
+
+    def refuse_rank_beyond(self, num_classes: int) -> None:
+        """Raises Refusal where `top_k` says nothing of so few classes."""
+        if self.top_k > num_classes:
+            raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always right: write less")
 
 
 class EvaluateParams(Section):

@@ -36,6 +36,10 @@ class SourceSettings(Section):
             raise ValueError("names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data")
         return root
 
+    def num_classes(self) -> int | None:
+        """Where it is known before anything is read; None where names and folders tell."""
+        return None
+
     def open(self, *, workers: int) -> "Collection":
         """Targets at once and samples in a stream; decoding uses `workers` threads."""
         raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")

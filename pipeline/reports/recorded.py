@@ -1,24 +1,44 @@
-"""`metrics/evaluate.json`, as the stage evaluate wrote it."""
+"""`metrics/evaluate.json`: the scores of a model, and which model they are of."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import foreign
+from pipeline import files, foreign
 from pipeline.refusal import Refusal
 
+MODEL, DIGITS = "model", 12
+"""The key of the first digits of the model file's SHA-256."""
 MOST_BYTES = 2**26
 """Scores of some hundred thousand classes."""
 
 
-def scores(path: Path) -> dict[str, Any]:
-    """Raises Refusal for a file that is missing, or of another program."""
+def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
+    """The scores together with the model file that they are of. Raises Refusal where it is missing."""
+    try:
+        return {**scores, MODEL: files.digest(model)[:DIGITS]}
+    except FileNotFoundError:
+        raise Refusal(f"{model}: is missing: run `dvc repro`") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Scores and label. Raises Refusal for a file that is missing, or of another program."""
     try:
         found: dict[str, Any] = json.loads(foreign.read(path, MOST_BYTES))
         interval = found["accuracy_interval"]
-        float(found["accuracy"]), float(interval["low"]), float(interval["high"]), found["samples"]
+        float(found["accuracy"]), float(interval["low"]), float(interval["high"]), found["samples"], found[MODEL]
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise Refusal(f"{path}: was not written by this pipeline: run `dvc repro -f evaluate`") from None
+    return found
+
+
+def scores(path: Path, model: Path) -> dict[str, Any]:
+    """Those of this very model. Raises Refusal where they are of another."""
+    found = read(path)
+    if labelled(found, model) != found:
+        raise Refusal(f"{path}: is of another model than {model}: run `dvc repro`")
+    del found[MODEL]
     return found

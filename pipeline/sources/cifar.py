@@ -68,6 +68,9 @@ class Settings(SourceSettings):
     variant: Literal["cifar10", "cifar100"]
     """`cifar10`, or `cifar100` with its 100 fine labels."""
 
+    def num_classes(self) -> int:
+        return VARIANTS[self.variant].num_classes
+
     def open(self, *, workers: int) -> Collection:
         variant = VARIANTS[self.variant]
         place = find(self.root, variant)

@@ -16,6 +16,9 @@ class Settings(SourceSettings):
 
     name: Literal["digits"]
 
+    def num_classes(self) -> int:
+        return 10
+
     def open(self, *, workers: int) -> Collection:
         from sklearn.datasets import load_digits  # late: a second that no other source needs
 

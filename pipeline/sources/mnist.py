@@ -34,6 +34,9 @@ class Settings(SourceSettings):
     variant: Literal["mnist", "fashion", "kmnist"]
     """`mnist`: digits; `fashion`: clothes; `kmnist`: cursive Japanese characters."""
 
+    def num_classes(self) -> int:
+        return 10
+
     def open(self, *, workers: int) -> Collection:
         dataset = torchvision_class(self.variant)
         paths = find(self.root, dataset)

@@ -19,7 +19,7 @@ from pipeline.machine import Machine
 from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
-from pipeline.reports import metrics, tables
+from pipeline.reports import metrics, recorded, tables
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.flatten import flatten
 from pipeline.reports.predictions import Predictions
@@ -36,7 +36,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
     logits, scores = judge(classifier, manifest, prepared, here, params)
     split = prepared.split(TEST)
-    files.write_json(paths.metrics / "evaluate.json", scores)
+    files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
     with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as run:
         story.add_evaluation(run, paths, step=manifest.step, scores=flatten(scores, TEST))
@@ -45,10 +45,11 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
 def judge(
     classifier: Classifier, manifest: Manifest, prepared: Prepared, here: Machine, params: EvaluateParams
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Logits (n, classes) of the test split, in its order, and the numbers of `metrics/evaluate.json`. Writes nothing."""
-    refuse_high_rank(params.evaluate, prepared.spec.num_classes)
+    """Logits (n, classes) of the test split, in its order, and the scores of `metrics/evaluate.json`. Writes nothing."""
+    params.evaluate.refuse_rank_beyond(prepared.spec.num_classes)
     split = prepared.split(TEST)
     machine.set_determinism(manifest.train_params.train.deterministic)
+    machine.keep_freed_memory()
     wish, used = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, here.device)
     with complaints.in_words(size="evaluate.batch_size"):
         logits = predict(classifier, split, here, used=used, batch_size=params.evaluate.batch_size)
@@ -65,11 +66,6 @@ def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -
             f"{model}: was trained on {expected.num_classes} classes of {expected.shape}, {data} holds "
             f"{found.num_classes} classes of {found.shape}: run `dvc repro`"
         )
-
-
-def refuse_high_rank(settings: EvaluateSettings, num_classes: int) -> None:
-    if settings.top_k > num_classes:
-        raise Refusal(f"evaluate.top_k: {settings.top_k} of {num_classes} classes is always right: write less")
 
 
 def predict(classifier: nn.Module, split: Split, here: Machine, *, used: precision.Used, batch_size: int) -> NDArray[np.float32]:

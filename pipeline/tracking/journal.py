@@ -28,6 +28,11 @@ def new_name() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(4)}"
 
 
+def mark(name: str) -> str:
+    """The end of a journal's name, by which its run in MLflow is told from others of the same model and data."""
+    return name.rpartition("-")[2]
+
+
 def journals(root: Path) -> list[Path]:
     """Every journal, oldest first."""
     return sorted(path.parent for path in shelf(root).glob(f"*/{events.EVENTS}"))

@@ -1,6 +1,7 @@
 """The commit of a checkout and how far it differs, as git tells it, or why it does not."""
 
 import os
+import re
 import subprocess
 
 from pipeline import files
@@ -12,7 +13,9 @@ COMPLAINTS = {
     "'HEAD'": "this repository has no commit yet",
 }
 # what a run writes itself does not make its commit dirty
-CHANGES = ("status", "--porcelain", "--", ".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
+BUT_RESULTS = (".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
+CHANGES = ("status", "--porcelain", "--", *BUT_RESULTS)
+COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 class Unknown(Exception):
@@ -55,7 +58,17 @@ def difference() -> str:
     changed = git(*CHANGES)
     if not changed:
         return "none"
-    text = git("diff", "--no-ext-diff", "HEAD", "--", *CHANGES[3:])
+    text = git("diff", "--no-ext-diff", "HEAD", "--", *BUT_RESULTS)
     listed = changed.splitlines()
     more = [f"and {len(listed) - 50} more"] if len(listed) > 50 else []
     return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
+
+
+def is_equal_code(one: str, other: str) -> bool:
+    """Whether two commits hold the same files but for results; False where Git cannot tell."""
+    if not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
+        return False
+    try:
+        return not git("diff", "--name-only", "--no-ext-diff", one, other, "--", *BUT_RESULTS)
+    except Unknown:
+        return False

@@ -133,7 +133,7 @@ def sync(environment: Environment, build: Build) -> int:
     """Deliver what earlier runs left, a line each. Returns how many are still not delivered."""
     pending = [folder for folder in journal.journals(environment.root) if position.is_pending(folder)]
     if not pending:
-        print("tracking: nothing is left to deliver")
+        print("tracking: nothing is left to deliver: each run is in a store, and goes to no second one")
         return 0
     if importlib.util.find_spec("mlflow") is None:
         print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")
@@ -154,6 +154,12 @@ def sync(environment: Environment, build: Build) -> int:
     return num_left
 
 
+def name(environment: Environment, model: Path) -> str | None:
+    """Of the run of this model file, as its journal is called."""
+    folder = journal.find(environment.root, files.digest(model))
+    return folder.name if folder else None
+
+
 def knows(environment: Environment, model: Path) -> bool:
     """Whether the journals here hold the run of this model file; always, where tracking is off."""
-    return not environment.tracking or journal.find(environment.root, files.digest(model)) is not None
+    return not environment.tracking or name(environment, model) is not None

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pipeline import files
 from pipeline.environment import Environment
 from pipeline.tracking.address import Address
+from pipeline.tracking.journal import mark
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -84,9 +85,8 @@ class Store:
         tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
         if start.get("description"):
             tags["mlflow.note.content"] = start["description"]
-        run: Run = self.client.create_run(
-            self.experiment_id, start_time=start.get("time_ms"), run_name=start.get("name") or journal, tags=tags
-        )
+        name = f"{start['name']}-{mark(journal)}" if start.get("name") else journal
+        run: Run = self.client.create_run(self.experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
         return str(run.info.run_id)
 
     def _tagged(self, tag: str, value: str) -> str | None:

@@ -25,13 +25,14 @@ from pipeline.refusal import Refusal
 from pipeline.reports import recorded
 from pipeline.reports.flatten import flatten
 from pipeline.stages import evaluate
-from pipeline.tracking import provenance
+from pipeline.tracking import provenance, revision
 from pipeline.verification import digests
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places
 from pipeline.verification.retraining import retrain
 from pipeline.verification.subject import Record, Subject
 
-COMMIT = {"mlflow.source.git.commit": "commit", "pipeline.git.difference": "changes"}
+COMMIT_TAG = "mlflow.source.git.commit"
+COMMIT = {COMMIT_TAG: "commit", "pipeline.git.difference": "changes"}
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,12 @@ class Verification:
 
     def of_scores(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
         path, model = self.paths.metrics / "evaluate.json", self.subject.model
-        expected = recorded.scores(path)
+        expected = recorded.read(path)
         evaluate.refuse_other_data(manifest.spec, prepared.spec, model=model, data=self.paths.prepared)
         found = self.score(model_file.rebuild(weights, manifest, model), manifest, prepared, here)
         said = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
-        yield Comparison.of_values("score", said, Places(str(path), "this evaluation"), expected=expected, found=found)
+        labelled = recorded.labelled(found, model)
+        yield Comparison.of_values("score", said, Places(str(path), "this evaluation"), expected=expected, found=labelled)
         record = self.subject.record
         if record:
             named = flatten(found, TEST) if record.scores else {}
@@ -113,7 +115,8 @@ class Verification:
 
 def of_file(model: Path, *, expected: str, found: str) -> Comparison:
     """Whether the contents are those that the file's digest was made of."""
-    return Comparison.of_texts("file", str(model), Places("the file", "its contents"), expected=expected, found=found)
+    places = Places("the file", "its contents: it was damaged, or changed by hand")
+    return Comparison.of_texts("file", str(model), places, expected=expected, found=found)
 
 
 def of_run(record: Record, model: Path) -> Comparison:
@@ -122,7 +125,7 @@ def of_run(record: Record, model: Path) -> Comparison:
         raise Refusal(
             f"{model}: is missing, and the journal's copy for {record.name} went to MLflow: check out the run's commit, and `dvc checkout`"
         )
-    places = Places("the journal", str(model))
+    places = Places("the journal", f"{model}, the model of another run: check out this one's commit, and `dvc checkout`")
     return Comparison.of_texts("run", record.name, places, expected=record.model_digest, found=files.digest(model))
 
 
@@ -132,5 +135,7 @@ def of_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
     for tag, name in COMMIT.items():
         expected, found, places = record.tags.get(tag, NOTHING), tags.get(tag, NOTHING), Places("the journal", "this checkout")
         known = not expected.startswith(UNKNOWN)
+        if tag == COMMIT_TAG and revision.is_equal_code(expected, found):
+            found = expected  # results that were committed, and nothing else
         compared = Comparison.of_texts(name, "git", places, expected=expected, found=found)
         yield compared if known else Comparison(name, "git", places.sides(expected, found))

@@ -30,7 +30,7 @@ class Subject:
 
     @classmethod
     def named(cls, name: str, paths: Paths, environment: Environment) -> "Subject":
-        """A model file by its path, a run by its journal or by its id in MLflow. Raises Refusal for anything else."""
+        """A model file by its path, a run by its journal, the end of its name, or its id in MLflow. Raises Refusal for anything else."""
         path = Path(name)
         if path.is_file() or path.suffix == MODEL_SUFFIX:
             return cls(path)
@@ -44,7 +44,7 @@ def find(name: str, environment: Environment) -> Path:
     known = journal.journals(environment.root)
     for folder in known:
         ids = {str(store.get("run_id")) for store in position.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, *ids}:
+        if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == Path(name).resolve():
             return folder
     newest = f"the newest run is {known[-1].name}" if known else "it holds no run"
     raise Refusal(f"{name}: is no file, and no run of the journal in {journal.shelf(environment.root)}: {newest}")

@@ -18,6 +18,7 @@ SOURCE = {
     "valid": 0.2,
     "test": 0.2,
 }
+DIGITS = {"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2}
 
 
 def images(folder: Path, classes: dict[str, int]) -> None:
@@ -38,8 +39,10 @@ def images(folder: Path, classes: dict[str, int]) -> None:
             {"source": {**SOURCE, "valid": 0.0}, "train.keep": "best"},
             "train.keep: best needs a validation split: set source.valid above 0",
         ),
+        ({"cat": 9, "dog": 9}, {"evaluate.top_k": 3}, "evaluate.top_k: 3 of 2 classes is always right: write less"),
+        ({}, {"source": DIGITS, "evaluate.top_k": 11}, "evaluate.top_k: 11 of 10 classes is always right: write less"),
     ],
-    ids=["one class", "an empty class", "no test split", "no validation split"],
+    ids=["one class", "an empty class", "no test split", "no validation split", "more ranks than classes", "more ranks than digits"],
 )
 def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], classes: dict, changes: dict, said: str
@@ -54,7 +57,7 @@ def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
 
 
 def test_a_usable_dataset_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE}))
+    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
     images(tmp_path, {"cat": 9, "dog": 9})
     assert main(["check"]) == 0
     assert "mlp on image_folder, training on cpu" in capsys.readouterr().out

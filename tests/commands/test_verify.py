@@ -103,6 +103,33 @@ def test_a_run_is_found_by_its_id_in_mlflow(checkout: Path, verify: Verify) -> N
     assert verify(identity)[-1] == "identical"
 
 
+def test_a_run_is_found_by_its_folder_and_by_the_end_of_its_name(checkout: Path, verify: Verify) -> None:
+    for name in (f".pipeline/journal/{run_name()}", f".pipeline/journal/{run_name()}/", run_name().rpartition("-")[2]):
+        assert verify(name)[-1] == "identical"
+
+
+def test_results_that_were_committed_do_not_make_another_commit_of_it(checkout: Path, verify: Verify) -> None:
+    call(checkout, *GIT, "add", "metrics", "plots")
+    call(checkout, *GIT, "commit", "--quiet", "--message", "results")
+    assert verify(run_name())[-1] == "identical"
+    Path("README.md").write_text("other words", encoding="utf-8")
+    call(checkout, *GIT, "add", "README.md")
+    call(checkout, *GIT, "commit", "--quiet", "--message", "words")
+    assert re.fullmatch(r"differs: commit: \w{12} in the journal, \w{12} in this checkout", verify(run_name())[-1])
+
+
+def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused: Callable[..., list[str]]
+) -> None:
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    assert main(["summary"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"run: {run_name()}")
+    reseal(lambda _, metadata: metadata.update(step=3))
+    assert refused("summary") == [f"metrics/evaluate.json: is of another model than {MODEL}: run `dvc repro`"]
+    MODEL.unlink()
+    assert refused("summary") == [f"{MODEL}: is missing: run `dvc repro`"]
+
+
 def test_the_journals_copy_of_the_model_outlives_that_of_the_checkout(checkout: Path, verify: Verify) -> None:
     MODEL.unlink()
     assert verify(run_name())[-1] == "identical"
@@ -112,7 +139,8 @@ def test_the_checkouts_file_stands_for_a_copy_that_went_to_mlflow(checkout: Path
     Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
     assert verify(run_name())[-1] == "identical"
     reseal(lambda _, metadata: metadata.update(step=3))
-    assert re.fullmatch(rf"differs: run: \w{{12}} in the journal, \w{{12}} in {MODEL}", verify(run_name())[-1])
+    of_another = rf"differs: run: \w{{12}} in the journal, \w{{12}} in {MODEL}, the model of another run: check out this one's commit, .*"
+    assert re.fullmatch(of_another, verify(run_name())[-1])
 
 
 def flip_a_bit() -> None:
@@ -147,7 +175,7 @@ def edit_a_score() -> None:
 
 DIGESTS = r"\w{12} in the file, \w{12} in this checkout \(`dvc status train` names what changed\)"
 DIFFERENCES = {
-    "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, \w{12} in its contents"),
+    "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, \w{12} in its contents: it was damaged, or changed by hand"),
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
     "damaged data": (damage_the_data, r"data: \w{12} in the file, damaged \(data/prepared/train-inputs.npy: is not the file.*"),
     "edited code": (lambda: append("pipeline/engine/fit.py"), f"code: {DIGESTS}"),
@@ -177,12 +205,6 @@ def test_another_number_of_threads_is_another_machine(checkout: Path, verify: Ve
     threads = torch.get_num_threads()
     monkeypatch.setenv("PIPELINE_THREADS", str(threads + 1))
     assert verify()[-1] == f"differs: machine: threads: {threads} in the file, {threads + 1} in this machine"
-
-
-def test_a_run_of_another_commit_differs_though_nothing_else_does(checkout: Path, verify: Verify) -> None:
-    call(checkout, *GIT, "commit", "--allow-empty", "-qm", "nothing")
-    assert re.fullmatch(r"differs: commit: [0-9a-f]{12} in the journal, [0-9a-f]{12} in this checkout", verify(run_name())[-1])
-    assert verify()[-1] == "identical", "a file knows no commit"
 
 
 def test_a_checkout_with_changes_of_its_own_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
@@ -221,6 +243,7 @@ def test_a_weight_that_training_anew_does_not_give_is_named(checkout: Path, veri
 
 def test_a_step_that_training_anew_does_not_give_is_named(checkout: Path, verify: Verify) -> None:
     reseal(lambda _, metadata: metadata.update(step=3))
+    assert main(["evaluate"]) == 0
     assert verify("--retrain")[-1] == "differs: training: step: 3 in the file, 4 in the new training"
 
 
@@ -228,6 +251,8 @@ def test_an_equal_model_in_other_bytes_is_not_identical(checkout: Path, verify: 
     content = MODEL.read_bytes()
     size = int.from_bytes(content[:8], "little")
     MODEL.write_bytes((size + 8).to_bytes(8, "little") + content[8 : 8 + size] + b" " * 8 + content[8 + size :])
+    assert re.fullmatch(r"differs: score: model: \w{12} in metrics/evaluate.json, \w{12} in this evaluation", verify("--retrain")[-1])
+    assert main(["evaluate"]) == 0
     assert verify("--retrain")[-1].startswith("differs: bytes: ")
 
 

@@ -42,7 +42,7 @@ def held(client: "MlflowClient", journal: str, downloads: Path) -> Held:
         "params": run.data.params,
         "tags": tags,
         "status": run.info.status,
-        "name": run.info.run_name,
+        "name": run.info.run_name.rpartition("-")[0],
         "datasets": [(used.dataset.name, used.dataset.digest) for used in run.inputs.dataset_inputs],
         "models": [model.status.name for model in models],
         "tied": len(run.outputs.model_outputs) if run.outputs else 0,

@@ -1,6 +1,7 @@
 """Digests of what the default trains to, by the fingerprint of the machine; `python -m tests.laws.golden` records them on purpose.
 
-Only what survives an edit of unrelated code is digested: of the model file the weights, not the metadata, which hold the digest of the code.
+Only what survives an edit of unrelated code is digested: of the model file the weights, not the metadata, which hold the digest of the code, and the
+scores without the name of the model file that they are of.
 """
 
 import json
@@ -14,13 +15,15 @@ from typing import Any
 from pipeline import files
 from pipeline.__main__ import main
 from pipeline.engine import model_file, tensor_file
+from pipeline.reports import recorded as recorded_scores
 from tests import project
 from tests.imports import TOP
 
 RECORDED = TOP / "tests/laws/golden.json"
 COMMAND = "make golden"
 STAGES = ("prepare", "train", "evaluate")
-WRITTEN = ("metrics/train.json", "metrics/evaluate.json", "plots/history.csv", "plots/confusion.csv", "plots/reliability.csv")
+SCORES = "metrics/evaluate.json"
+WRITTEN = ("metrics/train.json", "plots/history.csv", "plots/confusion.csv", "plots/reliability.csv")
 FIGURES = ("plots/history.png", "plots/confusion.png", "plots/reliability.png", "plots/mistakes.png")
 DRAWING = ("matplotlib", "pillow")
 
@@ -51,7 +54,11 @@ def fingerprint(folder: Path) -> dict[str, Any]:
 
 def results(folder: Path) -> dict[str, str]:
     weights, _ = tensor_file.load(folder / "models/model.safetensors")
-    return {"weights": tensor_file.digest(weights, {})} | {name: files.digest(folder / name) for name in (*WRITTEN, *FIGURES)}
+    unlabelled = folder / f"{SCORES}.unlabelled"
+    files.write_json(unlabelled, recorded_scores.scores(folder / SCORES, folder / "models/model.safetensors"))
+    return {"weights": tensor_file.digest(weights, {}), SCORES: files.digest(unlabelled)} | {
+        name: files.digest(folder / name) for name in (*WRITTEN, *FIGURES)
+    }
 
 
 def recorded() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline import files
 from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
@@ -35,6 +36,7 @@ def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_scores_tables_and_figures_are_written(here: Path) -> None:
     assert main(["evaluate"]) == 0
     scores = json.loads((here / "metrics/evaluate.json").read_text())
+    assert scores["model"] == files.digest(here / "models/model.safetensors")[:12]
     assert scores["samples"] == 359
     assert 0.15 < scores["accuracy"] <= 1
     assert scores["accuracy_interval"]["low"] <= scores["accuracy"] <= scores["accuracy_interval"]["high"]
