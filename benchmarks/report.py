@@ -1,6 +1,7 @@
 """What was measured, as a table, a file and a figure."""
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
 FLOOR = "floor"
 
 
-def ratios(measured: "Measured", way: str, base: tuple[str, ...] = (FLOOR,), unit: str = "elapsed_s") -> tuple[float, float, float]:
+def ratios(measured: "Measured", way: str, base: tuple[str, ...] = (FLOOR,), spent: str = "elapsed_s") -> tuple[float, float, float]:
     """Median, least and most of what a way's block took by what the bases' took in the same round."""
-    taken = {name: [getattr(block, unit) for block in blocks] for name, blocks in measured.blocks.items()}
-    found = [own / sum(others) for own, *others in zip(taken[way], *(taken[name] for name in base), strict=True)]
+    taken = {name: [getattr(block, spent) for block in blocks] for name, blocks in measured.blocks.items()}
+    found = [
+        own / sum(others) if sum(others) else math.nan for own, *others in zip(taken[way], *(taken[name] for name in base), strict=True)
+    ]
     return statistics.median(found), min(found), max(found)
 
 
@@ -23,7 +26,7 @@ def table(measured: "Measured") -> str:
     lines = [
         f"{job.model}: {job.rounds} rounds of {job.block_steps} steps of {job.batch_size}",
         "",
-        f"| {'way':27} | ms a step | times floor | from | to | processor time by floor's | images/s | MB | loss |",
+        f"| {'way':27} | ms a step | times floor | from | to | times floor's processor time | images/s | MB | loss |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for way, blocks in measured.blocks.items():
@@ -31,12 +34,12 @@ def table(measured: "Measured") -> str:
         median, least, most = ratios(measured, way)
         loss = measured.said[way]["loss"]
         lines.append(
-            f"| {way:27} | {1000 * step_s:.2f} | {median:.3f} | {least:.3f} | {most:.3f} | {ratios(measured, way, unit='processor_s')[0]:.3f} "
+            f"| {way:27} | {1000 * step_s:.2f} | {median:.3f} | {least:.3f} | {most:.3f} | {ratios(measured, way, spent='processor_s')[0]:.3f} "
             f"| {job.batch_size / step_s:,.0f} | {measured.said[way]['megabytes']:,.0f} | {'' if loss is None else f'{loss:.3f}'} |"
         )
     if "data" in measured.blocks:
-        for unit, name in (("elapsed_s", "time"), ("processor_s", "processor time")):
-            median, least, most = ratios(measured, "pipeline", (FLOOR, "data"), unit)
+        for spent, name in (("elapsed_s", "time"), ("processor_s", "processor time")):
+            median, least, most = ratios(measured, "pipeline", (FLOOR, "data"), spent)
             lines += ["", f"pipeline by floor + data, {name}: {median:.3f} ({least:.3f} to {most:.3f})"]
     return "\n".join([*lines, ""])
 

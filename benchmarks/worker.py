@@ -91,8 +91,13 @@ class Worker:
         return [first, *first.children(recursive=True)]
 
     def processor_s(self) -> float:
-        """So far, of those that live."""
-        return sum(times.user + times.system for times in (member.cpu_times() for member in self.family()))
+        """So far, of those that live and of their children that ended."""
+        spent_s = 0.0
+        for member in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = member.cpu_times()
+                spent_s += times.user + times.system + times.children_user + times.children_system
+        return spent_s
 
     def suspend(self) -> None:
         for member in self.family():

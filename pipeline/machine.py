@@ -29,11 +29,12 @@ class Machine:
 
     @classmethod
     def claim(cls, environment: Environment) -> "Machine":
-        """Choose the device, set the number of compute threads. Raises Refusal for a device that is not there."""
+        """Choose the device, set the number of compute threads and how memory is kept. Raises Refusal for a device that is not there."""
         # read by cuBLAS when it starts; without it its workspace, and so its sums, may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         threads = environment.threads or len(os.sched_getaffinity(0))
         torch.set_num_threads(threads)
+        keep_freed_memory()
         return cls(choose_device(environment.device), threads)
 
     @property
@@ -94,9 +95,10 @@ def set_determinism(deterministic: bool) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what one step frees for the next. Else it returns large tensors to the system at once, which clears every page of them anew:
-    a tenth of a step of resnet or MobileNet on a CPU. On a GPU torch keeps memory by itself; other C libraries are left as they are.
+    """Let glibc keep what one step frees for the next. By itself it gives large tensors back to the system, which clears every page of the next
+    ones: a tenth of a step of resnet or MobileNet on a CPU. On a GPU torch keeps memory by itself; other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt and (mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25)):  # older ones take no more than the latter
+    if mallopt:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # before 2.35 it takes no more than the latter

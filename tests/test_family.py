@@ -1,12 +1,15 @@
 """Open families: the modules of a package are the only choices, and only the chosen one is imported."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline.family import MODELS, SOURCES, Family
+from pipeline.spec import Spec
 from tests.imports import TOP
 
 
@@ -43,3 +46,16 @@ def test_a_new_file_is_a_new_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     family = Family("zoo", "animal")
     assert family.names == ("wide",)
     assert family.settings("wide").__module__ == "zoo.wide"
+
+
+def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(
+        r"```python\n(.*?class Settings\(ModelSettings\).*?)```", (TOP / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "garden").mkdir()
+    (tmp_path / "garden" / "__init__.py").write_text("")
+    (tmp_path / "garden" / "wide.py").write_text(example, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Family("garden", "model").settings("wide")(name="wide", width=7)
+    spec = Spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
+    assert settings.build(spec)(torch.zeros(5, 2, 4, 3)).shape == (5, 2)

@@ -6,12 +6,11 @@ from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job
 from pipeline.data.prepared import Prepared
 from pipeline.engine.classifier import Classifier
-from pipeline.machine import Machine, keep_freed_memory, set_determinism
+from pipeline.machine import Machine, set_determinism
 
 
 def train(job: Job, prepared: Prepared, here: Machine, gate: Gate) -> None:
     set_determinism(True)  # as the pipeline's: this is about the loop
-    keep_freed_memory()
     bare = Bare.begin(job, prepared, here)
     classifier = Classifier(torch.nn.Identity(), prepared.spec, channels_last=bare.channels_last).to(here.device)
     images = classifier(torch.from_numpy(prepared.train.inputs[: job.batch_size]).to(here.device))

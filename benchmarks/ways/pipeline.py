@@ -10,7 +10,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.environment import Environment
 from pipeline.interruption import Interruption
-from pipeline.machine import Machine, keep_freed_memory, set_determinism
+from pipeline.machine import Machine, set_determinism
 from pipeline.stages.train import loop
 from pipeline.tracking import run as tracking
 from pipeline.tracking.facts import Facts
@@ -46,8 +46,8 @@ def await_mirror(journal: Path) -> None:
 
 def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, deterministic: bool = True, tracked: bool = True) -> None:
     set_determinism(deterministic)
-    keep_freed_memory()
-    environment = Environment.read().model_copy(update={} if tracked else {"tracking": False})
+    environment = Environment.read()
+    environment = environment.model_copy(update={"tracking": tracked and environment.tracking})
     training = Training.begin(
         job.params(deterministic=deterministic), prepared, here, Checkpoints(Path("work"), environment.checkpoints_kept)
     )

@@ -21,8 +21,8 @@ Found = TypeVar("Found")
 def run() -> None:
     """Says what will run where, or everything that is wrong at once."""
     paths, problems = Paths(), Problems()
-    for mended in dvc_locks.mend(paths.top / ".dvc/tmp"):
-        print(f"check: {mended}")
+    for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
+        print(f"check: {said}")
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
     plan = look_over(document, environment, problems) if document else None
@@ -59,8 +59,12 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: glance(document, TrainParams))
     evaluate = problems.gather(lambda: load(document, EvaluateParams))
-    if prepare:
-        problems.gather(lambda: dataset_is_usable(prepare, train, evaluate, document))
+    if prepare and (found := problems.gather(lambda: placing(document, lambda: dataset(prepare)))):
+        splits, num_classes = found
+        if train:
+            problems.gather(lambda: placing(document, lambda: train.train.refuse_missing_validation(splits)))
+        if evaluate and num_classes is not None:
+            problems.gather(lambda: placing(document, lambda: evaluate.evaluate.refuse_rank_beyond(num_classes)))
     problems.refuse()
     assert prepare
     assert train
@@ -70,25 +74,23 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     return f"{document.data['model']['name']} on {prepare.source.name}, {place}"
 
 
-def dataset_is_usable(prepare: PrepareParams, train: TrainParams | None, evaluate: EvaluateParams | None, document: Document) -> None:
-    """What names and targets alone can tell of files of the user's own; of published data, only that its place is there."""
-    from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
-
+def placing(document: Document, attempt: Callable[[], Found]) -> Found:
+    """With the line of the file in front of what is refused."""
     try:
-        if prepare.source.foreign:
-            collection, assigned = stage.survey(prepare, workers=1)
-            num_classes: int | None = len(collection.classes)
-            splits = {str(name) for names in assigned.values() for name in names}
-        else:
-            stage.refuse_missing_root(prepare.source)
-            num_classes = prepare.source.num_classes()
-            splits = {TRAIN, TEST} | ({VALID} if prepare.source.valid else set())
-        if train:
-            train.train.refuse_missing_validation(splits)
-        if evaluate and num_classes is not None:
-            evaluate.evaluate.refuse_rank_beyond(num_classes)
+        return attempt()
     except Refusal as refusal:
         raise placed(document, refusal) from None
+
+
+def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
+    """Splits and number of classes, as names and targets alone tell them of files of the user's own; of published data, only that its place is there."""
+    from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
+
+    if not prepare.source.foreign:
+        stage.refuse_missing_root(prepare.source)
+        return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
+    collection, assigned = stage.survey(prepare, workers=1)
+    return {str(name) for names in assigned.values() for name in names}, len(collection.classes)
 
 
 def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:
@@ -97,8 +99,5 @@ def machine_can(params: TrainParams, environment: Environment, document: Documen
     from pipeline.machine import Machine
 
     machine = Machine.claim(environment)
-    try:
-        used = precision.choose(params.train.precision, machine.device)
-    except Refusal as refusal:
-        raise placed(document, refusal) from None
+    used = placing(document, lambda: precision.choose(params.train.precision, machine.device))
     return f"training on {machine.device} ({machine.name}) in {used}"

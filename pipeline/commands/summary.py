@@ -14,12 +14,12 @@ from pipeline.tracking import story
 def run() -> None:
     paths, environment = Paths(), Environment.read()
     scores = recorded.scores(paths.metrics / "evaluate.json", paths.model)
-    if not tracking.knows(environment, paths.model):
+    if environment.tracking and not tracking.journal_of(environment, paths.model):
         record_restored(paths, environment, scores)
     low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
     print(f"test accuracy {scores['accuracy']:.4f} (between {low:.4f} and {high:.4f}) on {scores['samples']} samples")
-    known = tracking.name(environment, paths.model)
-    print(f"model: {paths.model}    figures: {paths.plots}/    compare runs: make ui" + (f"    run: {known}" if known else ""))
+    name = tracking.journal_of(environment, paths.model)
+    print(f"model: {paths.model}    figures: {paths.plots}/    compare runs: make ui" + (f"    run: {name}" if name else ""))
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:

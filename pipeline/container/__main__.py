@@ -15,6 +15,8 @@ IMAGE_CODE = Path("/opt/pipeline")
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
 PROGRAMS = ("dvc", "mlflow")
+AFTER_OTHERS = ("train", "evaluate", "summary", "verify")
+"""Verbs that read what an earlier job made."""
 HELP = ("-h", "--help")
 USAGE = f"""\
 usage: docker run [--gpus all] [-v NAME:{place.HOME}] IMAGE [WORD ...]
@@ -28,8 +30,6 @@ BAD_INPUT = 2
 
 
 def main(words: list[str]) -> int:
-    if words and words[0] in HELP:
-        print(USAGE, flush=True)
     try:
         commands = chosen(words)
         found = place.find(Path.cwd(), IMAGE_CODE, homes())
@@ -41,11 +41,7 @@ def main(words: list[str]) -> int:
     tell_of_the_copy(found)
     code = Supervision(environment, top=found.top).run_all(commands)
     if found.copy_of:
-        table = mounts.TABLE.read_text(encoding="utf-8")
-        if commands == REPRO and code == 0:
-            say(f"the model {whereabouts.of(Paths(found.top).model, table)}")
-        elif code and not mounts.holding(found.top, table).outlives_the_container:
-            say(f"{found.top} is new in each container: -v NAME:{place.HOME} keeps what a job makes for the next")
+        tell_what_is_kept(found.top, commands, code)
     return code
 
 
@@ -55,7 +51,9 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
         return REPRO
     if words[0] in PROGRAMS:
         return (tuple(words),)
-    if words[0] in VERBS or words[0] in HELP:
+    if words[0] in HELP:
+        return (("echo", USAGE), (*VERB, *words))
+    if words[0] in VERBS:
         return ((*VERB, *words),)
     known = ", ".join(VERBS)
     raise Refusal(
@@ -79,10 +77,24 @@ def commit(found: Place) -> str:
 
 def tell_of_the_copy(found: Place) -> None:
     if found.copy_of and found.copy_of != IMAGE_CODE:
-        remedy = "add `--user $(id -u):$(id -g)` to run there"
+        is_read_only = os.statvfs(found.copy_of).f_flag & os.ST_RDONLY
+        remedy = "mount it without `:ro` to run there" if is_read_only else "add `--user $(id -u):$(id -g)` to run there"
         say(f"uid {os.getuid()} cannot write in {found.copy_of}: this runs in a copy, {found.top}; {remedy}")
     for path in found.kept:
         say(f"{found.top / path} was changed by hand: it stays as it is")
+
+
+def tell_what_is_kept(top: Path, commands: tuple[tuple[str, ...], ...], code: int) -> None:
+    """The results of the main job; to a verb that may have missed those of an earlier one, why they are not here."""
+    table, home = mounts.TABLE.read_text(encoding="utf-8"), homes()[0]
+    if commands == REPRO and code == 0:
+        say(f"the model {whereabouts.of(Paths(top).model, table, home=home)}")
+    elif code and needs_results(commands) and not mounts.holding(top, table).outlives_the_container:
+        say(f"{top} is new in each container: -v NAME:{home} keeps what a job makes for the next")
+
+
+def needs_results(commands: tuple[tuple[str, ...], ...]) -> bool:
+    return any(command[: len(VERB)] == VERB and command[len(VERB)] in AFTER_OTHERS for command in commands) and commands != REPRO
 
 
 def say(line: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TABLE = Path("/proc/self/mountinfo")
-VOLUME = re.compile(r"/volumes/([^/]+)/_data$")
+VOLUME = re.compile(r"^(?:.*/volumes)?/([^/]+)/_data$")
 CONTAINER = re.compile(r"/containers/([0-9a-f]{12})[0-9a-f]*/hostname$")
 
 
@@ -26,7 +26,8 @@ class Mount:
 
     @property
     def is_memory(self) -> bool:
-        return self.kind == "tmpfs"
+        """Of this container: a folder that the host itself has in memory is a part of its file system."""
+        return self.kind == "tmpfs" and self.source == "/"
 
     @property
     def outlives_the_container(self) -> bool:
@@ -47,8 +48,8 @@ def container(table: str) -> str | None:
 def mounts(table: str) -> Iterator[Mount]:
     """The last one first."""
     for line in reversed(table.splitlines()):
-        place, _, file_system = line.partition(" - ")
-        _, _, _, source, point, *_ = place.split()
+        mounted, _, file_system = line.partition(" - ")
+        _, _, _, source, point, *_ = mounted.split()
         yield Mount(unescaped(source), Path(unescaped(point)), file_system.split()[0])
 
 

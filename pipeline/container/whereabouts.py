@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from pipeline.container import mounts, place
+from pipeline.container import mounts
 
 
-def of(model: Path, table: str) -> str:
-    """The end of a sentence that begins with `the model`; `table` is the kernel's of mounts."""
+def of(model: Path, table: str, *, home: Path) -> str:
+    """The end of a sentence that begins with `the model`; `table` is the kernel's of mounts, and a volume at `home` would keep it."""
     mount = mounts.holding(model, table)
     if mount.is_memory:
-        return f"goes with this container, whose {mount.point} is memory: -v NAME:{place.HOME} keeps it"
+        return f"goes with this container, whose {mount.point} is memory: -v NAME:{home} keeps it"
     if not mount.outlives_the_container:
         name = mounts.container(table) or "CONTAINER"
-        return f"is in this container: docker cp {name}:{model} . gets it (without --rm), and -v NAME:{place.HOME} keeps it"
+        return f"is in this container: docker cp {name}:{model} . gets it (without --rm), and -v NAME:{home} keeps it"
     if mount.volume is None:
-        return f"is in the folder that you mounted at {mount.point}: {model.relative_to(mount.point)}"
+        return f"is in what you mounted at {mount.point}: {model.relative_to(mount.point)}"
     packed = f"--entrypoint tar IMAGE -c -C {model.parents[1]} models metrics plots"
     return f"is in the volume {mount.volume}: docker run --rm -v {mount.volume}:{mount.point} {packed} | tar -x gets it, with its figures"

@@ -11,7 +11,7 @@ from pipeline.engine.window import Reading, Row, Window
 from pipeline.params.loop import LoopSettings
 from pipeline.refusal import Refusal
 
-REMEDY = "lower optimizer.learning_rate, or set train.clip_norm, or a lower one"
+REMEDY = "lower optimizer.learning_rate, or set or lower train.clip_norm"
 Validate = Callable[[], dict[str, float]]
 
 

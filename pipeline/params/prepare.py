@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import Field, NonNegativeInt, field_validator
+from pydantic import NonNegativeInt, field_validator
 
 from pipeline.family import SOURCES
-from pipeline.params.section import Section
+from pipeline.params.section import Section, Share
 
 if TYPE_CHECKING:
     from pipeline.collection import Collection
-
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class SourceSettings(Section):
@@ -24,9 +22,9 @@ class SourceSettings(Section):
     """The dataset or format: a module of `pipeline/sources/`."""
     root: Path
     """The folder or file that holds the data, inside the checkout or not; `dvc repro` watches it."""
-    valid: Fraction
+    valid: Share
     """Share of train kept for validation where the source brings no such split; 0 for none, and the last weights are kept."""
-    test: Fraction
+    test: Share
     """Share of all samples kept for the test where the source brings no such split; 0 where it does."""
 
     @field_validator("root")

@@ -9,6 +9,7 @@ Count = Annotated[int, Field(gt=0, le=1_000_000)]
 Steps = Annotated[int, Field(gt=0, le=1_000_000_000_000)]
 """Exact also where they are computed with as floating-point numbers."""
 Share = Annotated[float, Field(ge=0, lt=1)]
+"""Of a whole, which is never all of it."""
 Width = Annotated[int, Field(gt=0, le=65_536)]
 """Of a layer."""
 Depth = Annotated[int, Field(gt=0, le=1000)]

@@ -50,7 +50,7 @@ def refuse_not_finite(logits: NDArray[np.floating]) -> None:
     if len(damaged):
         raise Refusal(
             f"the model's logits are not finite for {len(damaged)} of {len(logits)} samples (the first is sample {damaged[0]}): "
-            "its training diverged; lower optimizer.learning_rate, or set train.clip_norm, or a lower one, and train again"
+            "its training diverged; lower optimizer.learning_rate, or set or lower train.clip_norm, and train again"
         )
 
 

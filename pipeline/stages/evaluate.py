@@ -49,7 +49,6 @@ def judge(
     params.evaluate.refuse_rank_beyond(prepared.spec.num_classes)
     split = prepared.split(TEST)
     machine.set_determinism(manifest.train_params.train.deterministic)
-    machine.keep_freed_memory()
     wish, used = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, here.device)
     with complaints.in_words(size="evaluate.batch_size"):
         logits = predict(classifier, split, here, used=used, batch_size=params.evaluate.batch_size)

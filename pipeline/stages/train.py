@@ -24,7 +24,6 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
     """Train from scratch, or go on from the last whole checkpoint of the same inputs."""
     here = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
-    machine.keep_freed_memory()
     prepared = Prepared.open(paths.prepared)
     identity = identify(paths, prepared, here)
     with work.claimed(environment.root, identity) as place:

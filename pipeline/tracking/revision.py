@@ -64,9 +64,9 @@ def difference() -> str:
     return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
 
 
-def is_equal_code(one: str, other: str) -> bool:
-    """Whether two commits hold the same files but for results; False where Git cannot tell."""
-    if not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
+def differ_in_results_only(one: str, other: str) -> bool:
+    """Whether two commits are not the same, and all files but those that a run writes are; False where Git cannot tell."""
+    if one == other or not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
         return False
     try:
         return not git("diff", "--name-only", "--no-ext-diff", one, other, "--", *BUT_RESULTS)

@@ -154,12 +154,7 @@ def sync(environment: Environment, build: Build) -> int:
     return num_left
 
 
-def name(environment: Environment, model: Path) -> str | None:
-    """Of the run of this model file, as its journal is called."""
+def journal_of(environment: Environment, model: Path) -> str | None:
+    """The name of the journal that holds the run of this model file."""
     folder = journal.find(environment.root, files.digest(model))
     return folder.name if folder else None
-
-
-def knows(environment: Environment, model: Path) -> bool:
-    """Whether the journals here hold the run of this model file; always, where tracking is off."""
-    return not environment.tracking or name(environment, model) is not None

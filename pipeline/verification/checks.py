@@ -27,12 +27,11 @@ from pipeline.reports.flatten import flatten
 from pipeline.stages import evaluate
 from pipeline.tracking import provenance, revision
 from pipeline.verification import digests
-from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places
+from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places, short
 from pipeline.verification.retraining import retrain
 from pipeline.verification.subject import Record, Subject
 
-COMMIT_TAG = "mlflow.source.git.commit"
-COMMIT = {COMMIT_TAG: "commit", "pipeline.git.difference": "changes"}
+COMMIT = {"mlflow.source.git.commit": "commit", "pipeline.git.difference": "changes"}
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,12 @@ class Verification:
 
     def of_scores(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
         path, model = self.paths.metrics / "evaluate.json", self.subject.model
-        expected = recorded.read(path)
+        expected, of = recorded.read(path)
         evaluate.refuse_other_data(manifest.spec, prepared.spec, model=model, data=self.paths.prepared)
         found = self.score(model_file.rebuild(weights, manifest, model), manifest, prepared, here)
         said = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
-        labelled = recorded.labelled(found, model)
-        yield Comparison.of_values("score", said, Places(str(path), "this evaluation"), expected=expected, found=labelled)
+        place = str(path) if of == recorded.label(model) else f"{path}, which is of another model"
+        yield Comparison.of_values("score", said, Places(place, "this evaluation"), expected=expected, found=found)
         record = self.subject.record
         if record:
             named = flatten(found, TEST) if record.scores else {}
@@ -115,7 +114,7 @@ class Verification:
 
 def of_file(model: Path, *, expected: str, found: str) -> Comparison:
     """Whether the contents are those that the file's digest was made of."""
-    places = Places("the file", "its contents: it was damaged, or changed by hand")
+    places = Places("the file", "its contents", remedy="it was damaged, or changed by hand")
     return Comparison.of_texts("file", str(model), places, expected=expected, found=found)
 
 
@@ -125,7 +124,8 @@ def of_run(record: Record, model: Path) -> Comparison:
         raise Refusal(
             f"{model}: is missing, and the journal's copy for {record.name} went to MLflow: check out the run's commit, and `dvc checkout`"
         )
-    places = Places("the journal", f"{model}, the model of another run: check out this one's commit, and `dvc checkout`")
+    remedy = "another run's model, or a damaged one: check out the run's commit, and `dvc checkout`"
+    places = Places("the journal", str(model), remedy=remedy)
     return Comparison.of_texts("run", record.name, places, expected=record.model_digest, found=files.digest(model))
 
 
@@ -134,8 +134,9 @@ def of_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
     tags = provenance.tags(environment)
     for tag, name in COMMIT.items():
         expected, found, places = record.tags.get(tag, NOTHING), tags.get(tag, NOTHING), Places("the journal", "this checkout")
-        known = not expected.startswith(UNKNOWN)
-        if tag == COMMIT_TAG and revision.is_equal_code(expected, found):
-            found = expected  # results that were committed, and nothing else
-        compared = Comparison.of_texts(name, "git", places, expected=expected, found=found)
-        yield compared if known else Comparison(name, "git", places.sides(expected, found))
+        if expected.startswith(UNKNOWN):
+            yield Comparison(name, "git", places.sides(expected, found))
+        elif revision.differ_in_results_only(expected, found):
+            yield Comparison(name, f"git ({short(found)}, which adds results only)", None)
+        else:
+            yield Comparison.of_texts(name, "git", places, expected=expected, found=found)

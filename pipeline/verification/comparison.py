@@ -23,9 +23,11 @@ class Places:
 
     expected: str
     found: str
+    remedy: str = ""
 
     def sides(self, expected: object, found: object) -> str:
-        return f"{short(expected)} in {self.expected}, {short(found)} in {self.found}"
+        said = f"{short(expected)} in {self.expected}, {short(found)} in {self.found}"
+        return f"{said}: {self.remedy}" if self.remedy else said
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path,
     `empty` is a folder without checkpoints, and gets none.
     """
     machine.set_determinism(params.train.deterministic)
-    machine.keep_freed_memory()
     training = Training.begin(params, prepared, here, Checkpoints(empty, kept=1), switches=switches)
     with progress("verify", training.plan.num_steps, "steps") as advance, complaints.in_words(size="train.micro_batch_size"):
         for _ in training.reports():

@@ -41,10 +41,10 @@ class Subject:
 
 def find(name: str, environment: Environment) -> Path:
     """The journal of a run."""
-    known = journal.journals(environment.root)
+    known, path = journal.journals(environment.root), Path(name).resolve()
     for folder in known:
         ids = {str(store.get("run_id")) for store in position.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == Path(name).resolve():
+        if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == path:
             return folder
     newest = f"the newest run is {known[-1].name}" if known else "it holds no run"
     raise Refusal(f"{name}: is no file, and no run of the journal in {journal.shelf(environment.root)}: {newest}")

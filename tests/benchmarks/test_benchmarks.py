@@ -51,7 +51,7 @@ def test_ratios_are_of_blocks_of_one_round() -> None:
     measured = Measured(JOB, blocks, {way: {"loss": None, "megabytes": 0.0} for way in blocks})
     assert report.ratios(measured, "pipeline") == (2.0, 1.5, 2.5)
     assert report.ratios(measured, "pipeline", ("floor", "data")) == (1.0, 1.0, 2.0)
-    assert report.ratios(measured, "pipeline", unit="processor_s") == (1.0, 1.0, 1.0)
+    assert report.ratios(measured, "pipeline", spent="processor_s") == (1.0, 1.0, 1.0)
     assert "pipeline by floor + data, time: 1.000 (1.000 to 2.000)" in report.table(measured)
     assert "pipeline by floor + data, processor time: 0.500 (0.500 to 0.500)" in report.table(measured)
 

@@ -97,6 +97,8 @@ def test_a_checkout_that_cannot_be_written_is_copied_and_that_is_said(image: str
     folder = clone(tmp_path / "theirs")
     let_others_in(folder)
     said = run("--user", f"{FOREIGN}:{FOREIGN}", "--volume", f"{folder}:{folder}:ro", "--workdir", str(folder), image, "check")
+    assert f"container: uid {FOREIGN} cannot write in {folder}: this runs in a copy, {HOME}; mount it without `:ro`" in said
+    said = run("--user", f"{FOREIGN}:{FOREIGN}", "--volume", f"{folder}:{folder}", "--workdir", str(folder), image, "check")
     assert f"container: uid {FOREIGN} cannot write in {folder}: this runs in a copy, {HOME}; add `--user" in said
 
 

@@ -67,6 +67,13 @@ def test_statistics_depend_on_no_order_and_survive_a_constant(cut, value):
     assert constant.statistics() == ((value / 255,), (1.0,))
 
 
+def test_sums_of_the_largest_bytes_of_many_images_do_not_overflow():
+    sums = ChannelSums(1)
+    sums.add(np.full((2**16 + 5, 1, 1, 1), 255, np.uint8))
+    sums.add(np.zeros((2**16 + 5, 1, 1, 1), np.uint8))
+    assert sums.statistics() == ((0.5,), (0.5,))
+
+
 def test_the_size_of_the_blocks_changes_no_byte(tmp_path):
     records = [written(tmp_path / str(size), size=size) for size in (1, 7, 60)]
     assert records[0] == records[1] == records[2]

@@ -59,7 +59,7 @@ def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_an
     first = ", ".join(str(row) for row in tensors["rows"][:5].tolist())
     assert said.startswith(f"train.on_nonfinite: the loss or the gradient of step {BAD} is not finite, at learning rate {rate:.3g} ")
     assert f"on samples {first}, ... (its batch is in {path})" in said
-    assert said.endswith("lower optimizer.learning_rate, or set train.clip_norm, or a lower one, or write `on_nonfinite: skip`")
+    assert said.endswith("lower optimizer.learning_rate, or set or lower train.clip_norm, or write `on_nonfinite: skip`")
     assert metadata == {"step": BAD}
     assert torch.equal(tensors["inputs"], torch.cat(read))
     assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[tensors["rows"]])

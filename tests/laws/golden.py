@@ -54,11 +54,16 @@ def fingerprint(folder: Path) -> dict[str, Any]:
 
 def results(folder: Path) -> dict[str, str]:
     weights, _ = tensor_file.load(folder / "models/model.safetensors")
-    unlabelled = folder / f"{SCORES}.unlabelled"
-    files.write_json(unlabelled, recorded_scores.scores(folder / SCORES, folder / "models/model.safetensors"))
-    return {"weights": tensor_file.digest(weights, {}), SCORES: files.digest(unlabelled)} | {
+    return {"weights": tensor_file.digest(weights, {}), SCORES: unlabelled(folder / SCORES)} | {
         name: files.digest(folder / name) for name in (*WRITTEN, *FIGURES)
     }
+
+
+def unlabelled(path: Path) -> str:
+    scores, _ = recorded_scores.read(path)
+    with tempfile.TemporaryDirectory() as folder:
+        files.write_json(Path(folder) / path.name, scores)
+        return files.digest(Path(folder) / path.name)
 
 
 def recorded() -> dict[str, Any]:

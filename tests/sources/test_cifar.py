@@ -60,6 +60,7 @@ def test_cifar10_is_read_where_it_lies(tmp_path, monkeypatch, form):
     monkeypatch.setattr(cifar, "BLOCK_SAMPLES", 7)
     collection = settings(stored(tmp_path, form)).open(workers=1)
     assert collection.classes == tuple(TEN)
+    assert settings(tmp_path).num_classes() == 10
     assert collection.targets[TRAIN].tolist() == [*range(10)] * 10
     found = gathered(collection)
     assert np.array_equal(found[TRAIN], PIXELS[:5].reshape(-1, 32, 32, 3))
@@ -69,7 +70,7 @@ def test_cifar10_is_read_where_it_lies(tmp_path, monkeypatch, form):
 def test_cifar100_has_its_fine_labels(tmp_path):
     write_tar(tmp_path / "cifar-100-binary.tar.gz", cifar100(), "w:gz")
     collection = settings(tmp_path, "cifar100").open(workers=1)
-    assert len(collection.classes) == 100
+    assert len(collection.classes) == settings(tmp_path, "cifar100").num_classes() == 100
     assert collection.targets[TRAIN].tolist() == [*range(80, 100)]
     assert np.array_equal(gathered(collection)[TEST], PIXELS[1])
 

@@ -59,6 +59,7 @@ def test_files_that_are_there_are_read_without_a_network(tmp_path, packed, place
     write(tmp_path / place, packed=packed, files=contents())
     collection = settings(tmp_path, "kmnist").open(workers=1)
     assert collection.classes == ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
+    assert len(collection.classes) == settings(tmp_path, "kmnist").num_classes()
     assert collection.shape == (6, 5, 1)
     found = gathered(collection)
     assert np.array_equal(found[TRAIN][..., 0], IMAGES["train"])

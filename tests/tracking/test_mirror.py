@@ -1,4 +1,3 @@
-import re
 import signal
 import subprocess
 import time
@@ -24,7 +23,7 @@ def delivered(told: Told, folder: Path) -> None:
 def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
     found = told.run_of(told.journal.name)
     assert found.info.status == "FINISHED"
-    assert re.fullmatch(rf"{FACTS.name}-[0-9a-f]{{8}}", found.info.run_name)
+    assert found.info.run_name == f"{FACTS.name}-{journal.mark(told.journal.name)}"
     assert found.data.params == {"seed": "1", "model.name": "tiny", "train.compile": "false", "train.clip": "null"}
     assert (
         found.data.tags.items()
