@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.tracking import events
+from pipeline.tracking.journal import mark
 from pipeline.tracking.position import SYSTEM
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Point = tuple[str, int, str, int]
+OF_THIS_RUN = {"pipeline.journal", "mlflow.runName"}
+"""Tags that no other run shares."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,13 @@ def held(client: "MlflowClient", journal: str, downloads: Path) -> Held:
         for name in run.data.metrics
         for point in client.get_metric_history(run_id, name)
     ]
-    tags = {name: value for name, value in run.data.tags.items() if name != "pipeline.journal"}
+    tags = {name: value for name, value in run.data.tags.items() if name not in OF_THIS_RUN}
     models = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'")
     rest = {
         "params": run.data.params,
         "tags": tags,
         "status": run.info.status,
-        "name": run.info.run_name.rpartition("-")[0],
+        "name": run.info.run_name.removesuffix(mark(journal)),
         "datasets": [(used.dataset.name, used.dataset.digest) for used in run.inputs.dataset_inputs],
         "models": [model.status.name for model in models],
         "tied": len(run.outputs.model_outputs) if run.outputs else 0,
