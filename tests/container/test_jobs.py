@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import subprocess
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -114,6 +115,7 @@ def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default:
         words = ("--volume", f"{name}:{HOME}", "--env", "PIPELINE_CHECKPOINT_EVERY_S=1", image)
         with container(*words) as first:
             wait_until_said(first, "train: step 50 ")
+            wait_until_tracked(first)
             time.sleep(random.uniform(0, 1.5))
             begin = time.monotonic()
             docker.docker("stop", "--time", str(STOP_WITHIN_S), first)
@@ -127,6 +129,16 @@ def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default:
         assert re.search(r"train: .* going on after step \d+", again), again
         assert "test accuracy" in again
         assert in_volume(name, image, "sha256sum", MODEL).split()[0] == files.digest(default.folder / MODEL)
+
+
+def wait_until_tracked(name: str) -> None:
+    """A mirror that is still importing MLflow when the job is stopped leaves its run to the next start."""
+    for _ in range(200):
+        asked = [docker.DOCKER, "exec", "--workdir", HOME, name, "python", "-c", STATUS]
+        if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split() == ["RUNNING"]:
+            return
+        time.sleep(0.3)
+    raise AssertionError(docker.docker("logs", name))
 
 
 STATUS = "import sqlite3; print(*[status for status, in sqlite3.connect('mlflow.db').execute('select status from runs')])"
