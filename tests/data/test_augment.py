@@ -47,6 +47,13 @@ def test_every_pixel_is_where_the_draws_say(crop: int, flip: str, cutout: int) -
     assert torch.equal(found, expected)
 
 
+def test_a_part_of_the_packed_images_is_gathered_from_its_own_beginning() -> None:
+    augmentation = Augmentation(AugmentSettings(crop=2, flip="random", cutout=0), COLOUR, 9, seed=1, device=CPU)
+    packed, rows = augmentation.packed(images(9)), torch.arange(6)
+    draws = augmentation.draw(0)[:, rows]
+    assert torch.equal(augmentation.gather(packed[3:], rows, draws), augmentation.gather(packed, rows + 3, draws))
+
+
 @pytest.mark.parametrize("channels", [1, 2, 4, 5, 9])
 def test_pixels_of_any_number_of_channels_are_moved_whole(channels: int) -> None:
     spec = Spec(shape=(4, 3, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
