@@ -125,9 +125,10 @@ def glibc() -> tuple[int, ...]:
 
 FAULTS = """
 import resource, sys, torch
-from pipeline import machine
+from pipeline.environment import Environment
+from pipeline.machine import Machine
 if sys.argv[1:]:
-    machine.keep_freed_memory()
+    Machine.claim(Environment())
 def step():
     return float(sum(torch.ones(size)[-1] for size in (2**19, 2**22, 2**24)))
 for _ in range(3):
