@@ -1,8 +1,11 @@
 """The benchmark itself: its clock, its ratios, and that nobody skips work unseen."""
 
 import math
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from benchmarks.__main__ import Measured, refuse_unequal_losses
 from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job, images
 from benchmarks.ways import data, pipeline
-from benchmarks.worker import Block
+from benchmarks.worker import Block, Worker
 from pipeline.machine import Machine
 from pipeline.seeding import reseed
 
@@ -82,3 +85,20 @@ def test_the_data_path_alone_makes_as_many_batches() -> None:
     line = Line()
     data.train(JOB, images(), HERE, Gate(line, JOB))
     assert len(line.heard) == 1 + JOB.rounds + 1
+
+
+def test_the_loop_without_tracking_leaves_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    (tmp_path / "work").mkdir()
+    pipeline.train(JOB, images(), HERE, Gate(Line(), JOB), tracked=False)
+    assert not (tmp_path / ".pipeline").exists()
+
+
+def test_the_processor_time_of_a_way_is_that_of_its_process() -> None:
+    worker = Worker("floor", SimpleNamespace(pid=os.getpid()), Line())
+    before_s, deadline_s = worker.processor_s(), time.process_time() + 0.2
+    while time.process_time() < deadline_s:
+        pass
+    assert 0.1 < worker.processor_s() - before_s < 5

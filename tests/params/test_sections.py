@@ -11,6 +11,7 @@ from pipeline.params.document import Document
 from pipeline.params.load import STAGE_PARAMS, load
 from pipeline.params.loop import LoopSettings
 from pipeline.params.model import ModelSettings
+from pipeline.params.optimizer import EveryOptimizer
 from pipeline.params.prepare import SourceSettings
 from pipeline.params.section import Section
 from tests.imports import TOP
@@ -91,3 +92,11 @@ def test_a_member_of_a_family_that_defines_no_verb_says_which_file_lacks_it() ->
         ModelSettings(name="wide").build(None)  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match=r"pipeline/sources/wide\.py defines no open"):
         SourceSettings(name="wide", root=Path("data"), valid=0.1, test=0.1).open(workers=1)
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "weight_decay", "vector_factor"])
+def test_what_all_optimizers_share_is_bounded(key: str) -> None:
+    shared = {"learning_rate": 0.1, "weight_decay": 0.0, "vector_factor": 1.0, "name": "any"}
+    assert EveryOptimizer(**shared)
+    with pytest.raises(ValidationError, match=key):
+        EveryOptimizer(**{**shared, key: -0.1})
