@@ -5,6 +5,8 @@ import random
 import re
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -115,7 +117,8 @@ def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default:
         words = ("--volume", f"{name}:{HOME}", "--env", "PIPELINE_CHECKPOINT_EVERY_S=1", image)
         with container(*words) as first:
             wait_until_said(first, "train: step 50 ")
-            wait_until_tracked(first)
+            with held(first):
+                wait_until_tracked(first)
             time.sleep(random.uniform(0, 1.5))
             begin = time.monotonic()
             docker.docker("stop", "--time", str(STOP_WITHIN_S), first)
@@ -131,11 +134,33 @@ def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default:
         assert in_volume(name, image, "sha256sum", MODEL).split()[0] == files.digest(default.folder / MODEL)
 
 
+@contextmanager
+def held(name: str) -> Iterator[None]:
+    """Within the block the container's training stands still: it might be at its end before all else is ready."""
+    assert asked(name, SIGNAL, "SIGSTOP") == "sent\n", docker.docker("logs", name)
+    yield
+    assert asked(name, SIGNAL, "SIGCONT") == "sent\n"
+
+
+SIGNAL = r"""
+import os, pathlib, signal, sys
+for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    if (folder / "cmdline").read_bytes().endswith(b"-m\0pipeline\0train\0"):
+        os.kill(int(folder.name), signal.Signals[sys.argv[1]])
+        print("sent")
+"""
+
+
+def asked(name: str, program: str, *words: str) -> str:
+    """What a program in Python says that runs in the container beside its job."""
+    command = [docker.DOCKER, "exec", "--workdir", HOME, name, "python", "-c", program, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
 def wait_until_tracked(name: str) -> None:
     """A mirror that is still importing MLflow when the job is stopped leaves its run to the next start."""
     for _ in range(200):
-        asked = [docker.DOCKER, "exec", "--workdir", HOME, name, "python", "-c", STATUS]
-        if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split() == ["RUNNING"]:
+        if asked(name, STATUS).split() == ["RUNNING"]:
             return
         time.sleep(0.3)
     raise AssertionError(docker.docker("logs", name))
