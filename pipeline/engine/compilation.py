@@ -12,4 +12,9 @@ MODES = {"default": "default", "graphs": "reduce-overhead"}
 
 def compiled(classifier: Classifier, wish: Literal["off", "default", "graphs"]) -> Forward:
     """Code for each size of micro-batch by itself: code for any size would depend on which sizes came before."""
-    return classifier if wish == "off" else cast("Forward", torch.compile(classifier, mode=MODES[wish], dynamic=False))
+    if wish == "off":
+        return classifier
+    torch.use_deterministic_algorithms(
+        torch.are_deterministic_algorithms_enabled()
+    )  # the compiler has a switch of its own, which this sets
+    return cast("Forward", torch.compile(classifier, mode=MODES[wish], dynamic=False))

@@ -58,7 +58,7 @@ DRIVER = """
 import json, os, sys, time
 import pipeline.models.convnet, pipeline.sources.image_folder
 import pipeline.stages.evaluate, pipeline.stages.prepare, pipeline.stages.train
-import torch._inductor.config  # which deterministic algorithms import late
+import torch._inductor.config  # which optimizers import late
 from pipeline.__main__ import main
 from pipeline.reports.figures import confusion, history, mistakes, reliability
 
