@@ -9,7 +9,7 @@ NAMED = 5
 
 
 def keep(batch: Batch, *, step: int, learning_rate: float, folder: Path) -> str:
-    """Write inputs (n, height, width, channels) uint8, targets (n,) and rows (n,) of the train split; says what, where and how fast."""
+    """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split; says what, where and how fast."""
     path = folder / f"nonfinite-{step:012d}.safetensors"
     inputs, targets = next(batch.parts(batch.num_targets))
     samples = ", ".join(str(row) for row in batch.course.rows[:NAMED].tolist())

@@ -12,7 +12,7 @@ import torch
 from pipeline import inspection, seeding
 from pipeline.collection import VALID
 from pipeline.data import loader
-from pipeline.data.augment import Augmentation
+from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import blueprint, compilation, fit, memory, precision, recompute, score
 from pipeline.engine.checkpoint import Checkpoints, Saver
@@ -64,7 +64,7 @@ class Training:
         """
         settings = params.train
         settings.refuse_missing_validation(prepared.splits)
-        params.augment.refuse_blank_windows(prepared.spec)
+        params.augment.refuse_misfit(prepared.spec)
         blueprint.refuse_too_large(params.model, prepared.spec)
         used = precision.choose(settings.precision, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # tests run side by side: threads that spin would take each other's cores
+# tests run side by side: on as many threads as there are cores each would wait for the others', and spin meanwhile
+os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "PIPELINE_THREADS": "1"}
 
 import numpy as np
 import PIL.Image
@@ -28,7 +29,6 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", PIL.Image.MAX_IMAGE_PIXELS)
     for name in (
         "PIPELINE_DEVICE",
-        "PIPELINE_THREADS",
         "MLFLOW_TRACKING_URI",
         "MLFLOW_RUN_ID",
         "MLFLOW_EXPERIMENT_NAME",

@@ -66,6 +66,7 @@ def test_a_machine_is_claimed_with_the_threads_that_were_asked_for(monkeypatch: 
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:
         monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
+        monkeypatch.delenv("PIPELINE_THREADS")
         assert Machine.claim(Environment.read()).threads == len(os.sched_getaffinity(0))
         monkeypatch.setenv("PIPELINE_THREADS", "1")
         assert Machine.claim(Environment.read()) == Machine(torch.device("cpu"), 1)

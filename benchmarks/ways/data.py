@@ -5,7 +5,7 @@ import torch
 from benchmarks.gate import Gate
 from benchmarks.job import Job
 from pipeline.data import loader
-from pipeline.data.augment import Augmentation
+from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.prepared import Prepared
 from pipeline.engine.classifier import Classifier
 from pipeline.machine import Machine

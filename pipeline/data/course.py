@@ -8,14 +8,14 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from pipeline.data.augment import Augmentation
+from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.order import Order
 from pipeline.data.transfer import moved
 
 
 @dataclass(frozen=True)
 class Course:
-    """Rows (n,) of some images, their targets (n,), and how they are augmented: draws (5, n), or None."""
+    """Rows (n,) of some images, their targets (n,), and how they are augmented: draws (num_draws, n), or None."""
 
     rows: Tensor
     targets: Tensor
@@ -46,7 +46,7 @@ class Layout:
     rows_on: torch.device
 
     def course(self, rows: Tensor, draws: Tensor | None = None) -> Course:
-        """From rows (n,) and the draws (5, all samples) of every sample, on the CPU both."""
+        """From rows (n,) and the draws (num_draws, all samples) of every sample, on the CPU both."""
         return Course(
             moved(rows, self.rows_on),
             moved(self.targets[rows], self.device),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data import course
-from pipeline.data.augment import Augmentation
+from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.course import Course, Layout
 from pipeline.data.prepared import Split
 from pipeline.data.stream import read_ahead
@@ -72,7 +72,9 @@ class Batch:
         return len(self.course)
 
     def parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images (n, height, width, channels) uint8 and targets (n,), at most `most` at a time, in numbers that differ by at most one."""
+        """At most `most` at a time, in numbers that differ by at most one: images (n, height, width, channels) uint8 and targets (n,), or the
+        shares (n, classes) of each class where samples are mixed.
+        """
         num_parts = -(-len(self.course) // most)
         for number in range(num_parts):
             yield self.gathered(bounds(number, num_parts, len(self.course)))
@@ -81,11 +83,23 @@ class Batch:
         part = self.course.part(positions)
         if not self.augmentation or part.draws is None:
             return self.inputs[positions if self.places is None else self.places[positions]], part.targets
+        images = self.augmented(self.augmentation, part, positions)
+        if not self.augmentation.mixing:
+            return images, part.targets
+        # the partner's place is that in the whole batch, so that no cut of it changes who is mixed with whom
+        mirrored = slice(len(self.course) - positions.stop, len(self.course) - positions.start)
+        others = self.course.part(mirrored)
+        partners = images if mirrored == positions else self.augmented(self.augmentation, others, mirrored)
+        return self.augmentation.mix(images, partners.flip(0), part.targets, others.targets.flip(0), part.draws)
+
+    def augmented(self, augmentation: Augmentation, part: Course, positions: slice) -> Tensor:
+        """The images of `part`, which are at `positions` of the batch."""
+        assert part.draws is not None
         if self.places is None:
-            inputs, places = self.augmentation.packed(self.inputs[positions]), torch.arange(len(part), device=self.inputs.device)
+            inputs, places = augmentation.packed(self.inputs[positions]), torch.arange(len(part), device=self.inputs.device)
         else:
             inputs, places = self.inputs, self.places[positions]
-        return self.augmentation.gather(inputs, places, part.draws), part.targets
+        return augmentation.gather(inputs, places, part.draws)
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:

@@ -17,7 +17,10 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Batch(Protocol):
-    """How many targets a batch holds, and the same samples in micro-batches (inputs, targets) of any size."""
+    """How many targets a batch holds, and the same samples in micro-batches (inputs, targets) of any size.
+
+    Targets are classes (...), or shares (..., classes) of them.
+    """
 
     @property
     def num_targets(self) -> int: ...
@@ -69,7 +72,7 @@ def gather(state: TrainState, batch: Batch, micro_batch_size: int, *, manner: Ma
         share = summed_loss(logits, targets, manner.label_smoothing) / batch.num_targets
         torch.autograd.backward(state.scaler.scale(share))
         shares.append(share.detach())
-        rights.append((logits.detach().argmax(-1) == targets).sum())
+        rights.append((logits.detach().argmax(-1) == likeliest(targets)).sum())
     return total(shares), total(rights)
 
 
@@ -78,10 +81,16 @@ def total(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
 
 
+def likeliest(targets: Tensor) -> Tensor:
+    """Of targets that are shares (..., classes) the class with the largest; of classes (...) these."""
+    return targets.argmax(-1) if targets.is_floating_point() else targets
+
+
 def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Cross-entropy of logits (..., classes) against targets (...), summed, in float32 at least."""
+    """Cross-entropy of logits (..., classes) against targets (...) or shares (..., classes) of them, summed, in float32 at least."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum", label_smoothing=label_smoothing)
+    targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
+    return cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)
 
 
 def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor, Tensor | None]:

@@ -346,7 +346,7 @@ def test_data_that_the_model_was_not_made_for_is_refused(checkout: Path, refused
 
 def test_scoring_is_refused_as_in_the_stage(checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
-    assert refused("verify") == refused("evaluate") == ["params.yaml:50: evaluate.top_k: 11 of 10 classes is always right: write less"]
+    assert refused("verify") == refused("evaluate") == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always right: write less"]
     project.write_params(Path(), QUICK)
 
     def no_memory(*_: object, **__: object) -> None:

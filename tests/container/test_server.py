@@ -103,7 +103,7 @@ def wait_until_healthy(name: str, within_s: float = 120) -> None:
 
 
 def test_a_training_reports_to_it_and_a_restart_in_the_middle_loses_nothing(served: Served, tmp_path: Path) -> None:
-    trainer = served.compose("--profile", "cpu", "run", "--detach", "--no-deps", "trainer-cpu").split()[-1]
+    trainer = served.compose("--profile", "cpu", "run", "--detach", "--no-deps", *docker.QUIETLY, "trainer-cpu").split()[-1]
     try:
         wait_until_said(trainer, "train: step 50 ")
         docker.docker("restart", "--time", "1", served.container)

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from pipeline.data import course, loader
-from pipeline.data.augment import Augmentation
 from pipeline.data.course import Course
 from pipeline.data.prepared import Prepared, Split
 from pipeline.data.stream import read_ahead
-from pipeline.params.augment import AugmentSettings
+from tests.data.augmenting import augmentation
 
-AUGMENT = AugmentSettings(crop=1, flip="random", cutout=2)
+PLAIN = {"crop": 1, "flip": "random", "cutout": 2}
+MIXED = {"resized_crop": 0.3, "flip": "alternating", "brightness": 0.2, "contrast": 0.2, "mixup": 0.8, "cutmix": 1.0}
 
 
-def training_images(prepared: Prepared, device: torch.device, *, resident: bool) -> loader.Images:
-    augmentation = Augmentation(AUGMENT, prepared.spec, len(prepared.train), seed=1, device=device)
-    return loader.Images(prepared.train, device, augmentation, resident=resident)
+def training_images(prepared: Prepared, device: torch.device, *, resident: bool, wishes: dict[str, float | str] = PLAIN) -> loader.Images:
+    found = augmentation(len(prepared.train), spec=prepared.spec, **wishes)
+    return loader.Images(prepared.train, device, found, resident=resident)
 
 
 def steps(images: loader.Images, *, start: int, count: int) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -32,9 +32,32 @@ def same(first: list[list[tuple[torch.Tensor, torch.Tensor]]], second: list[list
     return all(torch.equal(left, right) for one, other in pairs for left, right in zip(one, other, strict=True))
 
 
-def test_resident_and_streamed_data_give_the_same_bytes(prepared: Prepared, cpu: torch.device) -> None:
-    resident, streamed = (steps(training_images(prepared, cpu, resident=resident), start=0, count=8) for resident in (True, False))
+@pytest.mark.parametrize("wishes", [PLAIN, MIXED], ids=["plain", "mixed"])
+def test_resident_and_streamed_data_give_the_same_bytes(prepared: Prepared, cpu: torch.device, wishes: dict[str, float | str]) -> None:
+    resident, streamed = (
+        steps(training_images(prepared, cpu, resident=resident, wishes=wishes), start=0, count=8) for resident in (True, False)
+    )
     assert same(resident, streamed)
+
+
+@pytest.mark.parametrize("size", [15, 16])
+@pytest.mark.parametrize("wishes", [PLAIN, MIXED], ids=["plain", "mixed"])
+def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.device, wishes: dict[str, float | str], size: int) -> None:
+    images = training_images(prepared, cpu, resident=True, wishes=wishes)
+    for batch in islice(loader.training(images, batch_size=size, seed=1, start=0), 4):
+        whole = next(batch.parts(size))
+        for most in (1, 2, 5, 8):
+            parts = [torch.cat(tensors) for tensors in zip(*batch.parts(most), strict=True)]
+            assert all(torch.equal(*pair) for pair in zip(whole, parts, strict=True))
+
+
+def test_a_sample_is_mixed_with_the_one_at_the_mirrored_place(prepared: Prepared, cpu: torch.device) -> None:
+    images = training_images(prepared, cpu, resident=True, wishes={"mixup": 1.0})
+    batch = next(loader.training(images, batch_size=15, seed=1, start=0))
+    _, targets = next(batch.parts(15))
+    own, partners = batch.course.targets, batch.course.targets.flip(0)
+    assert all(set(row.nonzero().flatten().tolist()) <= {int(a), int(b)} for row, a, b in zip(targets, own, partners, strict=True))
+    assert targets[7].max() == 1  # in the middle, with itself
 
 
 def test_starting_at_a_step_continues_the_stream(prepared: Prepared, cpu: torch.device) -> None:

@@ -10,6 +10,7 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.fit import Report
 from pipeline.engine.state import TrainState
+from pipeline.engine.update import likeliest
 from pipeline.machine import Machine
 from pipeline.params.train import TrainParams
 from pipeline.training import Training
@@ -42,7 +43,7 @@ class Parts:
 
     @property
     def num_targets(self) -> int:
-        return sum(targets.numel() for _, targets in self.given)
+        return sum(likeliest(targets).numel() for _, targets in self.given)
 
     def parts(self, most: int):
         return iter(self.given)

@@ -90,6 +90,22 @@ def test_targets_may_have_any_shape() -> None:
     assert torch.allclose(summed_loss(logits, targets, 0.0), expected)
 
 
+def test_targets_may_be_shares_of_classes() -> None:
+    logits, (_, indices) = torch.randn(4, 3), samples(4)
+    shares = torch.tensor([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.4, 0.6]])
+    expected = -(shares * logits.log_softmax(-1)).sum()
+    assert summed_loss(logits, shares, 0.0) == pytest.approx(expected.item(), rel=1e-5)
+    assert summed_loss(logits, torch.eye(3)[indices], 0.1) == pytest.approx(summed_loss(logits, indices, 0.1).item(), rel=1e-5)
+
+
+def test_the_right_answer_is_the_class_with_the_largest_share() -> None:
+    state, (inputs, _) = state_of(network()), samples(4)
+    answers = state.classifier(inputs).argmax(-1)
+    answers[3] = (answers[3] + 1) % 3
+    shares = 0.2 + 0.4 * torch.eye(3)[answers]
+    assert step(state, (inputs, shares.double()))["train/accuracy"] == 0.75
+
+
 def test_the_gradient_is_clipped_by_its_norm_after_unscaling() -> None:
     inputs, targets = samples(8, torch.float32)
     free, clipped, scaled = (state_of(network(dtype=torch.float32)) for _ in range(3))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.data import loader
+from tests.engine import building
 from tests.engine.building import same, weights
 
 CONVNET = {"name": "convnet", "width": 8, "dropout": 0.1}
@@ -84,6 +85,27 @@ def test_data_read_ahead_gives_the_same_bytes(train_params, begin, monkeypatch) 
         list(training.reports())
         found.append(weights(training.state))
     assert same(*found)
+
+
+MIXED = {
+    "augment.crop": 0,
+    "augment.resized_crop": 0.3,
+    "augment.brightness": 0.3,
+    "augment.contrast": 0.3,
+    "augment.mixup": 0.4,
+    "augment.cutmix": 1.0,
+}
+
+
+def test_mixing_does_not_wait_either(train_params, begin) -> None:
+    refuse_to_wait(begin(train_params(CHANGES | MIXED | {"train.precision": "bf16", "train.on_nonfinite": "skip"})))
+
+
+@pytest.mark.parametrize("wishes", [{}, MIXED], ids=["crop", "mixed"])
+def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(train_params, begin, prepared, wishes: dict) -> None:
+    params = train_params(CHANGES | wishes)
+    found, expected = (next(next(training.batches(0)).parts(16)) for training in (begin(params), building.begin(params, prepared)))
+    assert all(torch.equal(there.cpu(), here) for there, here in zip(found, expected, strict=True))
 
 
 RECIPES = {

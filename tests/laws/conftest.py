@@ -10,6 +10,4 @@ from tests.laws import golden
 @pytest.fixture(scope="session")
 def default_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project in which the shipped default was prepared, trained and evaluated; to be read only."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIPELINE_TRACKING", "false")
-        return golden.train_the_default(tmp_path_factory.mktemp("default"))
+    return golden.train_the_default(tmp_path_factory.mktemp("default"))

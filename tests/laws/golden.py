@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pipeline import files
 from pipeline.__main__ import main
 from pipeline.engine import model_file, tensor_file
@@ -25,19 +27,19 @@ STAGES = ("prepare", "train", "evaluate")
 SCORES = "metrics/evaluate.json"
 WRITTEN = ("metrics/train.json", "plots/history.csv", "plots/confusion.csv", "plots/reliability.csv")
 FIGURES = ("plots/history.png", "plots/confusion.png", "plots/reliability.png", "plots/mistakes.png")
+CORES = len(os.sched_getaffinity(0))
 DRAWING = ("matplotlib", "pillow")
 
 
-def train_the_default(folder: Path) -> Path:
+def train_the_default(folder: Path, threads: int = CORES) -> Path:
     """The shipped default in a project of its own, run in this process by its three stages."""
     project.make(folder)
     shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_TRACKING", "false")
+        patch.setenv("PIPELINE_THREADS", str(threads))
+        patch.chdir(folder)
         assert all(main([stage]) == 0 for stage in ("check", *STAGES))
-    finally:
-        os.chdir(before)
     return folder
 
 
@@ -80,7 +82,7 @@ def renew(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["PIPELINE_TRACKING"] = "false"
-    with tempfile.TemporaryDirectory() as name:
-        renew(train_the_default(Path(name)))
+    for threads in {1, CORES}:
+        with tempfile.TemporaryDirectory() as name:
+            renew(train_the_default(Path(name), threads))
     print(f"golden: {RECORDED.relative_to(TOP)} has this machine's digests: look at `git diff` before you commit it")

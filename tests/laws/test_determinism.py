@@ -43,7 +43,17 @@ IMAGES = {"name": "image_folder", "root": "images", "size": 8, "channels": 3, "o
 CHANGES = {
     "source": {**IMAGES, "valid": 0.2, "test": 0.2},
     "model": {"name": "convnet", "width": 4, "dropout": 0.2},
-    "augment": {"crop": 1, "flip": "random", "cutout": 2},
+    "augment": {
+        "crop": 0,
+        "resized_crop": 0.3,
+        "flip": "random",
+        "cutout": 2,
+        "brightness": 0.2,
+        "contrast": 0.2,
+        "saturation": 0.2,
+        "mixup": 0.4,
+        "cutmix": 1.0,
+    },
     "evaluate.top_k": 1,
     "train.steps": 8,
     "train.batch_size": 32,
@@ -127,7 +137,7 @@ def run(rows: list[tuple[Path, Row]]) -> None:
         **os.environ,
         "PIPELINE_DEVICE": "cpu",
         "PIPELINE_TRACKING_WAIT_S": "0",
-        "OMP_WAIT_POLICY": "PASSIVE",
+        "PIPELINE_THREADS": "2",  # whose sums must not depend on which is first
         "PYTHONPATH": str(TOP),
         **given,
     }

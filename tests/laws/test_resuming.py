@@ -56,6 +56,7 @@ VARIANTS = {
     "half with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},
     "speedy": {"model": SPEEDY, "optimizer": MUON, "train.label_smoothing": 0.2},
     "mobilenet": {"model": MOBILENET},
+    "mixed samples": {"model": CONVNET, "augment.crop": 0, "augment.resized_crop": 0.3, "augment.mixup": 0.4, "augment.cutmix": 1.0},
     "no average, last weights": {"model": CONVNET, "train.average_decay": 0.0, "train.keep": "last"},
 }
 

@@ -121,6 +121,10 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a batch of 10^30": ("train.batch_size", "1" + "0" * 30, "should be less than or equal to 1000000"),
     "steps beyond any float": ("train.steps", "1" + "0" * 400, "should be less than or equal to 1000000000000"),
     "a crop of 10^9": ("augment.crop", "1000000000", "should be less than or equal to 1024"),
+    "two kinds of crop": ("augment.resized_crop", "0.5", "does not go with augment.crop: write `crop: 0`"),
+    "a piece of all": ("augment.resized_crop", "1.0", "should be less than 1"),
+    "a negative brightness": ("augment.brightness", "-0.1", "should be greater than or equal to 0"),
+    "a share of infinity": ("augment.mixup", ".inf", "should be a finite number"),
     "a million and one bins": ("evaluate.calibration_bins", "1000001", "should be less than or equal to 1000000"),
     "10^9 bootstrap samples": ("evaluate.bootstrap_samples", "1000000000", "should be less than or equal to 1000000"),
     "a negative size": ("evaluate.batch_size", "-1", "should be greater than 0"),
@@ -131,6 +135,7 @@ VALUES: dict[str, tuple[str, str, str]] = {
 }
 LATE: dict[str, tuple[Callable[[], object], str, str]] = {
     "a crop beyond the image": (value("augment.crop", "1024"), "train", "augment.crop: 1024 pixels around images of 4x4"),
+    "colours that are none": (value("augment.saturation", "0.5"), "train", "augment.saturation: the images have 1 channels"),
     "more classes than there are": (value("evaluate.top_k", "1000000"), "evaluate", "evaluate.top_k: 1000000 of 2 classes"),
     "a network beyond the memory": (
         lambda: widen("name: convnet", "width: 65536", "dropout: 0.0"),

@@ -1,0 +1,1 @@
+"""What happens to a training image before the network sees it."""

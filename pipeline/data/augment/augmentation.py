@@ -1,0 +1,79 @@
+"""All that happens to a training image before the network sees it: integers a sample and epoch, and what reads them."""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline import seeding
+from pipeline.data.augment.changes import Cutout, Flip, Jitter
+from pipeline.data.augment.mixing import Mixing
+from pipeline.data.augment.part import Change, Part, Window
+from pipeline.data.augment.pixels import Pixels
+from pipeline.data.augment.windows import Crop, ResizedCrop, Whole
+from pipeline.params.augment import AugmentSettings
+from pipeline.spec import Spec
+
+
+class Augmentation:
+    """Draws are (num_draws, n) integers, a function of seed, epoch and sample."""
+
+    def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
+        self.num_samples = num_samples
+        self.dice = partial(seeding.generator, seed, "augment")
+        self.pixels = Pixels(spec, device)
+        self.window = window(settings, self.pixels)
+        self.changes = changes(settings, self.pixels)
+        self.mixing = Mixing(settings.mixup, settings.cutmix, self.pixels) if settings.mixup or settings.cutmix else None
+        self.parts: list[Part] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
+        ends = np.cumsum([0, *(part.num_draws for part in self.parts)]).tolist()
+        self.places = [slice(*ends) for ends in pairwise(ends)]
+
+    @property
+    def active(self) -> bool:
+        return any(part.num_draws for part in self.parts)
+
+    def draw(self, epoch: int) -> Tensor:
+        """(num_draws, all samples) at once, on the CPU, where the bits are the same for every device."""
+        return torch.from_numpy(np.concatenate([part.draw(self.dice, epoch, self.num_samples) for part in self.parts]))
+
+    def packed_bytes(self, num_samples: int) -> int:
+        """What `num_samples` take when they are packed."""
+        spec, border = self.pixels.spec, 2 * self.window.border
+        return num_samples * (spec.height + border) * (spec.width + border) * self.pixels.size_bytes
+
+    def packed(self, images: Tensor) -> Tensor:
+        """Images (n, height, width, channels) uint8 as `gather` reads them."""
+        return self.pixels.packed(images, self.window.border)
+
+    def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+        """Images (n, height, width, channels) uint8 at `rows` (n,) of the packed ones, each by itself as `draws` (num_draws, n) say."""
+        images = self.window.read(packed, rows, draws[self.places[0]])
+        for change, place in zip(self.changes, self.places[1:], strict=False):
+            images = change(images, draws[place])
+        return self.pixels.unpacked(images)
+
+    def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Gathered images and their classes (n,) with others of the batch: images, and the shares (n, classes) that the target has of each class."""
+        assert self.mixing
+        return self.mixing(images, partners, classes, partner_classes, draws[self.places[-1]])
+
+
+def window(settings: AugmentSettings, pixels: Pixels) -> Window:
+    if settings.resized_crop:
+        return ResizedCrop(settings.resized_crop, pixels)
+    return Crop(settings.crop, pixels) if settings.crop else Whole()
+
+
+def changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
+    """In the order in which they are made: what is hidden has the mean colour, whatever the light."""
+    found: list[Change] = []
+    if settings.flip != "none":
+        found.append(Flip(settings.flip))
+    if settings.brightness or settings.contrast or settings.saturation:
+        found.append(Jitter(settings.brightness, settings.contrast, settings.saturation, pixels))
+    if settings.cutout:
+        found.append(Cutout(settings.cutout, pixels))
+    return found

@@ -1,0 +1,87 @@
+"""What happens to a window: mirrored, another light, a piece hidden."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.data.augment.part import Dice, Table
+from pipeline.data.augment.pixels import FINE, Pixels, divided, inside
+from pipeline.params.augment import COLOURS
+
+LUMA = (77, 150, 29)
+"""256ths of red, green and blue in grey (ITU-R BT.601)."""
+SCALE = 1024
+
+
+class Flip:
+    """Left and right; the mirror image is drawn anew in each epoch, or comes in every second one."""
+
+    num_draws = 1
+
+    def __init__(self, manner: Literal["random", "alternating"]) -> None:
+        self.manner = manner
+
+    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+        if self.manner == "random":
+            return dice("flip", epoch).integers(2, size=(1, num_samples))
+        return (dice("first flip").integers(2, size=(1, num_samples)) + epoch) % 2
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        return torch.where(draws[0].bool().view(-1, 1, 1, 1), images.flip(2), images)
+
+
+class Jitter:
+    """Brightness, contrast and saturation, one after the other, each times a factor of 1 give or take its strength.
+
+    As torchvision's ColorJitter in this order, but rounded and clipped once at the end: all three are sums of the pixel, its grey and the
+    mean grey of the image.
+    """
+
+    num_draws = 3
+
+    def __init__(self, brightness: float, contrast: float, saturation: float, pixels: Pixels) -> None:
+        self.strengths, self.pixels = (brightness, contrast, saturation), pixels
+
+    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+        """How much of the pixel, of its grey and of the mean grey there is to be, in 1024ths."""
+        uniform = dice("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
+        brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
+        parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
+        table: Table = np.rint(brightness * parts * SCALE).astype(np.int64)
+        return table
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        own, grey, mean = draws.float().view(3, -1, 1, 1, 1)
+        values = images.view(torch.uint8).float()
+        shade = self.grey(values)
+        total = shade.sum((1, 2), keepdim=True, dtype=torch.float64)
+        mean_shade = divided(total, self.pixels.spec.height * self.pixels.spec.width).round().float()
+        return self.pixels.words(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
+
+    def grey(self, values: Tensor) -> Tensor:
+        """(n, height, width, 1) of the pixels (n, height, width, bytes), as whole numbers; what is not red, green and blue weighs alike."""
+        channels = values[..., : self.pixels.spec.channels]
+        if channels.shape[-1] != COLOURS:
+            return divided(channels.sum(-1, keepdim=True), channels.shape[-1]).round()
+        red, green, blue = channels.unbind(-1)
+        return ((LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / FINE).round().unsqueeze(-1)
+
+
+class Cutout:
+    """A square of the mean colour, centred where drawn; parts of it may lie outside."""
+
+    num_draws = 2
+
+    def __init__(self, side: int, pixels: Pixels) -> None:
+        self.side, self.pixels = side, pixels
+
+    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+        generator, spec = dice("cutout", epoch), self.pixels.spec
+        return np.stack([generator.integers(extent, size=num_samples) for extent in (spec.height, spec.width)])
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        spec, (y, x) = self.pixels.spec, draws
+        hidden = inside(y, spec.height, self.side)[:, :, None] & inside(x, spec.width, self.side)[:, None, :]
+        return torch.where(hidden[..., None], self.pixels.mean_colour, images)

@@ -1,0 +1,73 @@
+"""Images as they are kept and moved: a pixel is one integer of one to eight bytes, or several.
+
+What is computed with them is exact in float32 up to the last rounding, so that every device makes the same bytes: bytes, times shares that are
+counted in 256ths, need no more than its 24 bits.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pipeline.spec import Spec
+
+BYTE = 255
+FINE = 256
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers that hold the channels of a pixel: one to be moved where there would be several."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How the pixels of some images are packed into words, and what there is to know of them."""
+
+    spec: Spec
+    device: torch.device
+
+    @cached_property
+    def word(self) -> torch.dtype:
+        return next((dtype for size, dtype in WORDS.items() if size >= self.spec.channels), torch.int64)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of one pixel, its unused bytes included."""
+        return -(-self.spec.channels // self.word.itemsize) * self.word.itemsize
+
+    @cached_property
+    def mean_colour(self) -> Tensor:
+        """(words,)."""
+        colour = torch.tensor([round(mean * BYTE) for mean in self.spec.mean], dtype=torch.uint8)
+        return pad(colour, (0, self.size_bytes - self.spec.channels)).view(self.word).to(self.device)
+
+    def packed(self, images: Tensor, border: int = 0) -> Tensor:
+        """Images (n, height, width, channels) uint8, with a black border, as (n, height, width, words)."""
+        return pad(images, (0, self.size_bytes - self.spec.channels, border, border, border, border)).contiguous().view(self.word)
+
+    def words(self, values: Tensor) -> Tensor:
+        """Numbers (n, height, width, size_bytes), rounded and clipped to bytes, as (n, height, width, words)."""
+        found: Tensor = rounded(values).view(self.word)
+        return found
+
+    def unpacked(self, words: Tensor) -> Tensor:
+        """The reverse, for words that lie as `packed` leaves them."""
+        return words.view(torch.uint8)[..., : self.spec.channels]
+
+
+def rounded(values: Tensor) -> Tensor:
+    """To the nearest byte."""
+    return values.round().clamp(0, BYTE).to(torch.uint8)
+
+
+def divided(total: Tensor, count: int) -> Tensor:
+    """`total / count`, rounded in one way everywhere: by a plain number a GPU divides as by its reciprocal."""
+    return total / torch.full_like(total, count)
+
+
+def inside(centres: Tensor, extent: int, sides: Tensor | int) -> Tensor:
+    """(n, extent): which of the pixels lie within `sides` around each centre (n,)."""
+    first = centres - sides // 2
+    places = torch.arange(extent, device=centres.device)[None, :]
+    last = first + sides
+    return (places >= first[:, None]) & (places < last[:, None])

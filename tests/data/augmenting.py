@@ -1,0 +1,38 @@
+"""Augmentations of small colour images, with what a test names and nothing else."""
+
+import torch
+
+from pipeline.data.augment.augmentation import Augmentation
+from pipeline.params.augment import AugmentSettings
+from pipeline.spec import Spec
+
+COLOUR = Spec(shape=(6, 5, 3), classes=("a", "b"), mean=(0.1, 0.5, 0.9), std=(0.2, 0.2, 0.2))
+NOTHING = {
+    "crop": 0,
+    "resized_crop": 0.0,
+    "flip": "none",
+    "brightness": 0.0,
+    "contrast": 0.0,
+    "saturation": 0.0,
+    "cutout": 0,
+    "mixup": 0.0,
+    "cutmix": 0.0,
+}
+
+
+def settings(**wishes: float | str) -> AugmentSettings:
+    return AugmentSettings.model_validate(NOTHING | wishes)
+
+
+def augmentation(num_samples: int, *, spec: Spec = COLOUR, seed: int = 1, **wishes: float | str) -> Augmentation:
+    return Augmentation(settings(**wishes), spec, num_samples, seed=seed, device=torch.device("cpu"))
+
+
+def images(count: int, shape: tuple[int, int, int] = COLOUR.shape) -> torch.Tensor:
+    """Noise."""
+    return torch.randint(0, 256, (count, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def gathered(augmentation: Augmentation, source: torch.Tensor, epoch: int = 0) -> torch.Tensor:
+    """Every image once."""
+    return augmentation.gather(augmentation.packed(source), torch.arange(len(source)), augmentation.draw(epoch))
