@@ -33,7 +33,17 @@ RECIPE: dict[str, Any] = {
     "seed": SEED,
     "optimizer": {"name": "sgd", "learning_rate": 0.02, "weight_decay": 5e-4, "vector_factor": 1.0, "momentum": 0.9, "nesterov": True},
     "schedule": {"name": "constant", "warmup": 0.0},
-    "augment": {"crop": CROP, "flip": "random", "cutout": 0},
+    "augment": {
+        "crop": CROP,
+        "resized_crop": 0.0,
+        "flip": "random",
+        "brightness": 0.0,
+        "contrast": 0.0,
+        "saturation": 0.0,
+        "cutout": 0,
+        "mixup": 0.0,
+        "cutmix": 0.0,
+    },
     "train": {
         "epochs": None,
         "precision": "auto",

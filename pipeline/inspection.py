@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import torch
+
 from pipeline.data.loader import Batch
 from pipeline.engine import tensor_file
 
 NAMED = 5
 
 
-def keep(batch: Batch, *, step: int, learning_rate: float, folder: Path) -> str:
+def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
     """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split; says what, where and how fast."""
     path = folder / f"nonfinite-{step:012d}.safetensors"
-    inputs, targets = next(batch.parts(batch.num_targets))
+    inputs, targets = (torch.cat(tensors) for tensors in zip(*([part.cpu() for part in parts] for parts in batch.parts(most)), strict=True))
     samples = ", ".join(str(row) for row in batch.course.rows[:NAMED].tolist())
     try:
         tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.course.rows}, {"step": step})

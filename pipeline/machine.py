@@ -85,7 +85,7 @@ def cuda_is_available() -> bool:
 
 def set_determinism(deterministic: bool) -> None:
     """Refuse operations without a deterministic form. cuDNN never chooses by timing; the compiler may, where nothing is refused."""
-    # as `use_deterministic_algorithms` does, which imports the compiler, two seconds: `compilation` tells the compiler
+    # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `compilation` sets the compiler's own switch
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # filling fresh memory finds reads of it, which is a debugging aid, at up to 15% of the time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module's class

@@ -142,7 +142,9 @@ class Training:
     def describe_bad(self, step: int) -> str:
         """The step in words, with its batch, made again, beside the checkpoints."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
-        return inspection.keep(batch, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder)
+        return inspection.keep(
+            batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
+        )
 
     def exported(self) -> tuple[Tensors, int]:
         """The weights to keep, and the step after which they were taken: the best ones where they were kept, else the last."""

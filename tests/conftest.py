@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# tests run side by side: on as many threads as there are cores each would wait for the others', and spin meanwhile
+# tests run side by side: with as many threads as there are cores each would wait for cores that the others have
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "PIPELINE_THREADS": "1"}
 
 import numpy as np

@@ -14,7 +14,6 @@ def compiled(classifier: Classifier, wish: Literal["off", "default", "graphs"]) 
     """Code for each size of micro-batch by itself: code for any size would depend on which sizes came before."""
     if wish == "off":
         return classifier
-    torch.use_deterministic_algorithms(
-        torch.are_deterministic_algorithms_enabled()
-    )  # the compiler has a switch of its own, which this sets
+    # the compiler has a switch of its own, which this sets
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     return cast("Forward", torch.compile(classifier, mode=MODES[wish], dynamic=False))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 Strength = Annotated[float, Field(ge=0, le=1)]
+"""Not more: what is computed with it is exact for factors of 2 at most."""
 Alpha = Annotated[float, Field(ge=0, le=100)]
 COLOURS = 3
 
@@ -20,7 +21,7 @@ class AugmentSettings(Section):
     crop: Annotated[int, Field(ge=0, le=1024)]
     """Pixels of zero padding on every side, out of which a window of the image's size is cut at random; 0 for none."""
     resized_crop: Share
-    """Least share of the area that a window of random size, shape (3:4 to 4:3) and place has, which is resized to the image's size; 0 for none."""
+    """Least share of the area of a window of random size, shape (3:4 to 4:3) and place, which is resized to the image's size; 0 for none."""
     flip: Literal["none", "random", "alternating"]
     """Mirror left and right: `random`, every second sample on average; `alternating`, each sample in every second epoch."""
     brightness: Strength
@@ -33,9 +34,10 @@ class AugmentSettings(Section):
     """Side in pixels of a square set to the mean colour at a random place; 0 for none."""
 
     mixup: Alpha
-    """Lay the sample at the mirrored place of the batch over this one, by a share of Beta(alpha, alpha), in image and target; 0 for none."""
+    """Alpha of mixup: the sample at the mirrored place of the batch is laid over this one, with a share of Beta(alpha, alpha); 0 for none."""
     cutmix: Alpha
-    """Take a rectangle out of that sample instead, whose share of the area is so drawn; with `mixup`, each sample has one of the two. 0 for none."""
+    """Alpha of CutMix: a rectangle is taken from that sample, with a share of the area of Beta(alpha, alpha); 0 for none. With `mixup`, each
+    sample has one of the two."""
 
     @field_validator("resized_crop")
     @classmethod
@@ -45,14 +47,16 @@ class AugmentSettings(Section):
         return resized_crop
 
     def refuse_misfit(self, spec: "Spec") -> None:
-        """Raises Refusal for colours that the images lack, and where a window may miss the image; its border would then be most of what is kept
-        in memory, too.
-        """
+        """Raises Refusal for windows that may miss the image, and for light that its channels are not made of."""
         side = min(spec.height, spec.width)
-        if self.crop >= side:
+        if self.crop >= side:  # the border would be most of what is kept in memory, too
             raise Refusal(
                 f"augment.crop: {self.crop} pixels around images of {spec.height}x{spec.width}, whose windows may then miss the image: "
                 f"write at most {side - 1}"
             )
-        if self.saturation and spec.channels != COLOURS:
-            raise Refusal(f"augment.saturation: the images have {spec.channels} channels, and not red, green and blue: write 0.0")
+        for name, strength in {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}.items():
+            fitting = (COLOURS,) if name == "saturation" else (1, COLOURS)
+            if strength and spec.channels not in fitting:
+                raise Refusal(
+                    f"augment.{name}: is for images of {' or '.join(map(str, fitting))} channels, and these have {spec.channels}: write 0.0"
+                )

@@ -37,8 +37,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     logits, scores = judge(classifier, manifest, prepared, here, params)
     split = prepared.split(TEST)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
+    draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
     with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as run:
-        draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)  # while MLflow is loaded
         story.add_evaluation(run, paths, step=manifest.step, scores=flatten(scores, TEST))
 
 

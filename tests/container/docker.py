@@ -20,7 +20,7 @@ IMAGE = f"pipeline:test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 FLAGS = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 256"
 HARDENED = tuple(FLAGS.split())
 HOME = "/home/pipeline"
-QUIETLY = ("--env", "PIPELINE_THREADS=1")  # other tests run beside it, and one thread waits for no other
+QUIETLY = ("-e", "PIPELINE_THREADS=1")  # other tests run beside it, and one thread waits for no other
 TIMEOUT_S = 900
 CANARY = "canary-8c1f0e5d7a"
 CANARIES = (

@@ -65,7 +65,8 @@ def test_the_revision_of_the_image_is_the_commit_of_the_run(default: Default, im
 
 
 def test_all_hardened_flags_together_and_any_uid(image: str) -> None:
-    *_, accuracy, _, last = run(*HARDENED, "--user", f"{FOREIGN}:{FOREIGN}", image).splitlines()
+    """On as many threads as there are cores, as users have it."""
+    *_, accuracy, _, last = docker.docker("run", "--rm", *HARDENED, "--user", f"{FOREIGN}:{FOREIGN}", image).splitlines()
     assert accuracy.startswith("test accuracy")
     assert last == f"container: the model goes with this container, whose /tmp is memory: -v NAME:{HOME} keeps it"
 
@@ -119,7 +120,7 @@ def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default:
             wait_until_said(first, "train: step 50 ")
             with held(first):
                 wait_until_tracked(first)
-            time.sleep(random.uniform(0, 1.5))
+            time.sleep(random.uniform(0, 0.5))
             begin = time.monotonic()
             docker.docker("stop", "--time", str(STOP_WITHIN_S), first)
             took_s = time.monotonic() - begin
@@ -143,11 +144,12 @@ def held(name: str) -> Iterator[None]:
 
 
 SIGNAL = r"""
-import os, pathlib, signal, sys
+import contextlib, os, pathlib, signal, sys
 for folder in pathlib.Path("/proc").glob("[0-9]*"):
-    if (folder / "cmdline").read_bytes().endswith(b"-m\0pipeline\0train\0"):
-        os.kill(int(folder.name), signal.Signals[sys.argv[1]])
-        print("sent")
+    with contextlib.suppress(OSError):  # some end meanwhile
+        if (folder / "cmdline").read_bytes().endswith(b"-m\0pipeline\0train\0"):
+            os.kill(int(folder.name), signal.Signals[sys.argv[1]])
+            print("sent")
 """
 
 

@@ -52,12 +52,18 @@ def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.devic
 
 
 def test_a_sample_is_mixed_with_the_one_at_the_mirrored_place(prepared: Prepared, cpu: torch.device) -> None:
-    images = training_images(prepared, cpu, resident=True, wishes={"mixup": 1.0})
-    batch = next(loader.training(images, batch_size=15, seed=1, start=0))
-    _, targets = next(batch.parts(15))
-    own, partners = batch.course.targets, batch.course.targets.flip(0)
-    assert all(set(row.nonzero().flatten().tolist()) <= {int(a), int(b)} for row, a, b in zip(targets, own, partners, strict=True))
-    assert targets[7].max() == 1  # in the middle, with itself
+    plain, mixed = (
+        next(loader.training(training_images(prepared, cpu, resident=True, wishes=wishes), batch_size=15, seed=1, start=0))
+        for wishes in ({"flip": "random"}, {"flip": "random", "mixup": 1.0})
+    )
+    before, classes = next(plain.parts(15))
+    after, targets = next(mixed.parts(15))
+    share = (mixed.course.draws[1] / 256).view(-1, 1, 1, 1)
+    expected = (1 - share) * before + share * before.flip(0)
+    assert (after - expected).abs().max() <= 0.5
+    own, other = (torch.eye(3)[indices] for indices in (classes, classes.flip(0)))
+    assert torch.allclose(targets, (1 - share[:, 0, 0]) * own + share[:, 0, 0] * other)
+    assert torch.equal(after[7], before[7]), "the one in the middle is its own partner"
 
 
 def test_starting_at_a_step_continues_the_stream(prepared: Prepared, cpu: torch.device) -> None:

@@ -65,6 +65,18 @@ def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_an
     assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[tensors["rows"]])
 
 
+def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
+    changes = {"augment.mixup": 0.4, "augment.cutmix": 1.0, "train.report_every_steps": 4, "train.micro_batch_size": 6}
+    training = begin(train_params(CHANGES | changes), prepared, tmp_path)
+    read = spoil(training, monkeypatch)
+    with pytest.raises(Refusal):
+        run(training)
+    tensors, _ = tensor_file.load(tmp_path / f"nonfinite-{BAD:012d}.safetensors")
+    assert torch.equal(tensors["inputs"], torch.cat(read))
+    assert tensors["targets"].shape == (len(tensors["rows"]), 3)
+    assert tensors["targets"].sum(1).tolist() == pytest.approx([1.0] * len(tensors["rows"]))
+
+
 def test_a_stopped_run_that_is_repeated_ends_with_the_same_words(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
     said = []
     for _ in range(2):

@@ -4,11 +4,15 @@ import gc
 import warnings
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 
 from pipeline.data import loader
-from tests.engine import building
+from pipeline.data.augment.augmentation import Augmentation
+from pipeline.data.prepared import Split
+from pipeline.spec import Spec
+from tests.data import augmenting
 from tests.engine.building import same, weights
 
 CONVNET = {"name": "convnet", "width": 8, "dropout": 0.1}
@@ -97,15 +101,25 @@ MIXED = {
 }
 
 
+LIGHT = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "cutout": 9}
+
+
 def test_mixing_does_not_wait_either(train_params, begin) -> None:
     refuse_to_wait(begin(train_params(CHANGES | MIXED | {"train.precision": "bf16", "train.on_nonfinite": "skip"})))
 
 
-@pytest.mark.parametrize("wishes", [{}, MIXED], ids=["crop", "mixed"])
-def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(train_params, begin, prepared, wishes: dict) -> None:
-    params = train_params(CHANGES | wishes)
-    found, expected = (next(next(training.batches(0)).parts(16)) for training in (begin(params), building.begin(params, prepared)))
-    assert all(torch.equal(there.cpu(), here) for there, here in zip(found, expected, strict=True))
+@pytest.mark.parametrize("wishes", [{"crop": 4, "flip": "random"}, {"resized_crop": 0.2, **LIGHT, "mixup": 0.4, "cutmix": 1.0}], ids=str)
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict) -> None:
+    spec = Spec(shape=(37, 41, 3), classes=("a", "b", "c"), mean=(0.4, 0.5, 0.6), std=(0.2,) * 3)
+    split = Split(augmenting.images(64, spec.shape).numpy(), np.arange(64) % 3)
+    found = []
+    for device in (torch.device("cpu"), torch.device("cuda", 0)):
+        augmentation = Augmentation(augmenting.settings(**wishes), spec, 64, seed=1, device=device)
+        images = loader.Images(split, device, augmentation, resident=resident)
+        batch = next(loader.training(images, batch_size=48, seed=1, start=0))
+        found.append([tensor.cpu() for part in batch.parts(20) for tensor in part])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 RECIPES = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pipeline import files
 from pipeline.__main__ import main
@@ -23,11 +24,11 @@ from tests.imports import TOP
 
 RECORDED = TOP / "tests/laws/golden.json"
 COMMAND = "make golden"
+CORES = len(os.sched_getaffinity(0))
 STAGES = ("prepare", "train", "evaluate")
 SCORES = "metrics/evaluate.json"
 WRITTEN = ("metrics/train.json", "plots/history.csv", "plots/confusion.csv", "plots/reliability.csv")
 FIGURES = ("plots/history.png", "plots/confusion.png", "plots/reliability.png", "plots/mistakes.png")
-CORES = len(os.sched_getaffinity(0))
 DRAWING = ("matplotlib", "pillow")
 
 
@@ -35,11 +36,13 @@ def train_the_default(folder: Path, threads: int = CORES) -> Path:
     """The shipped default in a project of its own, run in this process by its three stages."""
     project.make(folder)
     shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
+    before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIPELINE_TRACKING", "false")
         patch.setenv("PIPELINE_THREADS", str(threads))
         patch.chdir(folder)
         assert all(main([stage]) == 0 for stage in ("check", *STAGES))
+    torch.set_num_threads(before)
     return folder
 
 

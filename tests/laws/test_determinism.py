@@ -137,7 +137,7 @@ def run(rows: list[tuple[Path, Row]]) -> None:
         **os.environ,
         "PIPELINE_DEVICE": "cpu",
         "PIPELINE_TRACKING_WAIT_S": "0",
-        "PIPELINE_THREADS": "2",  # whose sums must not depend on which is first
+        "PIPELINE_THREADS": "2",  # of which now one, now the other is first
         "PYTHONPATH": str(TOP),
         **given,
     }

@@ -88,6 +88,21 @@ def test_a_step_adds_few_operations_to_the_bare_one(train_params, prepared) -> N
     assert sum(added.values()) <= 14, added
 
 
+def test_no_batch_however_augmented_takes_many_operations(train_params, prepared) -> None:
+    """A window that is resized, light, a hidden square and a second sample; twice the first three where the batch is cut."""
+    every = {"crop": 0, "resized_crop": 0.3, "flip": "random", "brightness": 0.2, "contrast": 0.2, "cutout": 2, "mixup": 0.4, "cutmix": 1.0}
+    params = train_params(CHANGES | {f"augment.{name}": wish for name, wish in every.items()})
+    batch = next(building.begin(params, prepared).batches(0))
+    counts = []
+    for most in (16, 8):
+        parts = batch.parts(most)
+        with Operations() as found:
+            next(parts)
+        counts.append(sum(found.counts.values()))
+    assert counts[0] <= 130
+    assert counts[1] <= 225
+
+
 def test_no_step_touches_more_than_its_batch(train_params, prepared) -> None:
     """Images as float32, or the largest weight: the split itself is copied nowhere."""
     training = building.begin(train_params(CHANGES | AUGMENTED), prepared)

@@ -1,16 +1,15 @@
-"""All that happens to a training image before the network sees it: integers a sample and epoch, and what reads them."""
+"""The augmentations that were wished for, one after the other, and their draws."""
 
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline import seeding
+from pipeline.data.augment.augmenter import Augmenter, Change, Window
 from pipeline.data.augment.changes import Cutout, Flip, Jitter
 from pipeline.data.augment.mixing import Mixing
-from pipeline.data.augment.part import Change, Part, Window
 from pipeline.data.augment.pixels import Pixels
 from pipeline.data.augment.windows import Crop, ResizedCrop, Whole
 from pipeline.params.augment import AugmentSettings
@@ -27,17 +26,19 @@ class Augmentation:
         self.window = window(settings, self.pixels)
         self.changes = changes(settings, self.pixels)
         self.mixing = Mixing(settings.mixup, settings.cutmix, self.pixels) if settings.mixup or settings.cutmix else None
-        self.parts: list[Part] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
-        ends = np.cumsum([0, *(part.num_draws for part in self.parts)]).tolist()
-        self.places = [slice(*ends) for ends in pairwise(ends)]
+        self.augmenters: list[Augmenter] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
 
     @property
     def active(self) -> bool:
-        return any(part.num_draws for part in self.parts)
+        return any(augmenter.num_draws for augmenter in self.augmenters)
 
     def draw(self, epoch: int) -> Tensor:
         """(num_draws, all samples) at once, on the CPU, where the bits are the same for every device."""
-        return torch.from_numpy(np.concatenate([part.draw(self.dice, epoch, self.num_samples) for part in self.parts]))
+        return torch.from_numpy(np.concatenate([augmenter.draw(self.dice, epoch, self.num_samples) for augmenter in self.augmenters]))
+
+    def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
+        """To each augmenter its own."""
+        return torch.split(draws, [augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
         """What `num_samples` take when they are packed."""
@@ -50,15 +51,17 @@ class Augmentation:
 
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         """Images (n, height, width, channels) uint8 at `rows` (n,) of the packed ones, each by itself as `draws` (num_draws, n) say."""
-        images = self.window.read(packed, rows, draws[self.places[0]])
-        for change, place in zip(self.changes, self.places[1:], strict=False):
-            images = change(images, draws[place])
+        for_window, *for_changes = self.shared_out(draws)
+        images = self.window.read(packed, rows, for_window)
+        for change, its_own in zip(self.changes, for_changes, strict=False):  # those of `mix` are left
+            images = change(images, its_own)
         return self.pixels.unpacked(images)
 
     def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Gathered images and their classes (n,) with others of the batch: images, and the shares (n, classes) that the target has of each class."""
+        """Gathered images and their classes (n,), with others of the batch: images, and the shares (n, classes) of each class."""
         assert self.mixing
-        return self.mixing(images, partners, classes, partner_classes, draws[self.places[-1]])
+        *_, its_own = self.shared_out(draws)
+        return self.mixing(images, partners, classes, partner_classes, its_own)
 
 
 def window(settings: AugmentSettings, pixels: Pixels) -> Window:

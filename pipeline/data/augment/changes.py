@@ -6,13 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.part import Dice, Table
-from pipeline.data.augment.pixels import FINE, Pixels, divided, inside
-from pipeline.params.augment import COLOURS
+from pipeline.data.augment import rectangles
+from pipeline.data.augment.augmenter import Dice, Table
+from pipeline.data.augment.pixels import FINE, Pixels, divided
 
 LUMA = (77, 150, 29)
 """256ths of red, green and blue in grey (ITU-R BT.601)."""
 SCALE = 1024
+"""Of the factors of light, which are 2 at most: their products, times bytes, stay far below the 24 bits that float32 holds."""
 
 
 class Flip:
@@ -35,8 +36,8 @@ class Flip:
 class Jitter:
     """Brightness, contrast and saturation, one after the other, each times a factor of 1 give or take its strength.
 
-    As torchvision's ColorJitter in this order, but rounded and clipped once at the end: all three are sums of the pixel, its grey and the
-    mean grey of the image.
+    As torchvision's ColorJitter in this order, but clipped once at the end: all three are sums of the pixel, its grey and the mean grey of
+    the image. Images have one channel or three.
     """
 
     num_draws = 3
@@ -61,11 +62,10 @@ class Jitter:
         return self.pixels.words(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
-        """(n, height, width, 1) of the pixels (n, height, width, bytes), as whole numbers; what is not red, green and blue weighs alike."""
-        channels = values[..., : self.pixels.spec.channels]
-        if channels.shape[-1] != COLOURS:
-            return divided(channels.sum(-1, keepdim=True), channels.shape[-1]).round()
-        red, green, blue = channels.unbind(-1)
+        """(n, height, width, 1) of the pixels (n, height, width, bytes), as whole numbers."""
+        if self.pixels.spec.channels == 1:
+            return values
+        red, green, blue, *_ = values.unbind(-1)
         return ((LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / FINE).round().unsqueeze(-1)
 
 
@@ -75,13 +75,11 @@ class Cutout:
     num_draws = 2
 
     def __init__(self, side: int, pixels: Pixels) -> None:
-        self.side, self.pixels = side, pixels
+        self.side, self.spec, self.colour = side, pixels.spec, pixels.mean_colour
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        generator, spec = dice("cutout", epoch), self.pixels.spec
-        return np.stack([generator.integers(extent, size=num_samples) for extent in (spec.height, spec.width)])
+        return rectangles.centres(dice("cutout", epoch), self.spec, num_samples)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        spec, (y, x) = self.pixels.spec, draws
-        hidden = inside(y, spec.height, self.side)[:, :, None] & inside(x, spec.width, self.side)[:, None, :]
-        return torch.where(hidden[..., None], self.pixels.mean_colour, images)
+        hidden = rectangles.mask(draws, self.side, self.side, self.spec)
+        return torch.where(hidden[..., None], self.colour, images)

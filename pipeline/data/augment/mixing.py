@@ -1,11 +1,12 @@
-"""Two samples in one: mixup lays one faintly over the other, CutMix puts a piece of it there, and the target says how much of each there is."""
+"""Two samples in one: mixup lays one faintly over the other, CutMix puts a piece of it there; the target has of each what the image shows."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.part import Dice, Table
-from pipeline.data.augment.pixels import FINE, Pixels, divided, inside, rounded
+from pipeline.data.augment import rectangles
+from pipeline.data.augment.augmenter import Dice, Table
+from pipeline.data.augment.pixels import FINE, Pixels, divided, rounded
 
 
 class Mixing:
@@ -18,24 +19,21 @@ class Mixing:
         self.classes = torch.arange(pixels.spec.num_classes, device=pixels.device)
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        """How much of the partner lies over the image, in 256ths, and the piece that is all the partner's: centre and sides, down and across."""
-        height, width, _ = self.spec.shape
-        table = np.zeros((self.num_draws, num_samples), np.int64)
+        """How much of the partner lies over the image, in 256ths, and the piece that is all the partner's: centre (2), height and width."""
+        laid_over, centre, sides = (np.zeros((rows, num_samples), np.int64) for rows in (1, 2, 2))
         if self.mixup:
-            table[0] = np.rint(FINE * dice("mixup", epoch).beta(self.mixup, self.mixup, num_samples))
+            laid_over[:] = np.rint(FINE * dice("mixup", epoch).beta(self.mixup, self.mixup, num_samples))
         if self.cutmix:
             generator = dice("cutmix", epoch)
-            side = np.sqrt(generator.beta(self.cutmix, self.cutmix, num_samples))
-            table[1:3] = np.stack([generator.integers(extent, size=num_samples) for extent in (height, width)])
-            table[3:] = np.rint(np.outer((height, width), side))
+            sides[:] = np.rint(np.outer(self.spec.shape[:2], np.sqrt(generator.beta(self.cutmix, self.cutmix, num_samples))))
+            centre = rectangles.centres(generator, self.spec, num_samples)
         if self.mixup and self.cutmix:
             coin = dice("mix", epoch).integers(2, size=num_samples)
-            table[0] *= coin
-            table[3:] *= 1 - coin
-        return table
+            laid_over, sides = laid_over * coin, sides * (1 - coin)
+        return np.concatenate([laid_over, centre, sides])
 
     def __call__(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """From images (n, height, width, channels) uint8 and classes (n,) to such images and the shares (n, classes) float32 of each class."""
+        """From images (n, height, width, channels) uint8 and classes (n,) to such images and the shares (n, classes) of each class, float32."""
         weights = self.weights(draws)
         mixed = torch.lerp(images.float(), partners.float(), weights[..., None])
         share = divided(weights.sum((1, 2), dtype=torch.float64), self.spec.height * self.spec.width)[:, None]
@@ -44,6 +42,6 @@ class Mixing:
 
     def weights(self, draws: Tensor) -> Tensor:
         """(n, height, width): which share of each pixel is the partner's, in whole 256ths."""
-        laid_over, y, x, height, width = draws
-        piece = inside(y, self.spec.height, height)[:, :, None] & inside(x, self.spec.width, width)[:, None, :]
-        return torch.where(piece, 1.0, laid_over[:, None, None].float() / FINE)
+        laid_over, centre, (height, width) = torch.split(draws, [1, 2, 2])
+        piece = rectangles.mask(centre, height, width, self.spec)
+        return torch.where(piece, 1.0, laid_over[0, :, None, None].float() / FINE)

@@ -1,7 +1,7 @@
 """Images as they are kept and moved: a pixel is one integer of one to eight bytes, or several.
 
-What is computed with them is exact in float32 up to the last rounding, so that every device makes the same bytes: bytes, times shares that are
-counted in 256ths, need no more than its 24 bits.
+What is computed with bytes is computed in whole numbers that float32 holds exactly, 256ths of a byte at the finest: every device makes the
+same bytes of it.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Pixels:
         """Of one pixel, its unused bytes included."""
         return -(-self.spec.channels // self.word.itemsize) * self.word.itemsize
 
-    @cached_property
+    @property
     def mean_colour(self) -> Tensor:
         """(words,)."""
         colour = torch.tensor([round(mean * BYTE) for mean in self.spec.mean], dtype=torch.uint8)
@@ -45,14 +45,14 @@ class Pixels:
         """Images (n, height, width, channels) uint8, with a black border, as (n, height, width, words)."""
         return pad(images, (0, self.size_bytes - self.spec.channels, border, border, border, border)).contiguous().view(self.word)
 
+    def unpacked(self, words: Tensor) -> Tensor:
+        """The reverse, for words that lie as `packed` leaves them."""
+        return words.view(torch.uint8)[..., : self.spec.channels]
+
     def words(self, values: Tensor) -> Tensor:
         """Numbers (n, height, width, size_bytes), rounded and clipped to bytes, as (n, height, width, words)."""
         found: Tensor = rounded(values).view(self.word)
         return found
-
-    def unpacked(self, words: Tensor) -> Tensor:
-        """The reverse, for words that lie as `packed` leaves them."""
-        return words.view(torch.uint8)[..., : self.spec.channels]
 
 
 def rounded(values: Tensor) -> Tensor:
@@ -63,11 +63,3 @@ def rounded(values: Tensor) -> Tensor:
 def divided(total: Tensor, count: int) -> Tensor:
     """`total / count`, rounded in one way everywhere: by a plain number a GPU divides as by its reciprocal."""
     return total / torch.full_like(total, count)
-
-
-def inside(centres: Tensor, extent: int, sides: Tensor | int) -> Tensor:
-    """(n, extent): which of the pixels lie within `sides` around each centre (n,)."""
-    first = centres - sides // 2
-    places = torch.arange(extent, device=centres.device)[None, :]
-    last = first + sides
-    return (places >= first[:, None]) & (places < last[:, None])

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.part import Dice, Table
+from pipeline.data.augment.augmenter import Dice, Table
 from pipeline.data.augment.pixels import FINE, Pixels
 
 TALLEST, WIDEST = 3 / 4, 4 / 3
@@ -51,45 +51,50 @@ class Crop:
 class ResizedCrop:
     """A window with at least `least` of the image's area, of 3:4 to 4:3, resized to the image's size by linear interpolation.
 
-    As torchvision's RandomResizedCrop, which is Inception's. No window is larger than the image, so nothing is shrunk and aliased.
+    As torchvision's RandomResizedCrop, which is Inception's, but for images that no window of ten fits into: these stay whole.
     """
 
     num_draws = 4
     border = 0
 
     def __init__(self, least: float, pixels: Pixels) -> None:
-        self.least, self.pixels, self.spec = least, pixels, pixels.spec
+        self.least, self.pixels = least, pixels
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        """Top, left, height and width; of several attempts the first that fits into the image, and the whole image where none does."""
-        generator, (height, width, _) = dice("resized crop", epoch), self.spec.shape
-        area = generator.uniform(self.least, 1.0, (ATTEMPTS, num_samples)) * height * width
-        shape = np.exp(generator.uniform(math.log(TALLEST), math.log(WIDEST), (ATTEMPTS, num_samples)))
-        heights, widths = np.rint(np.sqrt(area / shape)).astype(np.int64), np.rint(np.sqrt(area * shape)).astype(np.int64)
-        fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
-        chosen = fits.argmax(0), np.arange(num_samples)
-        heights, widths = np.where(fits[chosen], heights[chosen], height), np.where(fits[chosen], widths[chosen], width)
+        """Top, left, height and width; the first window of several that fits into the image."""
+        generator, (height, width, _) = dice("resized crop", epoch), self.pixels.spec.shape
+        heights, widths = np.full(num_samples, height), np.full(num_samples, width)
+        missing = np.arange(num_samples)
+        for _ in range(ATTEMPTS):
+            area = generator.uniform(self.least, 1.0, len(missing)) * height * width
+            ratio = np.exp(generator.uniform(math.log(TALLEST), math.log(WIDEST), len(missing)))
+            tall, wide = np.rint(np.sqrt(area / ratio)).astype(np.int64), np.rint(np.sqrt(area * ratio)).astype(np.int64)
+            fits = (tall > 0) & (tall <= height) & (wide > 0) & (wide <= width)
+            heights[missing[fits]], widths[missing[fits]] = tall[fits], wide[fits]
+            missing = missing[~fits]
         return np.stack([generator.integers(height - heights + 1), generator.integers(width - widths + 1), heights, widths])
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         top, left, height, width = draws
-        above, below, down = neighbours(top, height, self.spec.height)
-        before, after, right = neighbours(left, width, self.spec.width)
-        # first the rows, which lie together, then the columns
-        upper, lower = (packed[rows[:, None], places].view(torch.uint8).float() for places in (above, below))
-        lines = torch.lerp(upper, lower, down[:, :, None, None])
-        samples, heights = torch.arange(len(rows), device=rows.device), torch.arange(self.spec.height, device=rows.device)
-        first, second = (lines[samples[:, None, None], heights[:, None], places[:, None, :]] for places in (before, after))
-        return self.pixels.words(torch.lerp(first, second, right[:, None, :, None]))
+        spec = self.pixels.spec
+        # first between rows, which lie together, then between columns
+        upper, lower, share = neighbours(top, height, spec.height)
+        above, below = (packed[rows[:, None], places].view(torch.uint8).float() for places in (upper, lower))
+        lines = torch.lerp(above, below, share[:, :, None, None])
+        first, second, share = neighbours(left, width, spec.width)
+        samples, heights = torch.arange(len(rows), device=rows.device), torch.arange(spec.height, device=rows.device)
+        before, after = (lines[samples[:, None, None], heights[:, None], places[:, None, :]] for places in (first, second))
+        return self.pixels.words(torch.lerp(before, after, share[:, None, :, None]))
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For windows of `length` (n,) pixels from `start` (n,) that become `extent` pixels: the two that each of these lies between, never beyond
-    the window, and which share of the way to the second it lies, in whole 256ths; all (n, extent).
+    """Where windows of `length` (n,) pixels from `start` (n,) are read to become `extent` pixels; all (n, extent).
+
+    The two pixels that each lies between, never beyond the window, and its share of the way to the second, in whole 256ths.
     """
     halves = 2 * torch.arange(extent, device=start.device) + 1
     last = start + length - 1
-    fine = start[:, None] * FINE + (halves * length[:, None] * FINE + extent) // (2 * extent) - FINE // 2
-    fine = fine.clamp(start[:, None] * FINE, last[:, None] * FINE)
-    first = fine // FINE
-    return first, torch.minimum(first + 1, last[:, None]), (fine % FINE).float() / FINE
+    position = start[:, None] * FINE + (halves * length[:, None] * FINE + extent) // (2 * extent) - FINE // 2
+    position = position.clamp(start[:, None] * FINE, last[:, None] * FINE)
+    first = position // FINE
+    return first, torch.minimum(first + 1, last[:, None]), (position % FINE).float() / FINE

@@ -48,6 +48,14 @@ def test_what_is_too_light_is_white_and_not_black() -> None:
     assert (gathered(found, source)[lighter] == 255).all()
 
 
+def test_what_is_too_strong_a_colour_loses_the_others_and_wraps_nowhere() -> None:
+    found, source = augmentation(50, saturation=1.0), torch.tensor([200, 30, 30], dtype=torch.uint8).expand(50, *COLOUR.shape)
+    images, stronger = gathered(found, source), found.draw(0)[0] > 1.8 * WHOLE
+    assert stronger.any()
+    assert (images[stronger][..., 0] == 255).all()
+    assert (images[stronger][..., 1:] == 0).all()
+
+
 def test_a_single_channel_is_its_own_grey() -> None:
     grey = Spec(shape=(6, 5, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,))
     source = torch.full((20, 6, 5, 1), 100, dtype=torch.uint8)

@@ -135,7 +135,11 @@ VALUES: dict[str, tuple[str, str, str]] = {
 }
 LATE: dict[str, tuple[Callable[[], object], str, str]] = {
     "a crop beyond the image": (value("augment.crop", "1024"), "train", "augment.crop: 1024 pixels around images of 4x4"),
-    "colours that are none": (value("augment.saturation", "0.5"), "train", "augment.saturation: the images have 1 channels"),
+    "colours that are none": (
+        value("augment.saturation", "0.5"),
+        "train",
+        "augment.saturation: is for images of 3 channels, and these have 1: write 0.0",
+    ),
     "more classes than there are": (value("evaluate.top_k", "1000000"), "evaluate", "evaluate.top_k: 1000000 of 2 classes"),
     "a network beyond the memory": (
         lambda: widen("name: convnet", "width: 65536", "dropout: 0.0"),

@@ -12,7 +12,7 @@ Dice = Callable[..., np.random.Generator]
 Table = NDArray[np.int64]
 
 
-class Part(Protocol):
+class Augmenter(Protocol):
     """Draws `num_draws` integers a sample and epoch."""
 
     num_draws: int
@@ -22,7 +22,7 @@ class Part(Protocol):
         ...
 
 
-class Window(Part, Protocol):
+class Window(Augmenter, Protocol):
     """Reads the samples at `rows` (n,) of the packed images, each as its `draws` (num_draws, n) say: (n, height, width, words)."""
 
     border: int
@@ -31,7 +31,7 @@ class Window(Part, Protocol):
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor: ...
 
 
-class Change(Part, Protocol):
+class Change(Augmenter, Protocol):
     """Changes images (n, height, width, words), each as its `draws` (num_draws, n) say."""
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor: ...
