@@ -13,7 +13,9 @@ NAMED = 5
 def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
     """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split; says what, where and how fast."""
     path = folder / f"nonfinite-{step:012d}.safetensors"
-    inputs, targets = (torch.cat(tensors) for tensors in zip(*([part.cpu() for part in parts] for parts in batch.parts(most)), strict=True))
+    # a part at a time: the device may have room for no more
+    parts = [(inputs.cpu(), targets.cpu()) for inputs, targets in batch.parts(most)]
+    inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     samples = ", ".join(str(row) for row in batch.course.rows[:NAMED].tolist())
     try:
         tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.course.rows}, {"step": step})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 Strength = Annotated[float, Field(ge=0, le=1)]
-"""Not more: what is computed with it is exact for factors of 2 at most."""
+"""Not more: a factor below 0 would make a negative of the image."""
 Alpha = Annotated[float, Field(ge=0, le=100)]
 COLOURS = 3
 
@@ -21,15 +21,15 @@ class AugmentSettings(Section):
     crop: Annotated[int, Field(ge=0, le=1024)]
     """Pixels of zero padding on every side, out of which a window of the image's size is cut at random; 0 for none."""
     resized_crop: Share
-    """Least share of the area of a window of random size, shape (3:4 to 4:3) and place, which is resized to the image's size; 0 for none."""
+    """Resize a window of random size, shape (3:4 to 4:3) and place, with this share of the image's area at least, to the image's size; 0 for none."""
     flip: Literal["none", "random", "alternating"]
     """Mirror left and right: `random`, every second sample on average; `alternating`, each sample in every second epoch."""
     brightness: Strength
-    """Multiply the colours by a random factor, of 1 give or take this at most; 0 for none."""
+    """Multiply the colours by a random factor, of 1 give or take this at most; 0 for none. For one or three channels."""
     contrast: Strength
-    """Multiply the distance of the colours from the image's mean grey by such a factor; 0 for none."""
+    """Multiply the distance of the colours from the image's mean grey by such a factor; 0 for none. For one or three channels."""
     saturation: Strength
-    """Multiply the distance of the colours from their own grey by such a factor; 0 for none, and for images without three colours."""
+    """Multiply the distance of the colours from their own grey by such a factor; 0 for none. For three channels."""
     cutout: Annotated[int, Field(ge=0, le=65_535)]
     """Side in pixels of a square set to the mean colour at a random place; 0 for none."""
 
@@ -47,7 +47,7 @@ class AugmentSettings(Section):
         return resized_crop
 
     def refuse_misfit(self, spec: "Spec") -> None:
-        """Raises Refusal for windows that may miss the image, and for light that its channels are not made of."""
+        """Raises Refusal for windows that may miss such images, and for light where the channels are neither grey nor red, green and blue."""
         side = min(spec.height, spec.width)
         if self.crop >= side:  # the border would be most of what is kept in memory, too
             raise Refusal(

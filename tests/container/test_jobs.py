@@ -156,7 +156,7 @@ for folder in pathlib.Path("/proc").glob("[0-9]*"):
 def asked(name: str, program: str, *words: str) -> str:
     """What a program in Python says that runs in the container beside its job."""
     command = [docker.DOCKER, "exec", "--workdir", HOME, name, "python", "-c", program, *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=docker.TIMEOUT_S).stdout
 
 
 def wait_until_tracked(name: str) -> None:
@@ -168,7 +168,11 @@ def wait_until_tracked(name: str) -> None:
     raise AssertionError(docker.docker("logs", name))
 
 
-STATUS = "import sqlite3; print(*[status for status, in sqlite3.connect('mlflow.db').execute('select status from runs')])"
+STATUS = """
+import sqlite3
+store = sqlite3.connect("file:mlflow.db?mode=ro", uri=True)  # which makes none where there is none yet
+print(*[status for (status,) in store.execute("select status from runs")])
+"""
 
 
 @pytest.fixture(scope="module")

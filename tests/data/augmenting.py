@@ -20,6 +20,19 @@ NOTHING = {
 }
 
 
+EVERYTHING = {
+    "resized_crop": 0.2,
+    "flip": "random",
+    "brightness": 0.4,
+    "contrast": 0.4,
+    "saturation": 0.4,
+    "cutout": 3,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+}
+"""But for `crop`, which goes with no `resized_crop`."""
+
+
 def settings(**wishes: float | str) -> AugmentSettings:
     return AugmentSettings.model_validate(NOTHING | wishes)
 
@@ -33,6 +46,6 @@ def images(count: int, shape: tuple[int, int, int] = COLOUR.shape) -> torch.Tens
     return torch.randint(0, 256, (count, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
 
-def gathered(augmentation: Augmentation, source: torch.Tensor, epoch: int = 0) -> torch.Tensor:
-    """Every image once."""
-    return augmentation.gather(augmentation.packed(source), torch.arange(len(source)), augmentation.draw(epoch))
+def gathered(by: Augmentation, source: torch.Tensor) -> torch.Tensor:
+    """Every image once, as the first epoch has it."""
+    return by.gather(by.packed(source), torch.arange(len(source)), by.draw(0))

@@ -29,6 +29,14 @@ CHANGES = {
     "train.validate_every_steps": 12,
     "train.channels_last": True,
 }
+MIXED = {
+    "augment.crop": 0,
+    "augment.resized_crop": 0.3,
+    "augment.brightness": 0.3,
+    "augment.contrast": 0.3,
+    "augment.mixup": 0.4,
+    "augment.cutmix": 1.0,
+}
 MUON = {
     "name": "muon",
     "learning_rate": 0.02,
@@ -91,24 +99,13 @@ def test_data_read_ahead_gives_the_same_bytes(train_params, begin, monkeypatch) 
     assert same(*found)
 
 
-MIXED = {
-    "augment.crop": 0,
-    "augment.resized_crop": 0.3,
-    "augment.brightness": 0.3,
-    "augment.contrast": 0.3,
-    "augment.mixup": 0.4,
-    "augment.cutmix": 1.0,
-}
-
-
-LIGHT = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "cutout": 9}
-
-
-def test_mixing_does_not_wait_either(train_params, begin) -> None:
+@pytest.mark.parametrize("share", [loader.RESIDENT_SHARE, 0.0], ids=["held on the GPU", "read ahead"])
+def test_mixing_does_not_wait_either(train_params, begin, monkeypatch, share: float) -> None:
+    monkeypatch.setattr(loader, "RESIDENT_SHARE", share)
     refuse_to_wait(begin(train_params(CHANGES | MIXED | {"train.precision": "bf16", "train.on_nonfinite": "skip"})))
 
 
-@pytest.mark.parametrize("wishes", [{"crop": 4, "flip": "random"}, {"resized_crop": 0.2, **LIGHT, "mixup": 0.4, "cutmix": 1.0}], ids=str)
+@pytest.mark.parametrize("wishes", [{"crop": 4, "flip": "random"}, augmenting.EVERYTHING], ids=["crop and flip", "everything"])
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict) -> None:
     spec = Spec(shape=(37, 41, 3), classes=("a", "b", "c"), mean=(0.4, 0.5, 0.6), std=(0.2,) * 3)

@@ -17,14 +17,14 @@ from pipeline.spec import Spec
 
 
 class Augmentation:
-    """Draws are (num_draws, n) integers, a function of seed, epoch and sample."""
+    """Draws are (num_draws, n) integers, a function of seed, epoch and sample, for one number of samples."""
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
         self.num_samples = num_samples
         self.dice = partial(seeding.generator, seed, "augment")
         self.pixels = Pixels(spec, device)
-        self.window = window(settings, self.pixels)
-        self.changes = changes(settings, self.pixels)
+        self.window = chosen_window(settings, self.pixels)
+        self.changes = chosen_changes(settings, self.pixels)
         self.mixing = Mixing(settings.mixup, settings.cutmix, self.pixels) if settings.mixup or settings.cutmix else None
         self.augmenters: list[Augmenter] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
 
@@ -64,13 +64,13 @@ class Augmentation:
         return self.mixing(images, partners, classes, partner_classes, its_own)
 
 
-def window(settings: AugmentSettings, pixels: Pixels) -> Window:
+def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
     if settings.resized_crop:
         return ResizedCrop(settings.resized_crop, pixels)
     return Crop(settings.crop, pixels) if settings.crop else Whole()
 
 
-def changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
+def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
     """In the order in which they are made: what is hidden has the mean colour, whatever the light."""
     found: list[Change] = []
     if settings.flip != "none":

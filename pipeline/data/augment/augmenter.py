@@ -1,15 +1,18 @@
 """What every augmentation is: its own rows of an epoch's table, and what it does with them."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-Dice = Callable[..., np.random.Generator]
-"""`dice("flip", epoch)` is the generator of one purpose, so that switching one augmentation on changes the draws of no other."""
 Table = NDArray[np.int64]
+
+
+class Dice(Protocol):
+    """`dice("flip", epoch)` is the generator of one purpose, so that switching one augmentation on changes the draws of no other."""
+
+    def __call__(self, *purpose: str | int) -> np.random.Generator: ...
 
 
 class Augmenter(Protocol):

@@ -59,7 +59,7 @@ class Jitter:
         shade = self.grey(values)
         total = shade.sum((1, 2), keepdim=True, dtype=torch.float64)
         mean_shade = divided(total, self.pixels.spec.height * self.pixels.spec.width).round().float()
-        return self.pixels.words(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
+        return self.pixels.repacked(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
         """(n, height, width, 1) of the pixels (n, height, width, bytes), as whole numbers."""

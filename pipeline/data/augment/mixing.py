@@ -1,4 +1,4 @@
-"""Two samples in one: mixup lays one faintly over the other, CutMix puts a piece of it there; the target has of each what the image shows."""
+"""Two samples in one: mixup blends one with the other, CutMix puts a piece of it there, and the target has its share of each."""
 
 import numpy as np
 import torch

@@ -1,7 +1,7 @@
 """Images as they are kept and moved: a pixel is one integer of one to eight bytes, or several.
 
-What is computed with bytes is computed in whole numbers that float32 holds exactly, 256ths of a byte at the finest: every device makes the
-same bytes of it.
+What is computed with bytes is exact in float32: light in 1024ths of a byte, a mixed sample in 256ths, a window that is resized both ways in
+65,536ths. So every device makes the same bytes of it.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from pipeline.spec import Spec
 
 BYTE = 255
 FINE = 256
+"""Parts of a pixel and of a share. Not more: two interpolations make parts of a byte by its square, which takes all 24 bits of float32."""
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers that hold the channels of a pixel: one to be moved where there would be several."""
 
@@ -49,8 +50,8 @@ class Pixels:
         """The reverse, for words that lie as `packed` leaves them."""
         return words.view(torch.uint8)[..., : self.spec.channels]
 
-    def words(self, values: Tensor) -> Tensor:
-        """Numbers (n, height, width, size_bytes), rounded and clipped to bytes, as (n, height, width, words)."""
+    def repacked(self, values: Tensor) -> Tensor:
+        """Numbers (n, height, width, size_bytes), rounded and clipped to bytes, as `packed` leaves them."""
         found: Tensor = rounded(values).view(self.word)
         return found
 

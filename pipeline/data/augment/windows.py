@@ -39,13 +39,13 @@ class Crop:
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         height, width, _ = self.spec.shape
-        words, steps, offsets = packed.shape[-1], packed.stride(), 2 * self.border + 1
+        num_words, steps, offsets = packed.shape[-1], packed.stride(), 2 * self.border + 1
         # a view in which every crop is one strided read of `height` rows of `width` pixels
         windows = packed.as_strided(
-            (len(packed), offsets, offsets, height, width * words), (steps[0], steps[1], steps[2], steps[1], 1), packed.storage_offset()
+            (len(packed), offsets, offsets, height, width * num_words), (steps[0], steps[1], steps[2], steps[1], 1), packed.storage_offset()
         )
         top, left = draws
-        return windows[rows, top, left].view(-1, height, width, words)
+        return windows[rows, top, left].view(-1, height, width, num_words)
 
 
 class ResizedCrop:
@@ -84,7 +84,7 @@ class ResizedCrop:
         first, second, share = neighbours(left, width, spec.width)
         samples, heights = torch.arange(len(rows), device=rows.device), torch.arange(spec.height, device=rows.device)
         before, after = (lines[samples[:, None, None], heights[:, None], places[:, None, :]] for places in (first, second))
-        return self.pixels.words(torch.lerp(before, after, share[:, None, :, None]))
+        return self.pixels.repacked(torch.lerp(before, after, share[:, None, :, None]))
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:

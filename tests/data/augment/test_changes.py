@@ -4,8 +4,9 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional
 
+from pipeline.refusal import Refusal
 from pipeline.spec import Spec
-from tests.data.augmenting import COLOUR, augmentation, gathered, images
+from tests.data.augmenting import COLOUR, augmentation, gathered, images, settings
 
 WHOLE = 1024
 STRENGTHS = ("brightness", "contrast", "saturation")
@@ -54,6 +55,13 @@ def test_what_is_too_strong_a_colour_loses_the_others_and_wraps_nowhere() -> Non
     assert stronger.any()
     assert (images[stronger][..., 0] == 255).all()
     assert (images[stronger][..., 1:] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "channels"), [("brightness", 2), ("contrast", 4), ("saturation", 1), ("saturation", 4)])
+def test_light_is_refused_for_channels_that_are_no_colours(name: str, channels: int) -> None:
+    spec = Spec(shape=(6, 5, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
+    with pytest.raises(Refusal, match=f"augment.{name}: is for images of .* channels, and these have {channels}: write 0.0"):
+        settings(**{name: 0.5}).refuse_misfit(spec)
 
 
 def test_a_single_channel_is_its_own_grey() -> None:
