@@ -65,8 +65,7 @@ def test_the_revision_of_the_image_is_the_commit_of_the_run(default: Default, im
 
 
 def test_all_hardened_flags_together_and_any_uid(image: str) -> None:
-    """On as many threads as there are cores, as users have it."""
-    *_, accuracy, _, last = docker.docker("run", "--rm", *HARDENED, "--user", f"{FOREIGN}:{FOREIGN}", image).splitlines()
+    *_, accuracy, _, last = run(*HARDENED, "--user", f"{FOREIGN}:{FOREIGN}", image).splitlines()
     assert accuracy.startswith("test accuracy")
     assert last == f"container: the model goes with this container, whose /tmp is memory: -v NAME:{HOME} keeps it"
 

@@ -60,7 +60,7 @@ def read_or_refused(attempt: Callable[[], object]) -> None:
             return
 
 
-@examples(150)
+@examples(100)
 @given(text=damaged_lines(PRESETS))
 def test_a_damaged_parameter_file_passes_the_check_or_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     with chdir(folder), hostile.bounded():
