@@ -32,12 +32,11 @@ class AugmentSettings(Section):
     """Multiply the distance of the colours from their own grey by such a factor; 0 for none. For three channels."""
     cutout: Annotated[int, Field(ge=0, le=65_535)]
     """Side in pixels of a square set to the mean colour at a random place; 0 for none."""
-
     mixup: Alpha
-    """Alpha of mixup: the sample at the mirrored place of the batch is laid over this one, with a share of Beta(alpha, alpha); 0 for none."""
+    """Alpha of mixup: the sample at the mirrored place of the batch is blended with this one, with a share of Beta(alpha, alpha); 0 for none."""
     cutmix: Alpha
-    """Alpha of CutMix: a rectangle is taken from that sample, with a share of the area of Beta(alpha, alpha); 0 for none. With `mixup`, each
-    sample has one of the two."""
+    """Alpha of CutMix: a rectangle is taken from the sample at the mirrored place of the batch, with a share of the area of Beta(alpha, alpha); 0 for
+    none. With `mixup`, each sample has one of the two."""
 
     @field_validator("resized_crop")
     @classmethod

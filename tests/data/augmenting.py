@@ -4,22 +4,12 @@ import torch
 
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.params.augment import AugmentSettings
+from pipeline.params.document import Document
 from pipeline.spec import Spec
+from tests.imports import TOP
 
 COLOUR = Spec(shape=(6, 5, 3), classes=("a", "b"), mean=(0.1, 0.5, 0.9), std=(0.2, 0.2, 0.2))
-NOTHING = {
-    "crop": 0,
-    "resized_crop": 0.0,
-    "flip": "none",
-    "brightness": 0.0,
-    "contrast": 0.0,
-    "saturation": 0.0,
-    "cutout": 0,
-    "mixup": 0.0,
-    "cutmix": 0.0,
-}
-
-
+NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop": 0}
 EVERYTHING = {
     "resized_crop": 0.2,
     "flip": "random",
