@@ -102,6 +102,7 @@ def test_determinism_is_set_without_filling_fresh_memory() -> None:
     try:
         machine.set_determinism(True)
         assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled(), "refused, not only said"
         assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
         machine.set_determinism(False)
         assert not torch.are_deterministic_algorithms_enabled()
