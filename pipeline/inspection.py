@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.data.loader import Batch
+from pipeline.data.batch import Batch
 from pipeline.engine import tensor_file
 
 NAMED = 5

@@ -13,6 +13,7 @@ from pipeline import inspection, seeding
 from pipeline.collection import VALID
 from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
+from pipeline.data.batch import Batch
 from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import blueprint, compilation, fit, memory, precision, recompute, score
 from pipeline.engine.checkpoint import Checkpoints, Saver
@@ -113,7 +114,7 @@ class Training:
         )
         return loader.Images(self.prepared.train, self.here.device, augmentation)
 
-    def batches(self, start: int) -> Generator[loader.Batch]:
+    def batches(self, start: int) -> Generator[Batch]:
         """From the one that the update after `start` updates reads."""
         return loader.training(self.images, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
 

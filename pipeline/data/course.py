@@ -25,6 +25,8 @@ class Course:
         return len(self.rows)
 
     def part(self, positions: slice) -> "Course":
+        if positions == slice(0, len(self)):
+            return self
         draws = None if self.draws is None else self.draws[:, positions]
         return Course(self.rows[positions], self.targets[positions], draws)
 
@@ -54,16 +56,16 @@ class Layout:
         )
 
 
-def training(layout: Layout, augmentation: Augmentation | None, *, batch_size: int, seed: int, start: int) -> Iterator[Course]:
-    """Endless full batches from step `start` on."""
+def training(layout: Layout, augmentation: Augmentation | None, *, size: int, seed: int, first: int) -> Iterator[Course]:
+    """Endless, `size` samples each, from position `first` of the stream on."""
     order = Order(len(layout.targets), seed)
 
     @lru_cache(maxsize=2)
     def epoch(number: int) -> Course:
         return layout.course(order.permutation(number), augmentation.draw(number) if augmentation else None)
 
-    for first in count(start * batch_size, batch_size):
-        yield joined([epoch(number).part(positions) for number, positions in order.windows(first, batch_size)])
+    for start in count(first, size):
+        yield joined([epoch(number).part(positions) for number, positions in order.windows(start, size)])
 
 
 def scoring(layout: Layout, *, batch_size: int) -> Iterator[Course]:

@@ -22,6 +22,7 @@ from tests.engine import building
 VIEWS = {
     "slice",
     "select",
+    "split_with_sizes",
     "view",
     "alias",
     "detach",

@@ -38,7 +38,7 @@ class Augmentation:
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
         """To each augmenter its own."""
-        return torch.split(draws, [augmenter.num_draws for augmenter in self.augmenters])
+        return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
         """What `num_samples` take when they are packed."""

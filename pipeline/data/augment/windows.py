@@ -44,7 +44,7 @@ class Crop:
         windows = packed.as_strided(
             (len(packed), offsets, offsets, height, width * num_words), (steps[0], steps[1], steps[2], steps[1], 1), packed.storage_offset()
         )
-        top, left = draws
+        top, left = draws.unbind()
         return windows[rows, top, left].view(-1, height, width, num_words)
 
 
