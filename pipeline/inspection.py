@@ -11,7 +11,7 @@ NAMED = 5
 
 
 def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
-    """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split; says what, where and how fast."""
+    """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split; says where they are, and how fast that step was."""
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # a part at a time: the device may have room for no more
     parts = [(inputs.cpu(), targets.cpu()) for inputs, targets in batch.parts(most)]
@@ -22,4 +22,4 @@ def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Pa
         place = f"its batch is in {path}"
     except OSError as error:
         place = f"its batch could not be written ({error.strerror})"
-    return f"the loss or the gradient of step {step} is not finite, at learning rate {learning_rate:.3g} and on samples {samples}, ... ({place})"
+    return f"at learning rate {learning_rate:.3g} and on samples {samples}, ... ({place})"

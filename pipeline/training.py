@@ -127,21 +127,28 @@ class Training:
         try:
             for report in loop:
                 if report.bad_step:
-                    print(f"warning: {self.describe_bad(report.bad_step)}; it was skipped", flush=True)
+                    print(f"warning: {self.described(report.bad_step)}; it was skipped", flush=True)
                 if not warned and self.is_diverging(report):
                     warned = True
                     print(f"warning: at step {report.step} the loss is far above that of guessing: {fit.REMEDY}", flush=True)
                 yield report
         except fit.NotFinite as found:
-            raise Refusal(f"train.on_nonfinite: {self.describe_bad(found.step)}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
+            said = self.described(found.step, or_gradient_before=found.or_gradient_before)
+            raise Refusal(f"train.on_nonfinite: {said}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
         finally:
             batches.close()  # and with it the thread that reads ahead
 
     def is_diverging(self, report: fit.Report) -> bool:
         return report.metrics.get("train/loss", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
 
-    def describe_bad(self, step: int) -> str:
-        """The step in words, with its batch, made again, beside the checkpoints."""
+    def described(self, step: int, *, or_gradient_before: bool = False) -> str:
+        """A step whose numbers are none, in words."""
+        if or_gradient_before:
+            return f"the loss of step {step} is not finite, {self.kept(step)}, or the gradient of step {step - 1} was not, {self.kept(step - 1)}"
+        return f"the loss or the gradient of step {step} is not finite, {self.kept(step)}"
+
+    def kept(self, step: int) -> str:
+        """What a step was made with; its batch, made again, lies beside the checkpoints then."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
         return inspection.keep(
             batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder

@@ -56,7 +56,7 @@ class Batch:
 
     @property
     def num_targets(self) -> int:
-        return self.positions.stop - self.positions.start
+        return len(self.course)
 
     def parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
         """At most `most` at a time, in numbers that differ by at most one: images (n, height, width, channels) uint8 and targets (n,), or the

@@ -1,5 +1,6 @@
 """From prepared arrays to batches on the device: no worker processes, no copies of what is not read."""
 
+import math
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 
@@ -56,7 +57,7 @@ class Images:
             yield Pictures(wanted, inputs, False, self.augmentation, self.is_small(len(wanted)))
 
     def is_small(self, num_samples: int) -> bool:
-        return num_samples * self.split.inputs[0].nbytes <= BLOCK_BYTES
+        return num_samples * math.prod(self.split.inputs.shape[1:]) <= BLOCK_BYTES
 
     def block_size(self, batch_size: int) -> int:
         """How many batches are gathered in one go; what is streamed comes a batch at a time."""

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+import torch
+
 from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, Tensors, TrainState
 from pipeline.engine.update import Batch, Forward, update
@@ -26,11 +28,14 @@ class Report:
 
 
 class NotFinite(Exception):
-    """The loss or the gradient of a step is not finite, and nobody asked to skip such steps."""
+    """The loss or the gradient of `step` is not finite, and nobody asked to skip such steps.
 
-    def __init__(self, step: int) -> None:
+    With `or_gradient_before` the loss is not, and it may be that the gradient of the step before was not: nobody measured that.
+    """
+
+    def __init__(self, step: int, *, or_gradient_before: bool) -> None:
         super().__init__(f"step {step} has no finite loss and gradient")
-        self.step = step
+        self.step, self.or_gradient_before = step, or_gradient_before
 
 
 def fit(
@@ -60,7 +65,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate
     settings, reading = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, reading)
     if bad_step and settings.on_nonfinite == "stop":
-        raise NotFinite(bad_step)
+        raise NotFinite(bad_step, or_gradient_before=may_be_the_step_before(bad_step, state, reading, plan))
     refuse_standstill(state, reading)
     row: Row = {
         "step": state.step,
@@ -68,6 +73,8 @@ def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate
         **reading.averages(progress.window.num_targets),
     }
     validates = validate is not None and plan.due(state.step, settings.validate_every_steps)
+    if not plan.measures_all and plan.due(state.step, settings.validate_every_steps):
+        refuse_spoiled_weights(state)
     if validate and validates:
         row |= {f"valid/{name}": value for name, value in validate().items()}
     refuse_divergence(row, state.step)
@@ -83,6 +90,20 @@ def first_bad_step(state: TrainState, reading: Reading) -> int | None:
     if reading.first_bad is None or state.scaler.is_enabled():
         return None
     return state.step - reading.steps + reading.first_bad + 1
+
+
+def may_be_the_step_before(bad_step: int, state: TrainState, reading: Reading, plan: Plan) -> bool:
+    """Its gradient, which spoiled the weights that gave this loss; that of the last step of the window before was measured for its report."""
+    index = bad_step - 1 - (state.step - reading.steps)
+    return index > 0 and not math.isfinite(reading.loss[index]) and not plan.measures_all
+
+
+def refuse_spoiled_weights(state: TrainState) -> None:
+    """A weight may be infinite behind a ReLU, where no loss shows it."""
+    with torch.no_grad():
+        norm = float(torch.nn.utils.get_total_norm(state.parameters))
+    if not math.isfinite(norm):
+        raise Refusal(f"the norm of the weights became {norm} at or before step {state.step}: {REMEDY}")
 
 
 def refuse_standstill(state: TrainState, reading: Reading) -> None:

@@ -33,8 +33,15 @@ class Plan:
             label_smoothing=self.settings.label_smoothing,
             clip_norm=self.settings.clip_norm,
             skip_nonfinite=self.settings.on_nonfinite == "skip",
+            measure=self.measures_all or self.due(step + 1, self.settings.report_every_steps),
             whole=self.settings.compile == "graphs",
         )
+
+    @property
+    def measures_all(self) -> bool:
+        """Whether the norm of every gradient is known, and not only of those that are reported."""
+        settings = self.settings
+        return settings.clip_norm is not None or settings.on_nonfinite == "skip" or settings.report_every_steps == 1
 
     def due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.num_steps

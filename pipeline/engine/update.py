@@ -36,6 +36,8 @@ class Manner:
     label_smoothing: float
     clip_norm: float | None
     skip_nonfinite: bool
+    measure: bool = True
+    """Whether the norm of the gradient is computed: for nothing, where nobody clips by it, skips or reports."""
     whole: bool = False
     """Whether the batch cannot be cut: a CUDA graph overwrites the gradients of the micro-batch before."""
 
@@ -63,7 +65,8 @@ def gather(state: TrainState, batch: Batch, micro_batch_size: int, *, manner: Ma
 
     The loss is divided once, by the number of targets of the whole batch, so ragged micro-batches weigh what they hold.
     """
-    state.optimizer.zero_grad()
+    for parameter in state.parameters:  # `zero_grad` does it in 0.1 ms more, for a profiler's sake
+        parameter.grad = None
     shares, rights = [], []
     for number, (inputs, targets) in enumerate(batch.parts(micro_batch_size)):
         reseed(state.device, manner.seed, "step", state.step, number)
@@ -93,22 +96,19 @@ def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tens
     return cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)
 
 
-def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor, Tensor | None]:
+def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor | None, Tensor | None]:
     """Apply the gradients that have been gathered: their norm before clipping, and 1.0 on the device where they changed nothing.
 
-    The second is None where every step is applied, whatever it holds.
+    The first is None where nobody measures it, the second where every step is applied, whatever it holds.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = manner.learning_rate * group["factor"]
     # unscale first: the norm is of the true gradients
     state.scaler.unscale_(state.optimizer)
-    parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-    if manner.clip_norm is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, manner.clip_norm, norm)
+    norm = clipped(state, manner.clip_norm) if manner.measure else None
     if state.scaler.is_enabled():
         return norm, scaled_step(state)
-    if not manner.skip_nonfinite:
+    if norm is None or not manner.skip_nonfinite:
         state.optimizer.step()
         return norm, None
     # fused optimizers leave all as it is where this flag is 1: nobody waits for the device to know
@@ -116,6 +116,15 @@ def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor, Te
     state.optimizer.found_inf = bad  # type: ignore[attr-defined]
     state.optimizer.step()
     return norm, bad.double()
+
+
+def clipped(state: TrainState, most: float | None) -> Tensor:
+    """The norm of the gradient, which is then made `most` long where it is longer."""
+    parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if most is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    return norm
 
 
 def scaled_step(state: TrainState) -> Tensor:

@@ -40,6 +40,43 @@ def test_resident_and_streamed_data_give_the_same_bytes(prepared: Prepared, cpu:
     assert same(resident, streamed)
 
 
+@pytest.mark.parametrize("wishes", [PLAIN, MIXED, {}], ids=["plain", "mixed", "nothing"])
+def test_how_many_batches_are_gathered_in_one_go_changes_no_byte(prepared: Prepared, cpu: torch.device, monkeypatch, wishes) -> None:
+    """The split has 50 samples: a block of 16 batches is five epochs long."""
+    images, found = training_images(prepared, cpu, resident=True, wishes=wishes), []
+    for batches, bytes_ in ((1, 2**24), (3, 2**24), (16, 2**24), (16, 0), (16, 3 * 16 * 64)):
+        monkeypatch.setattr(loader, "BLOCK_BATCHES", batches)
+        monkeypatch.setattr(loader, "BLOCK_BYTES", bytes_)
+        found.append(steps(images, start=2, count=20))
+    assert all(same(found[0], other) for other in found[1:])
+
+
+def test_a_block_has_a_limit_in_batches_and_bytes(prepared: Prepared, cpu: torch.device, monkeypatch) -> None:
+    """Images of 8x8 are 64 bytes."""
+    images = training_images(prepared, cpu, resident=True)
+    assert images.block_size(16) == 16
+    monkeypatch.setattr(loader, "BLOCK_BYTES", 5 * 16 * 64)
+    assert [images.block_size(size) for size in (16, 15, 40, 41, 50)] == [5, 5, 2, 1, 1]
+    assert training_images(prepared, cpu, resident=False).block_size(16) == 1
+    sizes = [len(batch.pictures) for batch in islice(loader.training(images, batch_size=16, seed=1, start=0), 11)]
+    assert sizes == [80] * 11
+
+
+@pytest.mark.parametrize("limit", [0, 2**24])
+def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_allows(
+    prepared: Prepared, cpu: torch.device, monkeypatch, limit: int
+) -> None:
+    monkeypatch.setattr(loader, "BLOCK_BYTES", limit)
+    images, counts = training_images(prepared, cpu, resident=True), []
+    gather = images.augmentation.gather
+    monkeypatch.setattr(images.augmentation, "gather", lambda packed, rows, draws: counts.append(len(rows)) or gather(packed, rows, draws))
+    batches = list(islice(loader.training(images, batch_size=16, seed=1, start=0), 3))
+    assert counts == []
+    for batch in batches:
+        list(batch.parts(6))
+    assert counts == ([16 * 16] if limit else [6, 5, 5] * 3)
+
+
 @pytest.mark.parametrize("size", [15, 16])
 @pytest.mark.parametrize("wishes", [PLAIN, MIXED], ids=["plain", "mixed"])
 def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.device, wishes: dict[str, float | str], size: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import tensor_file, update
+from pipeline.engine import fit, tensor_file, update
 from pipeline.refusal import Refusal
 from pipeline.training import Training
 from tests import project
@@ -16,6 +16,7 @@ from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
 
 BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}
+MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
 
 
 def spoil(
@@ -63,6 +64,79 @@ def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_an
     assert metadata == {"step": BAD}
     assert torch.equal(tensors["inputs"], torch.cat(read))
     assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[tensors["rows"]])
+
+
+UNMEASURED = {"train.clip_norm": None, "train.report_every_steps": 4, "train.validate_every_steps": 4}
+
+
+def refused(training: Training) -> str:
+    with pytest.raises(Refusal) as caught:
+        run(training)
+    return str(caught.value)
+
+
+def spoil_gradient(training: Training, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Infinite, under a finite loss."""
+    gather = update.gather
+
+    def spoiling(state, *given, **more):
+        found = gather(state, *given, **more)
+        if state.step + 1 == step:
+            for parameter in state.parameters:
+                parameter.grad.mul_(math.inf)
+        return found
+
+    monkeypatch.setattr(update, "gather", spoiling)
+
+
+@pytest.mark.parametrize("where", ["loss of step 3", "gradient of step 2"])
+def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_named_and_kept(
+    train_params, prepared, tmp_path: Path, monkeypatch, where: str
+) -> None:
+    training = begin(train_params(CHANGES | UNMEASURED), prepared, tmp_path)
+    if where == "loss of step 3":
+        spoil(training, monkeypatch)
+    else:
+        spoil_gradient(training, monkeypatch, 2)
+    said = refused(training)
+    assert said.startswith("train.on_nonfinite: the loss of step 3 is not finite, at learning rate ")
+    assert ", or the gradient of step 2 was not, at learning rate " in said
+    for step in (2, 3):
+        path = tmp_path / f"nonfinite-{step:012d}.safetensors"
+        assert f"(its batch is in {path})" in said
+        assert torch.equal(tensor_file.load(path)[0]["rows"], next(training.batches(step - 1)).course.rows)
+
+
+@pytest.mark.parametrize(("every", "step"), [(4, 4), (2, 4), (1, 3)])
+def test_a_gradient_that_was_measured_is_named_alone(train_params, prepared, monkeypatch, every: int, step: int) -> None:
+    """That of a report."""
+    training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": every}), prepared)
+    spoil_gradient(training, monkeypatch, step)
+    said = refused(training)
+    assert said.startswith(f"train.on_nonfinite: the loss or the gradient of step {step} is not finite, ")
+    assert "was not" not in said
+
+
+def test_a_loss_after_a_report_is_its_own_steps(train_params, prepared, monkeypatch) -> None:
+    """The gradient of the report's step was measured, and was finite."""
+    training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 2}), prepared)
+    spoil(training, monkeypatch)
+    assert refused(training).startswith("train.on_nonfinite: the loss or the gradient of step 3 is not finite, ")
+
+
+def test_an_infinite_weight_that_no_loss_shows_ends_the_training(train_params, prepared, monkeypatch) -> None:
+    """Behind a ReLU it is a unit that is never active."""
+    training = begin(train_params(CHANGES | UNMEASURED | {"model": MLP}), prepared)
+    step = training.state.optimizer.step
+
+    def spoiling(*given, **more):
+        step(*given, **more)
+        with torch.no_grad():
+            training.state.parameters[1][0] = -math.inf
+
+    monkeypatch.setattr(training.state.optimizer, "step", spoiling)
+    said = refused(training)
+    assert said == f"the norm of the weights became inf at or before step 4: {fit.REMEDY}"
 
 
 def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
@@ -134,7 +208,7 @@ def test_a_run_that_skips_every_step_ends(train_params, prepared, monkeypatch) -
 
 def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(train_params, prepared, monkeypatch) -> None:
     changes = {
-        "model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0},
+        "model": MLP,
         "train.precision": "fp16",
         "train.validate_every_steps": 8,
     }
