@@ -42,7 +42,7 @@ class Case:
 
 
 class Spent(NamedTuple):
-    """Seconds on the clock, and of the processor, over all threads."""
+    """Seconds on the clock, and of the processor, over all threads and child processes."""
 
     elapsed_s: float
     processor_s: float
@@ -96,9 +96,14 @@ def measure(files: list[Path], top: Path, case: Case) -> tuple[Spent, Spent]:
 
 
 def spent(work: Callable[[], None]) -> Spent:
-    elapsed_s, processor_s = time.perf_counter(), time.process_time()
+    elapsed_s, before_s = time.perf_counter(), processor_s()
     work()
-    return Spent(time.perf_counter() - elapsed_s, time.process_time() - processor_s)
+    return Spent(time.perf_counter() - elapsed_s, processor_s() - before_s)
+
+
+def processor_s() -> float:
+    """So far, of this process and of its children that ended."""
+    return sum(os.times()[:4])
 
 
 def decode_and_resize(files: list[Path], size: int) -> None:

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,10 @@ class Folder:
             raise Refusal(f"source.root: {shown(folder)}: lies more than {DEEPEST} folders deep: name the folder of the images themselves")
         with os.scandir(folder) as entries:
             for entry in entries:
-                name, path = prefix + entry.name, Path(entry.path)
-                if path.is_dir():
+                name = prefix + entry.name
+                if entry.is_file(follow_symlinks=False):  # known without asking the disk again
+                    found.files.append(name)
+                elif (path := Path(entry.path)).is_dir():
                     found.folders.append(name)
                     self.collect(path, name + "/", found, above=above | {here}, seen=seen)
                 elif path.is_file() or not path.exists():  # a link that leads nowhere fails when it is read, like any corrupt file
@@ -89,7 +91,7 @@ class Folder:
         yield (Member(name, partial(self.read, name), 0) for name in names)
 
     def read(self, name: str) -> bytes:
-        with (self.root / name).open("rb") as file:
+        with open(f"{self.root}/{name}", "rb") as file:  # noqa: PTH123  # a path of its own would cost as much as the file
             size_bytes = os.fstat(file.fileno()).st_size
             refuse_too_large(self.root, name, size_bytes)
             return file.read(size_bytes)  # Python takes the memory that is asked for, and gives back what was too much
@@ -97,7 +99,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Zip:
-    """Files in the order of their names' bytes, read at random and on many threads."""
+    """Files in the order of their names' bytes, read at random, on many threads and by processes of their own."""
 
     path: Path
 
@@ -125,14 +127,23 @@ class Zip:
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
         with refusing(self.path):
-            archive = zipfile.ZipFile(self.path)
-        with archive:
-            yield (Member(name, partial(unpack, archive, name), 0) for name in names)
+            archive = kept_open(self.path)
+        try:
+            yield (Member(name, partial(unpack, self.path, name), 0) for name in names)
+        finally:
+            kept_open.cache_clear()
+            archive.close()
 
 
-def unpack(archive: zipfile.ZipFile, name: str) -> bytes:
+@lru_cache(maxsize=1)
+def kept_open(path: Path) -> zipfile.ZipFile:
+    """Its table is read once a process: an open archive cannot be handed to another."""
+    return zipfile.ZipFile(path)
+
+
+def unpack(path: Path, name: str) -> bytes:
     """In blocks, so that a member whose size is a lie unpacks no further than it says."""
-    with archive.open(name) as file:
+    with kept_open(path).open(name) as file:
         return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
 

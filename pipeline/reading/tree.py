@@ -29,7 +29,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Member:
-    """`read()` may be called on any thread and raises one of BROKEN; `held_bytes` of it are in memory already."""
+    """`read()` may be called on any thread or by another process and raises one of BROKEN; `held_bytes` of it are in memory already."""
 
     name: str
     read: Callable[[], bytes]

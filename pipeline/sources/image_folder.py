@@ -1,6 +1,6 @@
 """Images in folders: `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
@@ -11,17 +11,19 @@ from pydantic import Field
 from pipeline.collection import SPLITS, Block, Collection
 from pipeline.foreign import reason, shown
 from pipeline.params.prepare import SourceSettings
-from pipeline.reading import archives, images
+from pipeline.reading import archives, images, workers
 from pipeline.reading.layout import Layout, Sample, arrange
-from pipeline.reading.threads import ordered
 from pipeline.reading.tree import BROKEN, Member, Tree
 from pipeline.refusal import Refusal
 
 CHUNK_BYTES = 8 * 2**20
 CHUNK_SAMPLES = 128
+MANY = 4096
+"""So many samples are worth the start of processes: threads wait for each other in Pillow's own Python code, which is most of a small image's time."""
 
 Chunk = list[tuple[Sample, Member]]
-Decoded = list[tuple[Sample, NDArray[np.uint8] | images.Corrupt]]
+Decoded = tuple[NDArray[np.uint8], dict[int, str]]
+"""The images of a chunk (n, height, width, channels) that could be decoded, and why the others could not, by their number in it."""
 
 
 class Settings(SourceSettings):
@@ -46,18 +48,23 @@ class Settings(SourceSettings):
     def open(self, *, workers: int) -> Collection:
         tree = archives.opened(self.root)
         layout = arrange(tree.listing(), str(self.root))
-        blocks = partial(self.blocks, tree, layout, workers=workers)
+        blocks = partial(self.blocks, tree, layout, num_workers=workers)
         return Collection(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
 
-    def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Iterator[Block]:
-        images.bound(self.max_pixels)
+    def blocks(self, tree: Tree, layout: Layout, *, num_workers: int) -> Iterator[Block]:
+        start = workers.processes if num_workers > 1 and len(layout.samples) >= MANY else workers.threads
+        pool = start(num_workers, partial(images.bound, self.max_pixels))
         with tree.contents([sample.name for sample in layout.samples]) as members:
             chunks = chunked(zip(layout.samples, members, strict=True), self.size**2 * self.channels)
-            for decoded in ordered(self.decode, chunks, workers=workers):
-                yield from grouped(self.kept(decoded))
+            for chunk, (inputs, corrupt) in workers.ordered(pool, self.decode, chunks, ahead=2 * num_workers):
+                yield from grouped(list(self.kept(chunk, corrupt)), inputs)
 
     def decode(self, chunk: Chunk) -> Decoded:
-        return [(sample, self.pixels(member)) for sample, member in chunk]
+        """In one array, which is handed over in one piece."""
+        found = [self.pixels(member) for _, member in chunk]
+        inputs = [pixels for pixels in found if not isinstance(pixels, images.Corrupt)]
+        corrupt = {number: str(pixels) for number, pixels in enumerate(found) if isinstance(pixels, images.Corrupt)}
+        return np.stack(inputs) if inputs else np.empty((0, self.size, self.size, self.channels), np.uint8), corrupt
 
     def pixels(self, member: Member) -> NDArray[np.uint8] | images.Corrupt:
         try:
@@ -71,16 +78,16 @@ class Settings(SourceSettings):
         except BROKEN as error:
             return images.Corrupt(reason(error))
 
-    def kept(self, decoded: Decoded) -> Iterator[tuple[Sample, NDArray[np.uint8]]]:
-        """Names what cannot be decoded, in the order of the samples, however many threads found it."""
-        for sample, pixels in decoded:
-            if not isinstance(pixels, images.Corrupt):
-                yield sample, pixels
+    def kept(self, chunk: Chunk, corrupt: Mapping[int, str]) -> Iterator[Sample]:
+        """The samples but for the corrupt ones, which are named in the order of the samples, whoever found them first."""
+        for number, (sample, _) in enumerate(chunk):
+            if number not in corrupt:
+                yield sample
             elif self.on_corrupt == "skip":
-                print(f"prepare: left out {self.place(sample.name)}: cannot be decoded ({pixels})")
+                print(f"prepare: left out {self.place(sample.name)}: cannot be decoded ({corrupt[number]})")
             else:
                 raise Refusal(
-                    f"{self.place(sample.name)}: cannot be decoded ({pixels}): mend or remove it, or write `source.on_corrupt: skip`"
+                    f"{self.place(sample.name)}: cannot be decoded ({corrupt[number]}): mend or remove it, or write `source.on_corrupt: skip`"
                 )
 
     def place(self, name: str) -> str:
@@ -101,11 +108,10 @@ def chunked(pairs: Iterable[tuple[Sample, Member]], image_bytes: int) -> Iterato
         yield chunk
 
 
-def grouped(pairs: Iterable[tuple[Sample, NDArray[np.uint8]]]) -> Iterator[Block]:
+def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[Block]:
     """One block for each split among the samples: an archive may hold them in any order."""
-    pairs = list(pairs)
     for split in SPLITS:
-        chosen = [(sample.position, pixels) for sample, pixels in pairs if sample.split == split]
-        if chosen:
-            positions, inputs = zip(*chosen, strict=True)
-            yield Block(split, np.array(positions), np.stack(inputs))
+        rows = [row for row, sample in enumerate(samples) if sample.split == split]
+        if rows:
+            positions = np.array([samples[row].position for row in rows])
+            yield Block(split, positions, inputs if len(rows) == len(samples) else inputs[rows])

@@ -53,6 +53,26 @@ def test_a_tar_is_read_in_its_own_order(tmp_path, mode):
     assert found == {TRAIN: EXPECTED[TRAIN], TEST: EXPECTED[TEST][::-1]}
 
 
+@pytest.mark.parametrize("write", [write_folder, write_tar, write_zip])
+def test_processes_decode_to_the_same_bytes_and_words_as_threads(tmp_path, monkeypatch, capsys, write) -> None:
+    contents = {f"{'cd'[number % 2]}/{number:03}.png": picture(number) for number in range(200)}
+    contents |= {"d/003.png": b"no image", "c/150.png": contents["c/150.png"][:40]}
+    root = write(tmp_path / "all", contents)
+    found = []
+    for many in (10**9, 1):
+        monkeypatch.setattr(image_folder, "MANY", many)
+        monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 16)
+        collection = settings(root, on_corrupt="skip").open(workers=2)
+        blocks = [(block.split, block.positions.tolist(), block.inputs.tobytes()) for block in collection.blocks()]
+        found.append((blocks, capsys.readouterr().out, refusal(root), refusal(root, max_pixels=10)))
+    assert found[0] == found[1]
+    blocks, said, corrupt, oversized = found[0]
+    assert sum(len(positions) for _, positions, _ in blocks) == 198
+    assert said.count("prepare: left out source.root: ") == 2
+    assert ".png: cannot be decoded (" in corrupt
+    assert "declares more than 10 pixels: remove it, or raise source.max_pixels" in oversized
+
+
 @pytest.mark.parametrize("prefix", ["./", "pets/", "./pets/"])
 def test_one_enclosing_folder_does_no_harm(tmp_path, prefix):
     contents = {prefix + name: data for name, data in dataset().items()}
