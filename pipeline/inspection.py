@@ -11,7 +11,10 @@ NAMED = 5
 
 
 def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
-    """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split; says where they are, and how fast that step was."""
+    """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split.
+
+    Returns where they are, and the learning rate, in words.
+    """
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # a part at a time: the device may have room for no more
     parts = [(inputs.cpu(), targets.cpu()) for inputs, targets in batch.parts(most)]

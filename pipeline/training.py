@@ -133,7 +133,7 @@ class Training:
                     print(f"warning: at step {report.step} the loss is far above that of guessing: {fit.REMEDY}", flush=True)
                 yield report
         except fit.NotFinite as found:
-            said = self.described(found.step, or_gradient_before=found.or_gradient_before)
+            said = self.described(found.step, or_before=found.or_before)
             raise Refusal(f"train.on_nonfinite: {said}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
         finally:
             batches.close()  # and with it the thread that reads ahead
@@ -141,11 +141,13 @@ class Training:
     def is_diverging(self, report: fit.Report) -> bool:
         return report.metrics.get("train/loss", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
 
-    def described(self, step: int, *, or_gradient_before: bool = False) -> str:
+    def described(self, step: int, *, or_before: bool = False) -> str:
         """A step whose numbers are none, in words."""
-        if or_gradient_before:
-            return f"the loss of step {step} is not finite, {self.kept(step)}, or the gradient of step {step - 1} was not, {self.kept(step - 1)}"
-        return f"the loss or the gradient of step {step} is not finite, {self.kept(step)}"
+        said = f"the loss or the gradient of step {step} is not finite, {self.kept(step)}"
+        if or_before:
+            said += f"; or a gradient before it was not, most likely that of step {step - 1}, {self.kept(step - 1)}"
+            said += "; `train.report_every_steps: 1` tells which"
+        return said
 
     def kept(self, step: int) -> str:
         """What a step was made with; its batch, made again, lies beside the checkpoints then."""

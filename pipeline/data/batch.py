@@ -77,9 +77,11 @@ class Batch:
         return augmentation.mix(images, partners.flip(0), part.targets, self.course.part(mirrored).targets.flip(0), part.draws)
 
     def images(self, positions: slice) -> Tensor:
-        """At positions of the batch, not mixed."""
+        """At positions of the batch, not mixed; a batch that is cut is short of memory, and made piece by piece."""
+        if positions == slice(0, self.num_targets):
+            return self.pictures[self.positions]
         first = self.positions.start
-        return self.pictures[first + positions.start : first + positions.stop]
+        return self.pictures.made(slice(first + positions.start, first + positions.stop))
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:

@@ -1,4 +1,4 @@
-"""From prepared arrays to batches on the device: no worker processes, no copies of what is not read."""
+"""From prepared arrays to batches on the device, without worker processes."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator
@@ -18,7 +18,7 @@ from pipeline.data.stream import read_ahead
 RESIDENT_SHARE = 0.5
 """A split lives on the device when it takes at most this share of the memory that is free there."""
 BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
-"""So much is gathered in one go: what a few operations more cost a step, where nothing that they need is in the caches, is shared by the block."""
+"""So much is gathered in one go, so that the fixed cost of its operations is paid once a block."""
 
 
 class Images:

@@ -30,12 +30,12 @@ class Report:
 class NotFinite(Exception):
     """The loss or the gradient of `step` is not finite, and nobody asked to skip such steps.
 
-    With `or_gradient_before` the loss is not, and it may be that the gradient of the step before was not: nobody measured that.
+    With `or_before` an earlier gradient may have spoiled the weights of that step: nobody measured those since the last report.
     """
 
-    def __init__(self, step: int, *, or_gradient_before: bool) -> None:
+    def __init__(self, step: int, *, or_before: bool) -> None:
         super().__init__(f"step {step} has no finite loss and gradient")
-        self.step, self.or_gradient_before = step, or_gradient_before
+        self.step, self.or_before = step, or_before
 
 
 def fit(
@@ -65,16 +65,17 @@ def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate
     settings, reading = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, reading)
     if bad_step and settings.on_nonfinite == "stop":
-        raise NotFinite(bad_step, or_gradient_before=may_be_the_step_before(bad_step, state, reading, plan))
+        raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - reading.steps + 1)
     refuse_standstill(state, reading)
     row: Row = {
         "step": state.step,
         "learning_rate": plan.learning_rate(state.step - 1),
         **reading.averages(progress.window.num_targets),
     }
-    validates = validate is not None and plan.due(state.step, settings.validate_every_steps)
-    if not plan.measures_all and plan.due(state.step, settings.validate_every_steps):
-        refuse_spoiled_weights(state)
+    due = plan.due(state.step, settings.validate_every_steps)
+    validates = validate is not None and due
+    if due and not plan.measures_all:
+        refuse_spoiled_state(state)
     if validate and validates:
         row |= {f"valid/{name}": value for name, value in validate().items()}
     refuse_divergence(row, state.step)
@@ -92,18 +93,16 @@ def first_bad_step(state: TrainState, reading: Reading) -> int | None:
     return state.step - reading.steps + reading.first_bad + 1
 
 
-def may_be_the_step_before(bad_step: int, state: TrainState, reading: Reading, plan: Plan) -> bool:
-    """Its gradient, which spoiled the weights that gave this loss; that of the last step of the window before was measured for its report."""
-    index = bad_step - 1 - (state.step - reading.steps)
-    return index > 0 and not math.isfinite(reading.loss[index]) and not plan.measures_all
-
-
-def refuse_spoiled_weights(state: TrainState) -> None:
-    """A weight may be infinite behind a ReLU, where no loss shows it."""
+def refuse_spoiled_state(state: TrainState) -> None:
+    """A weight may be infinite behind a ReLU, and an average of squared gradients above a weight that stands still: no loss shows it."""
+    kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
-        norm = float(torch.nn.utils.get_total_norm(state.parameters))
-    if not math.isfinite(norm):
-        raise Refusal(f"the norm of the weights became {norm} at or before step {state.step}: {REMEDY}")
+        largest = float(torch.nn.utils.get_total_norm([*state.parameters, *kept], norm_type=math.inf))
+    if not math.isfinite(largest):
+        raise Refusal(
+            f"a weight, or what the optimizer keeps of its gradients, became {largest} at or before step {state.step}: {REMEDY}; "
+            "`train.report_every_steps: 1` tells the step"
+        )
 
 
 def refuse_standstill(state: TrainState, reading: Reading) -> None:

@@ -36,7 +36,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 def make_room(state: TrainState) -> None:
     """As before the step: no gradient, BatchNorm's statistics put back, freed memory given back to the device."""
-    state.optimizer.zero_grad()
+    state.drop_gradients()
     state.buffers.put_back()
     if state.device.type == "cuda":
         torch.cuda.empty_cache()

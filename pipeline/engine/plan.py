@@ -33,7 +33,7 @@ class Plan:
             label_smoothing=self.settings.label_smoothing,
             clip_norm=self.settings.clip_norm,
             skip_nonfinite=self.settings.on_nonfinite == "skip",
-            measure=self.measures_all or self.due(step + 1, self.settings.report_every_steps),
+            report=self.due(step + 1, self.settings.report_every_steps),
             whole=self.settings.compile == "graphs",
         )
 

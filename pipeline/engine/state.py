@@ -46,6 +46,11 @@ class TrainState:
         built = optimizers.build(classifier.parameters(), optimizer)
         return cls(classifier, built, precision.scaler(used, device), average, used, device, Buffers(classifier.network))
 
+    def drop_gradients(self) -> None:
+        """As `zero_grad` does, which takes 0.1 ms more, for a profiler's sake."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
     @property
     def scored(self) -> Classifier:
         """The module that is validated and exported: the averaged one where there is one."""

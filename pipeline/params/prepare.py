@@ -39,7 +39,7 @@ class SourceSettings(Section):
         return None
 
     def open(self, *, workers: int) -> "Collection":
-        """Targets at once and samples in a stream; decoding uses `workers` threads."""
+        """Targets at once and samples in a stream; decoding uses `workers` threads or processes."""
         raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")
 
 

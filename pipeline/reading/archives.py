@@ -37,6 +37,8 @@ DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh"
 
 Identity = tuple[int, int]
 """Of a folder: the numbers of its device and of its inode."""
+Version = tuple[int, int, int]
+"""Of a file: what changes with its contents."""
 
 
 def opened(root: Path) -> Tree:
@@ -127,24 +129,40 @@ class Zip:
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
         with refusing(self.path):
-            archive = kept_open(self.path)
-        try:
-            yield (Member(name, partial(unpack, self.path, name), 0) for name in names)
-        finally:
-            kept_open.cache_clear()
-            archive.close()
+            version = version_of(self.path)
+            archive = zipfile.ZipFile(self.path)
+        with archive:
+            yield (Member(name, Packed(self.path, version, name, archive), 0) for name in names)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One member of a zip. Where it is handed to another process the archive is opened there, once."""
+
+    path: Path
+    version: Version
+    name: str
+    archive: zipfile.ZipFile | None
+
+    def __call__(self) -> bytes:
+        """In blocks, so that a member whose size is a lie unpacks no further than it says."""
+        with (self.archive or kept_open(self.path, self.version)).open(self.name) as file:
+            return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed, (self.path, self.version, self.name, None)
+
+
+def version_of(path: Path) -> Version:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=1)
-def kept_open(path: Path) -> zipfile.ZipFile:
-    """Its table is read once a process: an open archive cannot be handed to another."""
+def kept_open(path: Path, version: Version) -> zipfile.ZipFile:
+    if version_of(path) != version:
+        raise Refusal(f"source.root: {path}: changed while it was read: leave it alone until the stage has ended")
     return zipfile.ZipFile(path)
-
-
-def unpack(path: Path, name: str) -> bytes:
-    """In blocks, so that a member whose size is a lie unpacks no further than it says."""
-    with kept_open(path).open(name) as file:
-        return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
 
 @dataclass(frozen=True)

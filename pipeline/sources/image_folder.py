@@ -11,15 +11,16 @@ from pydantic import Field
 from pipeline.collection import SPLITS, Block, Collection
 from pipeline.foreign import reason, shown
 from pipeline.params.prepare import SourceSettings
-from pipeline.reading import archives, images, workers
+from pipeline.reading import archives, images
 from pipeline.reading.layout import Layout, Sample, arrange
 from pipeline.reading.tree import BROKEN, Member, Tree
+from pipeline.reading.workers import on_processes, on_threads
 from pipeline.refusal import Refusal
 
 CHUNK_BYTES = 8 * 2**20
 CHUNK_SAMPLES = 128
-MANY = 4096
-"""So many samples are worth the start of processes: threads wait for each other in Pillow's own Python code, which is most of a small image's time."""
+MANY, WORKERS_OF_MANY = 4096, 4
+"""So many samples are worth the start of so many processes: threads wait for each other in Pillow's Python code, most of a small image's time."""
 
 Chunk = list[tuple[Sample, Member]]
 Decoded = tuple[NDArray[np.uint8], dict[int, str]]
@@ -48,15 +49,18 @@ class Settings(SourceSettings):
     def open(self, *, workers: int) -> Collection:
         tree = archives.opened(self.root)
         layout = arrange(tree.listing(), str(self.root))
-        blocks = partial(self.blocks, tree, layout, num_workers=workers)
+        blocks = partial(self.blocks, tree, layout, workers=workers)
         return Collection(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
 
-    def blocks(self, tree: Tree, layout: Layout, *, num_workers: int) -> Iterator[Block]:
-        start = workers.processes if num_workers > 1 and len(layout.samples) >= MANY else workers.threads
-        pool = start(num_workers, partial(images.bound, self.max_pixels))
+    def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Iterator[Block]:
+        images.bound(self.max_pixels)
+        decode = partial(on_threads, workers=workers)
+        if workers > 1 and len(layout.samples) >= MANY:
+            enough = min(workers, len(layout.samples) * WORKERS_OF_MANY // MANY)
+            decode = partial(on_processes, workers=enough, prepare=partial(images.bound, self.max_pixels))
         with tree.contents([sample.name for sample in layout.samples]) as members:
             chunks = chunked(zip(layout.samples, members, strict=True), self.size**2 * self.channels)
-            for chunk, (inputs, corrupt) in workers.ordered(pool, self.decode, chunks, ahead=2 * num_workers):
+            for chunk, (inputs, corrupt) in decode(self.decode, chunks):
                 yield from grouped(list(self.kept(chunk, corrupt)), inputs)
 
     def decode(self, chunk: Chunk) -> Decoded:

@@ -47,7 +47,7 @@ def test_how_many_batches_are_gathered_in_one_go_changes_no_byte(prepared: Prepa
     for batches, bytes_ in ((1, 2**24), (3, 2**24), (16, 2**24), (16, 0), (16, 3 * 16 * 64)):
         monkeypatch.setattr(loader, "BLOCK_BATCHES", batches)
         monkeypatch.setattr(loader, "BLOCK_BYTES", bytes_)
-        found.append(steps(images, start=2, count=20))
+        found.append([list(batch.parts(16)) for batch in islice(loader.training(images, batch_size=16, seed=1, start=2), 20)])
     assert all(same(found[0], other) for other in found[1:])
 
 
@@ -73,8 +73,11 @@ def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_
     batches = list(islice(loader.training(images, batch_size=16, seed=1, start=0), 3))
     assert counts == []
     for batch in batches:
-        list(batch.parts(6))
-    assert counts == ([16 * 16] if limit else [6, 5, 5] * 3)
+        list(batch.parts(16))
+    assert counts == ([16 * 16] if limit else [16] * 3)
+    counts.clear()
+    list(batches[0].parts(6))
+    assert counts == [6, 5, 5], "a batch that is cut needs no room for a block"
 
 
 @pytest.mark.parametrize("size", [15, 16])

@@ -99,44 +99,61 @@ def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_name
     else:
         spoil_gradient(training, monkeypatch, 2)
     said = refused(training)
-    assert said.startswith("train.on_nonfinite: the loss of step 3 is not finite, at learning rate ")
-    assert ", or the gradient of step 2 was not, at learning rate " in said
+    assert said.startswith("train.on_nonfinite: the loss or the gradient of step 3 is not finite, at learning rate ")
+    assert "; or a gradient before it was not, most likely that of step 2, at learning rate " in said
+    assert "; `train.report_every_steps: 1` tells which: lower optimizer.learning_rate" in said
     for step in (2, 3):
         path = tmp_path / f"nonfinite-{step:012d}.safetensors"
         assert f"(its batch is in {path})" in said
         assert torch.equal(tensor_file.load(path)[0]["rows"], next(training.batches(step - 1)).course.rows)
 
 
-@pytest.mark.parametrize(("every", "step"), [(4, 4), (2, 4), (1, 3)])
-def test_a_gradient_that_was_measured_is_named_alone(train_params, prepared, monkeypatch, every: int, step: int) -> None:
-    """That of a report."""
-    training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": every}), prepared)
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_gradient_is_named_alone_where_all_are_measured(train_params, prepared, monkeypatch, step: int) -> None:
+    training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 1}), prepared)
     spoil_gradient(training, monkeypatch, step)
     said = refused(training)
     assert said.startswith(f"train.on_nonfinite: the loss or the gradient of step {step} is not finite, ")
-    assert "was not" not in said
+    assert "most likely" not in said
 
 
 def test_a_loss_after_a_report_is_its_own_steps(train_params, prepared, monkeypatch) -> None:
     """The gradient of the report's step was measured, and was finite."""
     training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 2}), prepared)
     spoil(training, monkeypatch)
-    assert refused(training).startswith("train.on_nonfinite: the loss or the gradient of step 3 is not finite, ")
+    said = refused(training)
+    assert said.startswith("train.on_nonfinite: the loss or the gradient of step 3 is not finite, ")
+    assert "most likely" not in said
 
 
-def test_an_infinite_weight_that_no_loss_shows_ends_the_training(train_params, prepared, monkeypatch) -> None:
-    """Behind a ReLU it is a unit that is never active."""
+@pytest.mark.parametrize("where", ["weight", "average of squares"])
+def test_what_became_infinite_where_no_loss_shows_it_ends_the_training(train_params, prepared, monkeypatch, where: str) -> None:
+    """A weight behind a ReLU is a unit that is never active; one with such an average in Adam moves no more."""
     training = begin(train_params(CHANGES | UNMEASURED | {"model": MLP}), prepared)
-    step = training.state.optimizer.step
+    optimizer, bias = training.state.optimizer, training.state.parameters[1]
+    step = optimizer.step
 
     def spoiling(*given, **more):
         step(*given, **more)
         with torch.no_grad():
-            training.state.parameters[1][0] = -math.inf
+            if where == "weight":
+                bias[0] = -math.inf
+            else:
+                optimizer.state[bias]["exp_avg_sq"][0] = math.inf
 
-    monkeypatch.setattr(training.state.optimizer, "step", spoiling)
+    monkeypatch.setattr(optimizer, "step", spoiling)
     said = refused(training)
-    assert said == f"the norm of the weights became inf at or before step 4: {fit.REMEDY}"
+    assert said.startswith(f"a weight, or what the optimizer keeps of its gradients, became inf at or before step 4: {fit.REMEDY}; ")
+    assert said.endswith("`train.report_every_steps: 1` tells the step")
+
+
+def test_large_averages_of_squares_are_no_infinite_ones(train_params, prepared, monkeypatch) -> None:
+    """Their own squares would be."""
+    training = begin(train_params(CHANGES | UNMEASURED), prepared)
+    run(training)
+    for held in training.state.optimizer.state.values():
+        held["exp_avg_sq"].fill_(1e30)
+    fit.refuse_spoiled_state(training.state)
 
 
 def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prepared, tmp_path: Path, monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """What a step of the loop does beside the bare forward, backward and update, counted: no busy machine changes these numbers."""
 
+import math
 import sys
 from collections import Counter
 from pathlib import Path
@@ -121,28 +122,27 @@ def parts_counted(batch: Batch, most: int) -> list[int]:
     return counts
 
 
-def test_no_micro_batch_however_augmented_takes_many_operations(monkeypatch) -> None:
-    """Everything at once. A block is gathered once and then mixed batch by batch; without one, a batch that is cut gathers the partners, too."""
+def test_no_micro_batch_however_augmented_takes_many_operations() -> None:
+    """Everything at once. A block is gathered once and then mixed batch by batch; a batch that is cut gathers the partners, too."""
     images, targets = augmenting.images(50, (8, 8, 3)).numpy(), np.arange(50) % 2
     augmentation = augmenting.augmentation(50, spec=augmenting.COLOUR.model_copy(update={"shape": (8, 8, 3)}), **augmenting.EVERYTHING)
     held = loader.Images(Split(images, targets), torch.device("cpu"), augmentation, resident=True)
     batches = loader.training(held, batch_size=16, seed=1, start=0)
-    first, *later = (parts_counted(next(batches), most) for most in (16, 16, 8))
+    first, second, cut = (parts_counted(next(batches), most) for most in (16, 16, 8))
     assert sum(first) <= 140
-    assert max(map(max, later)) <= 40
-    monkeypatch.setattr(loader, "BLOCK_BYTES", 0)
-    batch = next(loader.training(held, batch_size=16, seed=1, start=0))
-    assert max(parts_counted(batch, 16)) <= 140
-    assert max(parts_counted(batch, 8)) <= 240
+    assert sum(second) <= 40
+    assert max(cut) <= 240
 
 
-def test_no_step_touches_more_than_its_batch(train_params, prepared, monkeypatch) -> None:
-    """Images as float32, or the largest weight: the split itself is copied nowhere, but for the bytes of a block, which have a limit."""
-    monkeypatch.setattr(loader, "BLOCK_BYTES", 0)
+@pytest.mark.parametrize("batches", [0, 3])
+def test_no_step_touches_more_than_its_batch_or_its_block(train_params, prepared, monkeypatch, batches: int) -> None:
+    """Images as float32, or the largest weight, or the bytes of a block with the border of its crops: the split itself is copied nowhere."""
+    limit = batches * 16 * math.prod(prepared.spec.shape)
+    monkeypatch.setattr(loader, "BLOCK_BYTES", limit)
     training = building.begin(train_params(CHANGES | AUGMENTED), prepared)
     batch_bytes = 16 * prepared.spec.height * prepared.spec.width * prepared.spec.channels * 4
     weight_bytes = max(parameter.numel() * 4 for parameter in training.state.parameters)
-    assert ours(training, steps=8).largest <= max(batch_bytes, weight_bytes)
+    assert ours(training, steps=8).largest <= max(batch_bytes, weight_bytes, limit)
 
 
 def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

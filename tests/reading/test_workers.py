@@ -23,8 +23,7 @@ from functools import partial
 from pipeline.reading import workers
 from tests.reading.test_workers import slept
 if __name__ == "__main__":
-    pool = workers.processes(2, partial(os.write, 1, b"ready\\n"))
-    for _ in workers.ordered(pool, slept, [60.0] * 4, ahead=4):
+    for _ in workers.on_processes(slept, [3.0] * 400, workers=2, prepare=partial(os.write, 1, b"ready\\n")):
         pass
 """
 
@@ -44,8 +43,20 @@ def refused(number: int) -> int:
     return number
 
 
-def killed(_: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def killed(number: int) -> bytes:
+    """The first two make more than a pipe holds."""
+    time.sleep(0.2 * number)
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return bytes(10**6)
+
+
+def crashed(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def unpicklable(_: int) -> object:
+    return lambda: None
 
 
 def slept(seconds: float) -> None:
@@ -65,9 +76,13 @@ def killing(process: subprocess.Popen) -> Iterator[None]:
         process.kill()
 
 
-@pytest.fixture(params=[workers.threads, workers.processes], ids=["threads", "processes"])
-def pool(request):
-    return partial(request.param, 2)
+@pytest.fixture(params=["threads", "processes"])
+def ordered(request):
+    """Two workers, which are prepared where they are processes."""
+    if request.param == "threads":
+        prepare("yes")
+        return partial(workers.on_threads, workers=2)
+    return partial(workers.on_processes, workers=2, prepare=partial(prepare, "yes"))
 
 
 @pytest.fixture(autouse=True)
@@ -77,45 +92,58 @@ def nobody_is_left(monkeypatch):
     assert working() == set()
 
 
-def test_results_come_in_the_order_of_the_items_from_workers_that_are_prepared(pool) -> None:
-    found = workers.ordered(pool(partial(prepare, "yes")), prepared, range(10), ahead=4)
-    assert list(found) == [(number, (number, "yes")) for number in range(10)]
+def test_results_come_in_the_order_of_the_items_from_workers_that_are_prepared(ordered) -> None:
+    assert list(ordered(prepared, range(10))) == [(number, (number, "yes")) for number in range(10)]
 
 
-def test_no_more_items_are_taken_than_allowed(pool) -> None:
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_there_may_be_fewer_items_than_workers(ordered, count: int) -> None:
+    assert list(ordered(refused, range(count - 1, -1, -1) if count < 3 else [0, 1, 0])) == [
+        (number, number) for number in (range(count - 1, -1, -1) if count < 3 else [0, 1, 0])
+    ]
+
+
+def test_few_items_are_taken_ahead(ordered) -> None:
     taken = []
-    items = (taken.append(number) or number for number in range(20))
-    results = workers.ordered(pool(partial(prepare, "")), prepared, items, ahead=3)
+    results = ordered(prepared, (taken.append(number) or number for number in range(20)))
     for number in range(5):
         next(results)
-        assert len(taken) == number + 3
+        assert len(taken) <= number + 4
     results.close()
-    assert len(taken) == 7
+    assert len(taken) <= 9
 
 
-def test_what_is_raised_reaches_whoever_reads(pool) -> None:
-    results = workers.ordered(pool(partial(prepare, "")), refused, range(20), ahead=4)
+def test_what_is_raised_reaches_whoever_reads(ordered) -> None:
+    results = ordered(refused, range(20))
     assert [next(results), next(results)] == [(0, 0), (1, 1)]
     with pytest.raises(Refusal, match=r"^two: write three$"):
         next(results)
 
 
-def test_a_process_that_was_killed_is_said_in_words() -> None:
-    with pytest.raises(Refusal, match=r"PIPELINE_WORKERS: a process that decodes was killed, .* smaller number"):
-        list(workers.ordered(workers.processes(2, partial(prepare, "")), killed, range(4), ahead=4))
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (killed, "a process that decodes was killed, most likely for want of memory: set it to a smaller number"),
+        (crashed, "a process that decodes was ended by SIGSEGV: set it to 1 to decode in the stage itself"),
+        (unpicklable, "a process that decodes ended with exit code 1: set it to 1 to decode in the stage itself"),
+    ],
+)
+def test_a_process_that_ended_before_its_time_is_said_in_words(function, said: str) -> None:
+    begin_s = time.monotonic()
+    with pytest.raises(Refusal, match=f"^PIPELINE_WORKERS: {said}$"):
+        list(workers.on_processes(function, range(6), workers=2, prepare=partial(prepare, "")))
+    assert time.monotonic() - begin_s < 60
 
 
-def test_where_processes_cannot_be_had_threads_work(monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("no semaphores")
-
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", refuse)
-    found = workers.ordered(workers.processes(2, partial(prepare, "here")), prepared, range(3), ahead=4)
-    assert [result for _, result in found] == [(number, "here") for number in range(3)]
+def test_leaving_early_waits_for_no_process() -> None:
+    results = workers.on_processes(slept, [0.0, 600.0, 600.0], workers=2, prepare=partial(prepare, ""))
+    next(results)
+    results.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_processes_end_with_their_parent_and_ignore_what_is_meant_for_it(tmp_path, number: signal.Signals) -> None:
+    """They look for it between two items."""
     (tmp_path / "parent.py").write_text(PARENT)
     parent = subprocess.Popen(
         [sys.executable, tmp_path / "parent.py"], env=os.environ | {"PYTHONPATH": str(TOP)}, stdout=subprocess.PIPE, text=True
