@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Generic, TypeVar, cast
 
+from pipeline.foreign import reason
 from pipeline.refusal import Refusal
 
 Item = TypeVar("Item")
@@ -63,7 +64,10 @@ class Worker(Generic[Item, Result]):
         context = get_context("spawn")
         self.connection, there = context.Pipe()
         self.process: SpawnProcess = context.Process(target=serve, args=(there, function, prepare), daemon=True)
-        self.process.start()
+        try:
+            self.process.start()
+        except OSError as error:
+            raise Refusal(f"PIPELINE_WORKERS: a process that decodes cannot begin ({reason(error)}): set it to a smaller number") from None
         there.close()
 
     def send(self, item: Item) -> None:

@@ -1,5 +1,6 @@
 """Threads and processes: results in the order of the items, no more items than allowed, and nobody who lives on."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -133,6 +134,22 @@ def test_a_process_that_ended_before_its_time_is_said_in_words(function, said: s
     with pytest.raises(Refusal, match=f"^PIPELINE_WORKERS: {said}$"):
         list(workers.on_processes(function, range(6), workers=2, prepare=partial(prepare, "")))
     assert time.monotonic() - begin_s < 60
+
+
+def test_a_process_that_cannot_begin_is_said_in_words_and_those_before_it_end(monkeypatch) -> None:
+    """As where a container allows no more of them."""
+    start, begun = workers.SpawnProcess.start, []
+
+    def limited(process) -> None:
+        if begun:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        begun.append(process)
+        start(process)
+
+    monkeypatch.setattr(workers.SpawnProcess, "start", limited)
+    with pytest.raises(Refusal, match=r"PIPELINE_WORKERS: a process that decodes cannot begin \(.*unavailable\): set it to a smaller"):
+        list(workers.on_processes(refused, range(3), workers=2, prepare=partial(prepare, "")))
+    assert begun
 
 
 def test_leaving_early_waits_for_no_process() -> None:

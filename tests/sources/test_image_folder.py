@@ -1,5 +1,6 @@
 """Images in folders, tar and zip archives: what is read, what is refused, and that no thread changes a byte."""
 
+import copy
 import os
 import tarfile
 import tracemalloc
@@ -12,7 +13,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from pipeline.collection import TEST, TRAIN, VALID
-from pipeline.reading import tree
+from pipeline.reading import archives, tree
 from pipeline.refusal import Refusal
 from pipeline.sources import image_folder
 
@@ -71,6 +72,37 @@ def test_processes_decode_to_the_same_bytes_and_words_as_threads(tmp_path, monke
     assert said.count("prepare: left out source.root: ") == 2
     assert ".png: cannot be decoded (" in corrupt
     assert "declares more than 10 pixels: remove it, or raise source.max_pixels" in oversized
+
+
+@pytest.mark.parametrize(("samples", "workers", "processes"), [(7, 4, 0), (8, 4, 4), (8, 1, 0), (16, 9, 8), (80, 9, 9)])
+def test_many_images_are_decoded_by_processes_and_no_more_than_are_worth_their_start(
+    tmp_path, monkeypatch, samples: int, workers: int, processes: int
+) -> None:
+    asked = [0]
+
+    def recorded(function, items, *, workers, prepare):
+        asked.append(workers)
+        return ((item, function(item)) for item in items)
+
+    monkeypatch.setattr(image_folder, "MANY", 8)
+    monkeypatch.setattr(image_folder, "on_processes", recorded)
+    root = write_folder(tmp_path, {f"{'cd'[number % 2]}/{number:03}.png": picture(number) for number in range(samples)})
+    assert sum(len(block.positions) for block in settings(root).open(workers=workers).blocks()) == samples
+    assert asked[-1] == processes
+
+
+def test_a_zip_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
+    """It is opened anew in each."""
+    path = write_zip(tmp_path / "all.zip", dataset())
+    zipped = archives.opened(path)
+    with zipped.contents(zipped.listing().files) as members:
+        read = copy.copy(next(members).read)  # as it is pickled
+        assert read()
+        write_zip(tmp_path / "all.zip", dataset() | {"train/cat/more.png": picture(1)})
+        archives.kept_open.cache_clear()
+        with pytest.raises(Refusal, match=r"all\.zip: changed while it was read: leave it alone until the stage has ended"):
+            read()
+    archives.kept_open.cache_clear()
 
 
 @pytest.mark.parametrize("prefix", ["./", "pets/", "./pets/"])
