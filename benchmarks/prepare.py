@@ -21,12 +21,6 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from pipeline.environment import Environment
-from pipeline.params.load import from_data
-from pipeline.params.prepare import PrepareParams
-from pipeline.paths import Paths
-from pipeline.stages.prepare import prepare
-
 ROUNDS = 5
 CLASSES, DIFFERENT = 2, 50
 
@@ -48,7 +42,7 @@ class Spent(NamedTuple):
     processor_s: float
 
 
-CASES = (Case("photos", 800, 500, 375, 224), Case("small images", 20_000, 32, 32, 32))
+CASES = (Case("photos", 1600, 500, 375, 224), Case("small images", 60_000, 32, 32, 32))
 
 
 def main() -> None:
@@ -115,6 +109,12 @@ def decode_and_resize(files: list[Path], size: int) -> None:
 
 
 def run_stage(root: Path, top: Path, size: int) -> None:
+    from pipeline.environment import Environment  # late: each process of the stage begins by importing this file
+    from pipeline.params.load import from_data
+    from pipeline.params.prepare import PrepareParams
+    from pipeline.paths import Paths
+    from pipeline.stages.prepare import prepare
+
     source = {"name": "image_folder", "root": str(root), "valid": 0.1, "test": 0.1, "size": size, "channels": 3}
     params = from_data({"seed": 1, "source": {**source, "on_corrupt": "fail", "max_pixels": 10**8}}, PrepareParams, "benchmark")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

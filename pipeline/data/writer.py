@@ -1,5 +1,7 @@
 """Writes `data/prepared/` in a stream: appended rows, exact statistics, and `spec.json` last."""
 
+import hashlib
+import io
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -18,36 +20,53 @@ from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 BYTE = 255.0
+MOST_LINES = 16
 
 
 class GrowingArray:
-    """An `.npy` file of rows that are appended, whose header is completed when the context ends well."""
+    """An `.npy` file of rows that are appended, and its SHA-256. Where fewer rows came than were `planned`, the header is mended at the end."""
 
-    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type) -> None:
-        self.path, self.row_shape, self.dtype = path, row_shape, np.dtype(dtype)
+    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type, *, planned: int) -> None:
+        self.path, self.row_shape, self.dtype, self.planned = path, row_shape, np.dtype(dtype), planned
         self.rows = 0
         self.file = path.open("wb")
-        self.write_header()
+        self.state = hashlib.sha256()
+        self.write(self.header(planned))
 
-    def write_header(self) -> None:
-        # numpy pads the header so that the first dimension can grow in place
-        header = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.rows, *self.row_shape)}
-        self.file.seek(0)
-        npy.write_array_header_1_0(self.file, header)
+    def header(self, rows: int) -> bytes:
+        """As long for any number of rows: numpy leaves room for the first dimension to grow."""
+        header = io.BytesIO()
+        npy.write_array_header_1_0(
+            header, {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (rows, *self.row_shape)}
+        )
+        return header.getvalue()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.file.write(data)
+        self.state.update(data)
 
     def append(self, rows: NDArray[Any]) -> None:
         assert rows.shape[1:] == self.row_shape
         assert rows.dtype == self.dtype
-        self.file.write(np.ascontiguousarray(rows).data)
+        self.write(np.ascontiguousarray(rows).data)
         self.rows += len(rows)
+
+    @property
+    def left_out(self) -> int:
+        return self.planned - self.rows
+
+    def digest(self) -> str:
+        """In hexadecimal, once the context has ended."""
+        return files.digest(self.path) if self.left_out else self.state.hexdigest()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self.file:
-            if error is None:
-                self.write_header()
+            if error is None and self.left_out:
+                self.file.seek(0)
+                self.file.write(self.header(self.rows))
         files.sync(self.path)
 
 
@@ -60,14 +79,16 @@ class ChannelSums:
         self.squares = np.zeros(channels, dtype=np.int64)
 
     def add(self, inputs: NDArray[np.uint8]) -> None:
-        """Of (n, height, width, channels): sums over the images first, in long vectors."""
-        rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
-        self.sums += self.by_channel(rows)
-        self.squares += self.by_channel(np.square(rows, dtype=np.uint16))
+        """Of (n, height, width, channels): some lines of the images at a time, which are vectors long enough to be fast and few enough to stay cached."""
+        _, height, width, channels = inputs.shape
+        rows = inputs.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
+        self.sums += self.by_channel(rows, 255)
+        self.squares += self.by_channel(np.square(rows, dtype=np.uint16), 255**2)
         self.count += inputs[..., 0].size
 
-    def by_channel(self, rows: NDArray[Any]) -> NDArray[np.int64]:
-        enough = np.uint32 if len(rows) < 2**16 else np.uint64  # a square has 16 bits
+    def by_channel(self, rows: NDArray[Any], most: int) -> NDArray[np.int64]:
+        """In the smallest integers that hold the sum of so many numbers, of which none is larger than `most`."""
+        enough = np.min_scalar_type(len(rows) * most)
         summed: NDArray[np.int64] = rows.sum(axis=0, dtype=enough).reshape(-1, len(self.sums)).sum(axis=0, dtype=np.int64)
         return summed
 
@@ -86,27 +107,34 @@ def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], fold
     Raises Refusal where the corrupt samples took all of a split or of a class of train with them.
     """
     clear(folder)
-    names = [name for name in SPLITS if any((splits == name).any() for splits in assigned.values())]
+    planned = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
+    names = [name for name in SPLITS if planned[name]]
     counts = {name: np.zeros(len(collection.classes), dtype=np.int64) for name in names}
     sums = ChannelSums(collection.shape[2])
     with ExitStack() as stack:
-        inputs = {name: stack.enter_context(GrowingArray(folder / f"{name}-inputs.npy", collection.shape, np.uint8)) for name in names}
-        targets = {name: stack.enter_context(GrowingArray(folder / f"{name}-targets.npy", (), np.int64)) for name in names}
+
+        def growing(part: str, row_shape: tuple[int, ...], dtype: type) -> dict[str, GrowingArray]:
+            paths = {name: folder / f"{name}-{part}.npy" for name in names}
+            return {name: stack.enter_context(GrowingArray(paths[name], row_shape, dtype, planned=planned[name])) for name in names}
+
+        inputs, targets = growing("inputs", collection.shape, np.uint8), growing("targets", (), np.int64)
         for block in blocks:
             destinations = assigned[block.split][block.positions]
             numbers = collection.targets[block.split][block.positions]
             for name in np.unique(destinations):
                 rows = destinations == name
-                inputs[name].append(block.inputs[rows])
+                chosen = block.inputs[rows]
+                inputs[name].append(chosen)
                 targets[name].append(numbers[rows])
                 counts[name] += np.bincount(numbers[rows], minlength=len(collection.classes))
-            sums.add(block.inputs[destinations == TRAIN])
+                if name == TRAIN:
+                    sums.add(chosen)
     refuse_losses(collection.classes, counts)
     mean, std = sums.statistics()
     record = PreparedRecord(
         format=FORMAT,
         spec=Spec(shape=collection.shape, classes=collection.classes, mean=mean, std=std),
-        splits={name: describe(folder, name, inputs[name].rows, planned(assigned, name)) for name in names},
+        splits={name: describe(inputs[name], targets[name]) for name in names},
     )
     files.write_json(folder / "spec.json", record.model_dump(mode="json"))
     return record
@@ -128,10 +156,5 @@ def refuse_losses(classes: tuple[str, ...], counts: Mapping[str, NDArray[np.int6
         raise Refusal(f"source.root: train has no sample of {', '.join(lost[:5])} that is not corrupt: add some, or remove the class")
 
 
-def planned(assigned: Mapping[str, NDArray[np.str_]], name: str) -> int:
-    return sum(int((splits == name).sum()) for splits in assigned.values())
-
-
-def describe(folder: Path, name: str, samples: int, expected: int) -> SplitRecord:
-    inputs_digest, targets_digest = (files.digest(folder / f"{name}-{part}.npy") for part in ("inputs", "targets"))
-    return SplitRecord(samples=samples, left_out=expected - samples, inputs_digest=inputs_digest, targets_digest=targets_digest)
+def describe(inputs: GrowingArray, targets: GrowingArray) -> SplitRecord:
+    return SplitRecord(samples=inputs.rows, left_out=inputs.left_out, inputs_digest=inputs.digest(), targets_digest=targets.digest())

@@ -50,7 +50,7 @@ def opened(root: Path) -> Tree:
         with root.open("rb") as file:
             start = file.read(6)
     if start.startswith(b"PK"):
-        return Zip(root)
+        return Zip(root, version_of(root))
     return Tar(root, next((opener for magic, opener in DECOMPRESSORS.items() if start.startswith(magic)), open))
 
 
@@ -90,7 +90,7 @@ class Folder:
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        yield (Member(name, partial(self.read, name), 0) for name in names)
+        yield (Member(name, self) for name in names)
 
     def read(self, name: str) -> bytes:
         with open(f"{self.root}/{name}", "rb") as file:  # noqa: PTH123  # a path of its own would cost as much as the file
@@ -101,9 +101,10 @@ class Folder:
 
 @dataclass(frozen=True)
 class Zip:
-    """Files in the order of their names' bytes, read at random, on many threads and by processes of their own."""
+    """Files in the order of their names' bytes, read at random, on many threads and by processes that open it themselves."""
 
     path: Path
+    version: Version
 
     def listing(self) -> Listing:
         found = Listing()
@@ -128,29 +129,12 @@ class Zip:
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        with refusing(self.path):
-            version = version_of(self.path)
-            archive = zipfile.ZipFile(self.path)
-        with archive:
-            yield (Member(name, Packed(self.path, version, name, archive), 0) for name in names)
+        yield (Member(name, self) for name in names)
 
-
-@dataclass(frozen=True)
-class Packed:
-    """One member of a zip. Where it is handed to another process the archive is opened there, once."""
-
-    path: Path
-    version: Version
-    name: str
-    archive: zipfile.ZipFile | None
-
-    def __call__(self) -> bytes:
+    def read(self, name: str) -> bytes:
         """In blocks, so that a member whose size is a lie unpacks no further than it says."""
-        with (self.archive or kept_open(self.path, self.version)).open(self.name) as file:
+        with kept_open(self.path, self.version).open(name) as file:
             return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Packed, (self.path, self.version, self.name, None)
 
 
 def version_of(path: Path) -> Version:
@@ -160,9 +144,10 @@ def version_of(path: Path) -> Version:
 
 @lru_cache(maxsize=1)
 def kept_open(path: Path, version: Version) -> zipfile.ZipFile:
-    if version_of(path) != version:
-        raise Refusal(f"source.root: {path}: changed while it was read: leave it alone until the stage has ended")
-    return zipfile.ZipFile(path)
+    with refusing(path):
+        if version_of(path) != version:
+            raise Refusal(f"source.root: {path}: changed while it was read: leave it alone until the stage has ended")
+        return zipfile.ZipFile(path)
 
 
 @dataclass(frozen=True)
@@ -198,8 +183,7 @@ class Tar:
             for file, member in tarstream.members(self.path, self.opener):
                 if member.name == name:
                     refuse_too_large(self.path, member.name, member.size)
-                    data = tarstream.read(file, member)
-                    yield Member(name, partial(bytes, data), len(data))
+                    yield Member(name, tarstream.read(file, member))
                     name = next(names, None)
         if name is not None:
             raise Refusal(f"source.root: {self.path}: {shown(name)}: is gone: the archive changed while it was read")

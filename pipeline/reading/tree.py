@@ -2,11 +2,11 @@
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pipeline.foreign import reason, shown
 from pipeline.refusal import Refusal
@@ -27,13 +27,25 @@ class Listing:
     folders: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Member:
-    """`read()` may be called on any thread or by another process and raises one of BROKEN; `held_bytes` of it are in memory already."""
+class Reader(Protocol):
+    """What opens any of its files when asked for it, on any thread and, once pickled, in another process."""
+
+    def read(self, name: str) -> bytes:
+        """Raises one of BROKEN."""
+
+
+class Member(NamedTuple):
+    """A file that is in memory already, or whom to ask for it."""
 
     name: str
-    read: Callable[[], bytes]
-    held_bytes: int
+    content: bytes | Reader
+
+    def read(self) -> bytes:
+        return self.content if isinstance(self.content, bytes) else self.content.read(self.name)
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else 0
 
 
 class Tree(Protocol):

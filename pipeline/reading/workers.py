@@ -3,14 +3,16 @@
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
 from pipeline.foreign import reason
+from pipeline.reading import handover
 from pipeline.refusal import Refusal
 
 Item = TypeVar("Item")
@@ -20,41 +22,46 @@ Result = TypeVar("Result")
 def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[tuple[Item, Result]]:
     """Each item and what `function` makes of it; so few are taken ahead that memory stays bounded by two a worker."""
     with ThreadPoolExecutor(workers) as pool:
-        pending: deque[tuple[Item, Future[Result]]] = deque()
-        try:
-            for item in items:
-                pending.append((item, pool.submit(function, item)))
-                if len(pending) >= 2 * workers:
-                    first, result = pending.popleft()
-                    yield first, result.result()
-            for first, result in pending:
-                yield first, result.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        yield from in_order(pool, function, items, most=2 * workers)
 
 
 def on_processes(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, prepare: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """The same, by processes of some 60 MB that call `prepare()` first; one item a worker is under way. All of it must be picklable.
+    """The same, by processes of some 60 MB that call `prepare()` first, each asked by a thread of its own. All of it must be picklable.
 
     Raises what `function` raises, and Refusal where a process was killed or could not begin.
     """
-    started: list[Worker[Item, Result]] = []
+    idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
+
+    def ask(item: Item) -> Result:
+        worker = idle.get()
+        try:
+            return worker.ask(item)
+        finally:
+            idle.put(worker)
+
+    with ThreadPoolExecutor(workers) as pool, ExitStack() as started:  # processes end first: no thread waits for one that works for nobody
+        for _ in range(workers):
+            worker = Worker(function, prepare)
+            started.callback(worker.end)
+            idle.put(worker)
+        yield from in_order(pool, ask, items, most=2 * workers)
+
+
+def in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, most: int) -> Iterator[tuple[Item, Result]]:
+    pending: deque[tuple[Item, Future[Result]]] = deque()
     try:
-        started.extend(Worker(function, prepare) for _ in range(workers))
-        pending: deque[tuple[Item, Worker[Item, Result]]] = deque()
-        for number, item in enumerate(items):
-            worker = started[number % workers]
-            done = [(pending.popleft()[0], worker.receive())] if number >= workers else []
-            worker.send(item)  # which it does while the result of the one before is looked at
-            pending.append((item, worker))
-            yield from done
-        for first, worker in pending:
-            yield first, worker.receive()
+        for item in items:
+            pending.append((item, pool.submit(function, item)))
+            if len(pending) >= most:
+                first, result = pending.popleft()
+                yield first, result.result()
+        while pending:
+            first, result = pending.popleft()
+            yield first, result.result()
     finally:
-        for worker in started:
-            worker.end()
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Worker(Generic[Item, Result]):
@@ -70,15 +77,10 @@ class Worker(Generic[Item, Result]):
             raise Refusal(f"PIPELINE_WORKERS: a process that decodes cannot begin ({reason(error)}): set it to a smaller number") from None
         there.close()
 
-    def send(self, item: Item) -> None:
+    def ask(self, item: Item) -> Result:
         try:
             self.connection.send(item)
-        except OSError:
-            raise self.refusal() from None
-
-    def receive(self) -> Result:
-        try:
-            result = self.connection.recv()
+            result = handover.receive(self.connection)
         except (EOFError, OSError):
             raise self.refusal() from None
         if isinstance(result, BaseException):
@@ -96,7 +98,7 @@ class Worker(Generic[Item, Result]):
         return Refusal(f"PIPELINE_WORKERS: a process that decodes {said}: set it to 1 to decode in the stage itself")
 
     def end(self) -> None:
-        self.connection.close()
+        """Whoever waits for its answer meets the end of the pipe."""
         self.process.kill()
         self.process.join()
 
@@ -113,4 +115,4 @@ def serve(connection: Connection, function: Callable[[Item], Result], prepare: C
                 result: Result | Exception = function(item)
             except Exception as error:  # whatever it is belongs to whoever asked
                 result = error
-            connection.send(result)
+            handover.send(connection, result)

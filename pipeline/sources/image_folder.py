@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -9,22 +10,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pipeline.collection import SPLITS, Block, Collection
-from pipeline.foreign import reason, shown
+from pipeline.foreign import shown
 from pipeline.params.prepare import SourceSettings
-from pipeline.reading import archives, images
+from pipeline.reading import archives
+from pipeline.reading.decoding import Decoder
 from pipeline.reading.layout import Layout, Sample, arrange
-from pipeline.reading.tree import BROKEN, Member, Tree
+from pipeline.reading.tree import Member, Tree
 from pipeline.reading.workers import on_processes, on_threads
 from pipeline.refusal import Refusal
 
-CHUNK_BYTES = 8 * 2**20
+CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 MANY, WORKERS_OF_MANY = 4096, 4
 """So many samples are worth the start of so many processes: threads wait for each other in Pillow's Python code, most of a small image's time."""
-
-Chunk = list[tuple[Sample, Member]]
-Decoded = tuple[NDArray[np.uint8], dict[int, str]]
-"""The images of a chunk (n, height, width, channels) that could be decoded, and why the others could not, by their number in it."""
 
 
 class Settings(SourceSettings):
@@ -53,57 +51,40 @@ class Settings(SourceSettings):
         return Collection(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
 
     def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Iterator[Block]:
-        images.bound(self.max_pixels)
-        decode = partial(on_threads, workers=workers)
+        decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
+        decoder.prepare()
+        ordered = partial(on_threads, workers=workers)
         if workers > 1 and len(layout.samples) >= MANY:
             enough = min(workers, len(layout.samples) * WORKERS_OF_MANY // MANY)
-            decode = partial(on_processes, workers=enough, prepare=partial(images.bound, self.max_pixels))
+            ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)
+        samples = iter(layout.samples)
         with tree.contents([sample.name for sample in layout.samples]) as members:
-            chunks = chunked(zip(layout.samples, members, strict=True), self.size**2 * self.channels)
-            for chunk, (inputs, corrupt) in decode(self.decode, chunks):
-                yield from grouped(list(self.kept(chunk, corrupt)), inputs)
+            for chunk, (inputs, corrupt) in ordered(decoder.decode, chunked(members, self.size**2 * self.channels)):
+                yield from grouped(list(self.kept(islice(samples, len(chunk)), corrupt)), inputs)
 
-    def decode(self, chunk: Chunk) -> Decoded:
-        """In one array, which is handed over in one piece."""
-        found = [self.pixels(member) for _, member in chunk]
-        inputs = [pixels for pixels in found if not isinstance(pixels, images.Corrupt)]
-        corrupt = {number: str(pixels) for number, pixels in enumerate(found) if isinstance(pixels, images.Corrupt)}
-        return np.stack(inputs) if inputs else np.empty((0, self.size, self.size, self.channels), np.uint8), corrupt
-
-    def pixels(self, member: Member) -> NDArray[np.uint8] | images.Corrupt:
-        try:
-            return images.decode(member.read(), size=self.size, channels=self.channels, max_pixels=self.max_pixels)
-        except images.Corrupt as error:
-            return error
-        except images.Oversized as error:
-            raise Refusal(f"{self.place(member.name)}: {error}: remove it, or raise source.max_pixels") from None
-        except Refusal:
-            raise
-        except BROKEN as error:
-            return images.Corrupt(reason(error))
-
-    def kept(self, chunk: Chunk, corrupt: Mapping[int, str]) -> Iterator[Sample]:
+    def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
         """The samples but for the corrupt ones, which are named in the order of the samples, whoever found them first."""
-        for number, (sample, _) in enumerate(chunk):
+        for number, sample in enumerate(chunk):
             if number not in corrupt:
                 yield sample
             elif self.on_corrupt == "skip":
-                print(f"prepare: left out {self.place(sample.name)}: cannot be decoded ({corrupt[number]})")
+                print(f"prepare: left out {self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})")
             else:
                 raise Refusal(
-                    f"{self.place(sample.name)}: cannot be decoded ({corrupt[number]}): mend or remove it, or write `source.on_corrupt: skip`"
+                    f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]}): mend or remove it, or write `source.on_corrupt: skip`"
                 )
 
-    def place(self, name: str) -> str:
-        return f"source.root: {self.root}: {shown(name)}"
+    @property
+    def place(self) -> str:
+        return f"source.root: {self.root}"
 
 
-def chunked(pairs: Iterable[tuple[Sample, Member]], image_bytes: int) -> Iterator[Chunk]:
-    """Enough images for a thread to be worth its while, and few enough bytes, undecoded and decoded."""
-    chunk: Chunk = []
+def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member]]:
+    """Enough images for a worker to be worth its while, and few enough bytes, undecoded and decoded."""
+    chunk: list[Member] = []
     held_bytes = 0
-    for sample, member in pairs:
-        chunk.append((sample, member))
+    for member in members:
+        chunk.append(member)
         held_bytes += member.held_bytes + image_bytes
         if len(chunk) == CHUNK_SAMPLES or held_bytes >= CHUNK_BYTES:
             yield chunk

@@ -23,8 +23,10 @@ def encoded(image, kind="PNG", **options):
     return stream.getvalue()
 
 
-def decode(data, size=8, channels=3):
-    return images.decode(data, size=size, channels=channels, max_pixels=10**6)
+def decode(data, size=8, channels=3, max_pixels=10**6):
+    sheet = images.Sheet(1, size, channels)
+    sheet.add(images.decode(data, size=size, channels=channels, max_pixels=max_pixels))
+    return sheet.pixels()[0]
 
 
 def close(pixels, colour, within=4):
@@ -151,4 +153,16 @@ def test_an_image_is_what_pillow_makes_of_it_upright(kind, orientation):
 def test_an_icon_that_pillow_would_decode_anew_is_decoded_once():
     images.bound(10**7)
     data = encoded(Image.new("P", (32, 32)), "ICNS")
-    assert close(images.decode(data, size=8, channels=3, max_pixels=10**7), 0)
+    assert close(decode(data, max_pixels=10**7), 0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_a_sheet_gives_the_squares_in_the_order_in_which_they_came(channels, count):
+    """Also where some of those that were planned did not come."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 6, 6, channels), dtype=np.uint8)
+    sheet = images.Sheet(4, 6, channels)
+    for square in pixels:
+        sheet.add(Image.fromarray(square.squeeze()))
+    assert sheet.pixels().shape == (count, 6, 6, channels)
+    assert np.array_equal(sheet.pixels(), pixels)
