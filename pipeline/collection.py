@@ -1,6 +1,6 @@
 """A dataset as its source offers it, before it is split and stored."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,10 @@ class Collection:
     """Targets at once, samples in a stream, so that a dataset may be larger than memory.
 
     `targets` maps each split the source has (train, and perhaps valid and test) to its (n,) class numbers.
-    `blocks()` yields every sample, each split's in ascending order; a sample that was left out as corrupt does not appear.
+    `blocks()` yields every sample, each split's in ascending order; a sample that was left out as corrupt does not appear. Who stops early closes it: it may have processes.
     """
 
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
     targets: "Mapping[str, NDArray[np.int64]]"
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Generator[Block]]

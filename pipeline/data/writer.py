@@ -107,34 +107,34 @@ def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], fold
     Raises Refusal where the corrupt samples took all of a split or of a class of train with them.
     """
     clear(folder)
-    planned = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
-    names = [name for name in SPLITS if planned[name]]
-    counts = {name: np.zeros(len(collection.classes), dtype=np.int64) for name in names}
+    wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
+    planned = {name: rows for name, rows in wanted.items() if rows}
+    counts = {name: np.zeros(len(collection.classes), dtype=np.int64) for name in planned}
     sums = ChannelSums(collection.shape[2])
     with ExitStack() as stack:
-
-        def growing(part: str, row_shape: tuple[int, ...], dtype: type) -> dict[str, GrowingArray]:
-            paths = {name: folder / f"{name}-{part}.npy" for name in names}
-            return {name: stack.enter_context(GrowingArray(paths[name], row_shape, dtype, planned=planned[name])) for name in names}
-
-        inputs, targets = growing("inputs", collection.shape, np.uint8), growing("targets", (), np.int64)
+        inputs = {
+            name: stack.enter_context(GrowingArray(folder / f"{name}-inputs.npy", collection.shape, np.uint8, planned=rows))
+            for name, rows in planned.items()
+        }
+        targets = {
+            name: stack.enter_context(GrowingArray(folder / f"{name}-targets.npy", (), np.int64, planned=rows))
+            for name, rows in planned.items()
+        }
         for block in blocks:
             destinations = assigned[block.split][block.positions]
             numbers = collection.targets[block.split][block.positions]
             for name in np.unique(destinations):
                 rows = destinations == name
-                chosen = block.inputs[rows]
-                inputs[name].append(chosen)
+                inputs[name].append(block.inputs[rows])
                 targets[name].append(numbers[rows])
                 counts[name] += np.bincount(numbers[rows], minlength=len(collection.classes))
-                if name == TRAIN:
-                    sums.add(chosen)
+            sums.add(block.inputs[destinations == TRAIN])
     refuse_losses(collection.classes, counts)
     mean, std = sums.statistics()
     record = PreparedRecord(
         format=FORMAT,
         spec=Spec(shape=collection.shape, classes=collection.classes, mean=mean, std=std),
-        splits={name: describe(inputs[name], targets[name]) for name in names},
+        splits={name: describe(inputs[name], targets[name]) for name in planned},
     )
     files.write_json(folder / "spec.json", record.model_dump(mode="json"))
     return record

@@ -129,7 +129,11 @@ class Zip:
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        yield (Member(name, self) for name in names)
+        kept_open(self.path, self.version)
+        try:
+            yield (Member(name, self) for name in names)
+        finally:
+            kept_open.cache_clear()
 
     def read(self, name: str) -> bytes:
         """In blocks, so that a member whose size is a lie unpacks no further than it says."""

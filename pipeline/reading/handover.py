@@ -19,7 +19,7 @@ class Following:
 
 
 def send(connection: Connection, answer: Any) -> None:
-    """An array, a tuple with arrays in it, or anything else that can be sent. Raises OSError where the other end is closed."""
+    """An array of numbers, a tuple with some in it, or anything else that can be sent. Raises OSError where the other end is closed."""
     arrays: list[NDArray[Any]] = []
     connection.send(without_arrays(answer, arrays))
     for array in arrays:

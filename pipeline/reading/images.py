@@ -97,7 +97,7 @@ def upright(image: Image.Image) -> Image.Image:
             return image  # without the copy that Pillow makes of it
         return ImageOps.exif_transpose(image)
     except Exception:
-        return image
+        return image.copy()
 
 
 def plain(image: Image.Image, mode: str) -> Image.Image:

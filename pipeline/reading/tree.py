@@ -31,7 +31,7 @@ class Reader(Protocol):
     """What opens any of its files when asked for it, on any thread and, once pickled, in another process."""
 
     def read(self, name: str) -> bytes:
-        """Raises one of BROKEN."""
+        """Raises one of BROKEN for damage, and Refusal, which is one of them by its class, for all else."""
 
 
 class Member(NamedTuple):

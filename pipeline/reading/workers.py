@@ -28,7 +28,7 @@ def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, wor
 def on_processes(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, prepare: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """The same, by processes of some 60 MB that call `prepare()` first, each asked by a thread of its own. All of it must be picklable.
+    """The same, by processes of some 60 MB that call `prepare()` first, asked by as many threads. All of it must be picklable.
 
     Raises what `function` raises, and Refusal where a process was killed or could not begin.
     """
@@ -41,15 +41,18 @@ def on_processes(
         finally:
             idle.put(worker)
 
-    with ThreadPoolExecutor(workers) as pool, ExitStack() as started:  # processes end first: no thread waits for one that works for nobody
+    # processes end first, so that no thread waits for one; then the threads, so that none reads from a pipe that is closed
+    with ExitStack() as pipes, ThreadPoolExecutor(workers) as pool, ExitStack() as processes:
         for _ in range(workers):
             worker = Worker(function, prepare)
-            started.callback(worker.end)
+            pipes.callback(worker.close)
+            processes.callback(worker.end)
             idle.put(worker)
         yield from in_order(pool, ask, items, most=2 * workers)
 
 
 def in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, most: int) -> Iterator[tuple[Item, Result]]:
+    """At most `most` items are taken whose results have not been handed on."""
     pending: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
@@ -83,6 +86,9 @@ class Worker(Generic[Item, Result]):
             result = handover.receive(self.connection)
         except (EOFError, OSError):
             raise self.refusal() from None
+        except BaseException:  # the rest of the answer would be taken for the next one
+            self.end()
+            raise
         if isinstance(result, BaseException):
             raise result
         return cast("Result", result)
@@ -101,6 +107,11 @@ class Worker(Generic[Item, Result]):
         """Whoever waits for its answer meets the end of the pipe."""
         self.process.kill()
         self.process.join()
+
+    def close(self) -> None:
+        """Once it has ended and nobody asks."""
+        self.connection.close()
+        self.process.close()
 
 
 def serve(connection: Connection, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:

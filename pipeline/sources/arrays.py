@@ -1,6 +1,6 @@
 """NumPy arrays of images and class numbers: an `.npz` file, or a folder of `.npy` files."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -137,7 +137,7 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
-def blocks(inputs: dict[str, ArrayFile]) -> Iterator[Block]:
+def blocks(inputs: dict[str, ArrayFile]) -> Generator[Block]:
     for split, array in inputs.items():
         shape = image_shape(array)
         start = 0

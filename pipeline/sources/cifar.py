@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): 60,000 colour images of 32x32 pixels, from the `-binary` archives, which hold no pickle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -143,7 +143,7 @@ def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64]
     return labels, records[:, variant.labels :].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
 
 
-def blocks(images: dict[str, list[NDArray[np.uint8]]]) -> Iterator[Block]:
+def blocks(images: dict[str, list[NDArray[np.uint8]]]) -> Generator[Block]:
     for split, parts in images.items():
         position = 0
         for pixels in parts:

@@ -1,6 +1,6 @@
 """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn: real data, no download."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ class Settings(SourceSettings):
         inputs = np.round(digits.images[..., None] * (255 / LEVELS)).astype(np.uint8)
         targets = digits.target.astype(np.int64)
 
-        def blocks() -> Iterator[Block]:
+        def blocks() -> Generator[Block]:
             yield Block(TRAIN, np.arange(len(targets)), inputs)
 
         return Collection(tuple(str(name) for name in digits.target_names), inputs.shape[1:], {TRAIN: targets}, blocks)

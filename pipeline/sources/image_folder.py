@@ -1,6 +1,6 @@
 """Images in folders: `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated, ClassVar, Literal
@@ -50,7 +50,7 @@ class Settings(SourceSettings):
         blocks = partial(self.blocks, tree, layout, workers=workers)
         return Collection(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
 
-    def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Iterator[Block]:
+    def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Generator[Block]:
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
         decoder.prepare()
         ordered = partial(on_threads, workers=workers)
@@ -61,6 +61,7 @@ class Settings(SourceSettings):
         with tree.contents([sample.name for sample in layout.samples]) as members:
             for chunk, (inputs, corrupt) in ordered(decoder.decode, chunked(members, self.size**2 * self.channels)):
                 yield from grouped(list(self.kept(islice(samples, len(chunk)), corrupt)), inputs)
+        assert next(samples, None) is None
 
     def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
         """The samples but for the corrupt ones, which are named in the order of the samples, whoever found them first."""

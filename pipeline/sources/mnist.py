@@ -3,7 +3,7 @@
 import gzip
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -100,7 +100,7 @@ def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np
         raise Refusal(f"source.root: {root}: {split} has the label {targets.max()}, there are {num_classes} classes: fetch the files again")
 
 
-def blocks(inputs: dict[str, NDArray[np.uint8]]) -> Iterator[Block]:
+def blocks(inputs: dict[str, NDArray[np.uint8]]) -> Generator[Block]:
     for split, images in inputs.items():
         for start in range(0, len(images), BLOCK_SAMPLES):
             rows = images[start : start + BLOCK_SAMPLES]

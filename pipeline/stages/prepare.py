@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,8 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     """Split, decode and store the dataset, and say what came of it. Raises Refusal for a dataset that nothing can be learned from."""
     collection, assigned = survey(params, workers=environment.workers)
     total = sum(len(targets) for targets in collection.targets.values())
-    with progress("prepare", total, "images") as advance:
-        record = writer.write(
-            collection, assigned, paths.prepared, blocks=advance.each(collection.blocks(), lambda block: len(block.inputs))
-        )
+    with progress("prepare", total, "images") as advance, closing(collection.blocks()) as blocks:
+        record = writer.write(collection, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
     for name in SPLITS:
         if name in record.splits:
             entry = record.splits[name]

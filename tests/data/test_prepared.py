@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import files
 from pipeline.collection import TEST, TRAIN, VALID, Block, Collection
 from pipeline.data.prepared import Prepared
-from pipeline.data.writer import ChannelSums, write
+from pipeline.data.writer import ChannelSums, GrowingArray, write
 from pipeline.refusal import Refusal
 
 RNG = np.random.default_rng(0)
@@ -72,6 +73,35 @@ def test_sums_of_the_largest_bytes_of_many_images_do_not_overflow():
     sums.add(np.full((70_000, 1, 1, 1), 255, np.uint8))
     sums.add(np.zeros((70_000, 1, 1, 1), np.uint8))
     assert sums.statistics() == ((0.5,), (0.5,))
+
+
+@pytest.mark.parametrize("count", [1, 257, 258, 66_051, 66_052])
+def test_sums_of_the_largest_bytes_are_exact_where_a_wider_integer_begins(count):
+    sums = ChannelSums(1)
+    sums.add(np.full((count, 1, 1, 1), 255, np.uint8))
+    assert (sums.sums.item(), sums.squares.item(), sums.count) == (255 * count, 255**2 * count, count)
+
+
+@pytest.mark.parametrize("shape", [(9, 32, 7, 3), (4, 28, 28, 1), (3, 225, 5, 3), (0, 8, 8, 3)])
+def test_sums_are_those_of_each_channel(shape):
+    inputs = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    sums = ChannelSums(shape[-1])
+    sums.add(inputs)
+    wide = inputs.astype(np.int64)
+    assert np.array_equal(sums.sums, wide.sum((0, 1, 2)))
+    assert np.array_equal(sums.squares, (wide**2).sum((0, 1, 2)))
+
+
+@pytest.mark.parametrize("missing", [set(), {0, 9, 3}])
+def test_the_digests_are_those_of_the_files(tmp_path, missing):
+    for name, split in written(tmp_path, missing=missing).splits.items():
+        assert split.inputs_digest == files.digest(tmp_path / f"{name}-inputs.npy")
+        assert split.targets_digest == files.digest(tmp_path / f"{name}-targets.npy")
+
+
+def test_a_header_is_as_long_for_any_number_of_rows(tmp_path):
+    with GrowingArray(tmp_path / "x.npy", (224, 224, 3), np.uint8, planned=0) as array:
+        assert len({len(array.header(rows)) for rows in (0, 9, 10, 10**12)}) == 1
 
 
 def test_the_size_of_the_blocks_changes_no_byte(tmp_path):
@@ -187,7 +217,6 @@ def test_a_spec_that_is_no_json_is_refused(tmp_path):
 
 
 def test_an_array_that_is_a_pickle_is_not_opened(tmp_path):
-    from pipeline import files
     from pipeline.data.prepared import read_array
 
     np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)

@@ -1,6 +1,7 @@
 """Threads and processes: results in the order of the items, no more items than allowed, and nobody who lives on."""
 
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
 import psutil
 import pytest
 
@@ -58,6 +60,21 @@ def crashed(_: int) -> None:
 
 def unpicklable(_: int) -> object:
     return lambda: None
+
+
+def zeros(count: int) -> np.ndarray:
+    return np.zeros(count, np.uint8)
+
+
+def exhausted(*_: object) -> None:
+    raise MemoryError
+
+
+@pytest.fixture
+def collect_nothing():
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def slept(seconds: float) -> None:
@@ -150,6 +167,31 @@ def test_a_process_that_cannot_begin_is_said_in_words_and_those_before_it_end(mo
     with pytest.raises(Refusal, match=r"PIPELINE_WORKERS: a process that decodes cannot begin \(.*unavailable\): set it to a smaller"):
         list(workers.on_processes(refused, range(3), workers=2, prepare=partial(prepare, "")))
     assert begun
+
+
+def test_a_process_whose_answer_was_not_taken_is_not_asked_again(monkeypatch) -> None:
+    """Or the rest of an answer, which foreign images can shape, would be read as the beginning of the next."""
+    worker = workers.Worker(zeros, partial(prepare, ""))
+    try:
+        assert len(worker.ask(3)) == 3
+        with monkeypatch.context() as patched:
+            patched.setattr(workers.handover.np, "empty", exhausted)
+            with pytest.raises(MemoryError):
+                worker.ask(10)
+        with pytest.raises(Refusal, match=r"^PIPELINE_WORKERS: a process that decodes was killed"):
+            worker.ask(3)
+    finally:
+        worker.end()
+        worker.close()
+
+
+def test_no_pipe_stays_open(collect_nothing) -> None:
+    open_ones = []
+    for _ in range(2):  # what multiprocessing itself keeps open is there after the first time
+        with pytest.raises(Refusal):
+            list(workers.on_processes(refused, range(3), workers=2, prepare=partial(prepare, "")))
+        open_ones.append(psutil.Process().num_fds())
+    assert open_ones[0] == open_ones[1]
 
 
 def test_leaving_early_waits_for_no_process() -> None:

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 from pydantic import ValidationError
@@ -99,10 +100,15 @@ def test_a_zip_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
         member = pickle.loads(pickle.dumps(next(members)))  # noqa: S301
         assert member.read()
         write_zip(tmp_path / "all.zip", dataset() | {"train/cat/more.png": picture(1)})
-        archives.kept_open.cache_clear()
+        archives.kept_open.cache_clear()  # as it is elsewhere
         with pytest.raises(Refusal, match=r"all\.zip: changed while it was read: leave it alone until the stage has ended"):
             member.read()
-    archives.kept_open.cache_clear()
+
+
+def test_a_zip_is_closed_when_all_of_it_was_read(tmp_path) -> None:
+    path = write_zip(tmp_path / "all.zip", dataset())
+    assert values(path)
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
 @pytest.mark.parametrize("prefix", ["./", "pets/", "./pets/"])

@@ -3,9 +3,11 @@
 import io
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
+from pipeline.data import writer
 from pipeline.data.prepared import Prepared
 from pipeline.environment import Environment
 from pipeline.params.prepare import PrepareParams
@@ -29,6 +31,10 @@ def root(tmp_path):
         for number in range(10):
             (tmp_path / "images" / name / f"{number}.png").write_bytes(picture(100 * index + number))
     return tmp_path / "images"
+
+
+def broken(*_):
+    raise RuntimeError("the disk broke")
 
 
 def run(root, top, *, seed=1, workers=None, **changes):
@@ -59,6 +65,16 @@ def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path
     digests = [run(root, tmp_path / str(workers), workers=workers).digest for workers in (1, 2, 5, None)]
     assert len(set(digests)) == 1
     assert run(root, tmp_path / "other", seed=2).digest != digests[0]
+
+
+def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root, tmp_path, monkeypatch):
+    """As where the disk breaks: a traceback holds what was going on, and so would hold the processes, which Python waits for at its end."""
+    monkeypatch.setattr(image_folder, "MANY", 1)
+    monkeypatch.setattr(writer.GrowingArray, "append", broken)
+    with pytest.raises(RuntimeError, match="the disk broke") as kept:
+        run(root, tmp_path, workers=2)
+    assert kept.value.__traceback__
+    assert [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())] == []
 
 
 def test_the_default_dataset(tmp_path):
