@@ -25,7 +25,8 @@ class Collection:
     """Targets at once, samples in a stream, so that a dataset may be larger than memory.
 
     `targets` maps each split the source has (train, and perhaps valid and test) to its (n,) class numbers.
-    `blocks()` yields every sample, each split's in ascending order; a sample that was left out as corrupt does not appear. Who stops early closes it: it may have processes.
+    `blocks()` yields every sample, each split's in ascending order; a sample that was left out as corrupt does not appear.
+    Who stops early closes it: it may have processes.
     """
 
     classes: tuple[str, ...]

@@ -24,7 +24,7 @@ MOST_LINES = 16
 
 
 class GrowingArray:
-    """An `.npy` file of rows that are appended, and its SHA-256. Where fewer rows came than were `planned`, the header is mended at the end."""
+    """An `.npy` file of rows that are appended, and its SHA-256; the header is mended at the end where fewer rows came than were `planned`."""
 
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type, *, planned: int) -> None:
         self.path, self.row_shape, self.dtype, self.planned = path, row_shape, np.dtype(dtype), planned
@@ -79,7 +79,7 @@ class ChannelSums:
         self.squares = np.zeros(channels, dtype=np.int64)
 
     def add(self, inputs: NDArray[np.uint8]) -> None:
-        """Of (n, height, width, channels): some lines of the images at a time, which are vectors long enough to be fast and few enough to stay cached."""
+        """Of (n, height, width, channels): some lines of an image at a time, in vectors that are long enough to be fast and short enough to stay cached."""
         _, height, width, channels = inputs.shape
         rows = inputs.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
         self.sums += self.by_channel(rows, 255)

@@ -49,8 +49,8 @@ def opened(root: Path) -> Tree:
         foreign.size_bytes(root)
         with root.open("rb") as file:
             start = file.read(6)
-    if start.startswith(b"PK"):
-        return Zip(root, version_of(root))
+        if start.startswith(b"PK"):
+            return Zip(root, version_of(root))
     return Tar(root, next((opener for magic, opener in DECOMPRESSORS.items() if start.startswith(magic)), open))
 
 

@@ -68,12 +68,11 @@ class Settings(SourceSettings):
         for number, sample in enumerate(chunk):
             if number not in corrupt:
                 yield sample
-            elif self.on_corrupt == "skip":
-                print(f"prepare: left out {self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})")
-            else:
-                raise Refusal(
-                    f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]}): mend or remove it, or write `source.on_corrupt: skip`"
-                )
+                continue
+            said = f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})"
+            if self.on_corrupt == "fail":
+                raise Refusal(f"{said}: mend or remove it, or write `source.on_corrupt: skip`")
+            print(f"prepare: left out {said}")
 
     @property
     def place(self) -> str:

@@ -150,6 +150,12 @@ def test_an_image_is_what_pillow_makes_of_it_upright(kind, orientation):
     assert np.array_equal(decode(data, size=32), upright.resize((32, 32)))
 
 
+@pytest.mark.parametrize("size", [(8, 8), (8, 12), (12, 8), (16, 16)])
+def test_the_middle_is_kept_also_where_one_side_is_the_goal_already(size):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
+    assert np.array_equal(decode(encoded(image)), ImageOps.fit(image, (8, 8), Image.Resampling.BICUBIC))
+
+
 def test_an_icon_that_pillow_would_decode_anew_is_decoded_once():
     images.bound(10**7)
     data = encoded(Image.new("P", (32, 32)), "ICNS")
