@@ -28,7 +28,7 @@ def send(connection: Connection, answer: Any) -> None:
 
 def without_arrays(answer: Any, arrays: list[NDArray[Any]]) -> Any:
     if isinstance(answer, np.ndarray):
-        arrays.append(np.ascontiguousarray(answer))
+        arrays.append(answer)
         return Following(answer.shape, answer.dtype)
     return tuple(without_arrays(part, arrays) for part in answer) if type(answer) is tuple else answer
 
@@ -47,7 +47,7 @@ def with_arrays(answer: Any, connection: Connection) -> Any:
 
 
 def whole(array: NDArray[Any], move: Callable[[memoryview], int]) -> None:
-    """Its bytes, in as many pieces as it takes: a pipe moves no more at once than it holds."""
+    """Its bytes in C order, in as many pieces as it takes: a pipe moves no more at once than it holds."""
     rest = array.reshape(-1).view(np.uint8).data
     while rest:
         moved = move(rest)

@@ -105,6 +105,14 @@ def test_a_zip_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
             member.read()
 
 
+def test_what_is_refused_while_it_is_read_is_not_left_out_as_corrupt(tmp_path, monkeypatch) -> None:
+    root = write_folder(tmp_path / "images", dataset())
+    blocks = settings(root, on_corrupt="skip").open(workers=1).blocks()
+    monkeypatch.setattr(tree, "MEMBER_BYTES", 10)
+    with pytest.raises(Refusal, match=r"has \d+ bytes, more than 10: remove or shrink it$"):
+        list(blocks)
+
+
 def test_a_zip_is_closed_when_all_of_it_was_read(tmp_path) -> None:
     path = write_zip(tmp_path / "all.zip", dataset())
     assert values(path)
