@@ -1,5 +1,6 @@
 """Ours, by the train stage's own loop, with everything on: tracking into a store, checkpoints, metrics, and determinism as it is asked for."""
 
+import importlib.util
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,9 @@ class Paced(Interruption):
 
 
 def await_mirror(journal: Path) -> None:
-    """Until it has imported MLflow and delivered something: the blocks are about what it costs from there on."""
+    """Until it has imported MLflow and delivered something: the blocks are about what it costs from there on. Without MLflow there is none."""
+    if importlib.util.find_spec("mlflow") is None:
+        return
     end_s = time.monotonic() + MIRROR_LIMIT_S
     while time.monotonic() < end_s and not ((journal / DELIVERED).exists() and (journal / DELIVERED).stat().st_size):
         time.sleep(0.1)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
-from torch.nn.functional import unfold
 
 from pipeline.params.model import ModelSettings
 from pipeline.params.section import Count
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 PATCH = 2
 POOL = 2
-AT_ONCE = 500
+AT_ONCE = 50
 GroupWidth = Annotated[int, Field(ge=8, le=65_536)]
 
 
@@ -65,8 +64,11 @@ class Settings(ModelSettings):
 def covariance(images: Tensor) -> Tensor:
     """Of the patches of (n, channels, height, width), around 0: (values, values) in float64, where a patch has channels * 4 values."""
     total, count = torch.zeros((), dtype=torch.float64), 0
+    height, width = (extent - PATCH + 1 for extent in images.shape[2:])
     for part in torch.split(images, AT_ONCE):
-        patches = unfold(part.double().contiguous(), PATCH).transpose(0, 1).flatten(1)
+        planes = part.transpose(0, 1).double()
+        corners = [planes[..., top : top + height, left : left + width] for top in range(PATCH) for left in range(PATCH)]
+        patches = torch.stack(corners, dim=1).flatten(2).flatten(0, 1)
         total, count = total + patches @ patches.T, count + patches.shape[1]
     return total / count
 

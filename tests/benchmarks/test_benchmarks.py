@@ -102,3 +102,9 @@ def test_the_processor_time_of_a_way_is_that_of_its_process() -> None:
     while time.process_time() < deadline_s:
         pass
     assert 0.1 < worker.processor_s() - before_s < 5
+
+
+def test_nobody_waits_for_a_mirror_that_there_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waits"))
+    pipeline.await_mirror(tmp_path)
