@@ -68,6 +68,7 @@ class Training:
         params.augment.refuse_misfit(prepared.spec)
         blueprint.refuse_too_large(params.model, prepared.spec)
         used = precision.choose(settings.precision, here.device)
+        precision.refuse_lost_updates(used, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
         network = params.model.build(prepared.spec)
         classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last, half=used == "half")

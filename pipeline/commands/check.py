@@ -100,4 +100,5 @@ def machine_can(params: TrainParams, environment: Environment, document: Documen
 
     machine = Machine.claim(environment)
     used = placing(document, lambda: precision.choose(params.train.precision, machine.device))
+    placing(document, lambda: precision.refuse_lost_updates(used, machine.device))
     return f"training on {machine.device} ({machine.name}) in {used}"

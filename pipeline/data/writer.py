@@ -125,10 +125,12 @@ def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], fold
             numbers = collection.targets[block.split][block.positions]
             for name in np.unique(destinations):
                 rows = destinations == name
-                inputs[name].append(block.inputs[rows])
+                chosen = block.inputs if rows.all() else block.inputs[rows]  # most blocks are of one split, and need no copy
+                inputs[name].append(chosen)
                 targets[name].append(numbers[rows])
                 counts[name] += np.bincount(numbers[rows], minlength=len(collection.classes))
-            sums.add(block.inputs[destinations == TRAIN])
+                if name == TRAIN:
+                    sums.add(chosen)
     refuse_losses(collection.classes, counts)
     mean, std = sums.statistics()
     record = PreparedRecord(

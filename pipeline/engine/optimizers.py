@@ -8,20 +8,17 @@ from torch import nn
 
 from pipeline.engine.muon import Muon
 from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
-from pipeline.refusal import Refusal
 
 Group = dict[str, Any]
-HALVES_MENDED = "2.14"
 
 
 def build(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """One update for all parameters; norms and biases, which have fewer than two dimensions, do not decay.
 
-    The learning rate of a group is that of the step times the group's `factor`. Raises Refusal where torch would lose updates.
+    The learning rate of a group is that of the step times the group's `factor`.
     """
     every = list(parameters)
     trained = [parameter for parameter in every if parameter.requires_grad]
-    refuse_lost_updates(trained)
     weights = {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": settings.weight_decay, "factor": 1.0}
     vectors = {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0, "factor": settings.vector_factor}
     groups = [group for group in (weights, vectors) if group["params"]]
@@ -38,15 +35,6 @@ def build(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> to
             parted = [*part(weights, every, settings), {**vectors, "hidden": False, "momentum": settings.outer_momentum}]
             parted = [group for group in parted if group["params"]]
             return Muon(parted, lr=learning_rate, nesterov=nesterov, iterations=iterations, normalise=normalise)
-
-
-def refuse_lost_updates(parameters: Iterable[nn.Parameter]) -> None:
-    """An older fused SGD leaves most weights of 16 bits on a CPU as they are: https://github.com/pytorch/pytorch/issues/191763."""
-    halves = any(parameter.device.type == "cpu" and parameter.element_size() == 2 for parameter in parameters)
-    if halves and torch.__version__ < HALVES_MENDED:
-        raise Refusal(
-            f"train.precision: half needs torch 2.14 or newer on a CPU, this is {torch.__version__}: write `fp32`, or install requirements.lock"
-        )
 
 
 def begin_at_rest(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:

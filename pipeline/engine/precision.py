@@ -14,6 +14,7 @@ Used = Literal["bf16", "fp16", "fp32", "half"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BF16_CAPABILITY = (8, 0)
 FP16_CAPABILITY = (5, 3)
+HALVES_MENDED = "2.14"
 
 
 def choose(wish: Precision, device: torch.device) -> Used:
@@ -30,6 +31,15 @@ def choose(wish: Precision, device: torch.device) -> Used:
         name = torch.cuda.get_device_name(device)
         raise Refusal(f"train.precision: {wish} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `auto`")
     return wish
+
+
+def refuse_lost_updates(used: Used, device: torch.device) -> None:
+    """On a CPU the fused SGD of an older torch leaves most weights of 16 bits as they are: https://github.com/pytorch/pytorch/issues/191763."""
+    if used == "half" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
+        raise Refusal(
+            f"train.precision: half needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
+            "write `fp32`, or install requirements.lock"
+        )
 
 
 def dot(capability: tuple[int, int]) -> str:

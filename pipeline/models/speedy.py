@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PATCH = 2
 POOL = 2
 AT_ONCE = 50
+"""Images whose patches, as float64, stay in a processor's cache."""
 GroupWidth = Annotated[int, Field(ge=8, le=65_536)]
 
 
@@ -64,10 +65,10 @@ class Settings(ModelSettings):
 def covariance(images: Tensor) -> Tensor:
     """Of the patches of (n, channels, height, width), around 0: (values, values) in float64, where a patch has channels * 4 values."""
     total, count = torch.zeros((), dtype=torch.float64), 0
-    height, width = (extent - PATCH + 1 for extent in images.shape[2:])
+    rows, columns = (extent - PATCH + 1 for extent in images.shape[2:])
     for part in torch.split(images, AT_ONCE):
         planes = part.transpose(0, 1).double()
-        corners = [planes[..., top : top + height, left : left + width] for top in range(PATCH) for left in range(PATCH)]
+        corners = [planes[..., top : top + rows, left : left + columns] for top in range(PATCH) for left in range(PATCH)]
         patches = torch.stack(corners, dim=1).flatten(2).flatten(0, 1)
         total, count = total + patches @ patches.T, count + patches.shape[1]
     return total / count

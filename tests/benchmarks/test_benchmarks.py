@@ -59,6 +59,18 @@ def test_ratios_are_of_blocks_of_one_round() -> None:
     assert "pipeline by floor + data, processor time: 0.500 (0.500 to 0.500)" in report.table(measured)
 
 
+@pytest.mark.parametrize("num_models", [1, 2])
+def test_the_figure_has_the_ways_from_the_top_down(tmp_path: Path, num_models: int) -> None:
+    from matplotlib import pyplot
+
+    blocks = {way: [Block(1.0, 1.0)] for way in ("floor", "pipeline", "tensors")}
+    report.draw(tmp_path / "figure.png", [Measured(JOB, blocks, {})] * num_models)
+    figure = pyplot.gcf()
+    assert [axes.yaxis_inverted() for axes in figure.axes] == [True] * num_models
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["pipeline", "tensors"]
+    pyplot.close(figure)
+
+
 @pytest.mark.parametrize("loss", [1.2, 0.8, math.nan, math.inf])
 def test_a_way_that_did_other_work_ends_the_benchmark(loss: float) -> None:
     said = {way: {"loss": 1.0} for way in ("pipeline", "tensors")} | {"floor": {"loss": None}}

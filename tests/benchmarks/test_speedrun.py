@@ -1,17 +1,24 @@
-"""The speed run beside airbench: ours on a CPU, and what goes to airbench and comes back from it."""
+"""The speed run beside airbench: ours on a CPU, what goes to airbench and comes back from it, and who runs when."""
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import speedrun
 from benchmarks.speedrun import Trained
-from pipeline.machine import Machine
+from pipeline.data.prepared import Prepared
+from pipeline.machine import Machine, set_determinism
+from pipeline.refusal import Refusal
 from tests.laws.test_resuming import MUON, SPEEDY
 
 HERE = Machine(torch.device("cpu"), torch.get_num_threads())
+GPU = Machine(torch.device("cuda", 0), 2)
 PRINTED = """\
 -------------------------------------------------------------------------------------------
 |  run     |  epoch  |  train_loss  |  train_acc  |  val_acc  |  tta_val_acc  |  total_time_seconds  |
@@ -23,44 +30,100 @@ PRINTED = """\
 """
 
 
-def test_our_run_trains_from_its_seed_to_a_score_of_the_test_split(train_params, prepared) -> None:
-    prepared = replace(prepared, splits={**prepared.splits, "test": prepared.splits["train"]})
-    params = train_params({"model": SPEEDY, "optimizer": MUON, "train.epochs": None, "train.steps": 30})
-    first, again = (speedrun.ours(params, prepared, HERE) for _ in range(2))
+@pytest.fixture
+def tested(prepared: Prepared) -> Iterator[Prepared]:
+    """Data with a train and a test split."""
+    yield replace(prepared, splits={"train": prepared.splits["train"], "test": prepared.splits["train"]})
+    set_determinism(False)
+
+
+def test_our_run_trains_from_its_seed_to_a_score_of_the_test_split(train_params, tested) -> None:
+    changes = {"model": SPEEDY, "optimizer": MUON, "train.epochs": None, "train.keep": "last"}
+    params = train_params(changes | {"train.steps": 30})
+    first, again = (speedrun.ours(params, tested, HERE) for _ in range(2))
     assert first.accuracy == again.accuracy > 0.5  # three classes
-    assert 0 < again.elapsed_s < 60
-    untrained = speedrun.ours(train_params({"model": SPEEDY, "optimizer": MUON, "train.epochs": None, "train.steps": 1}), prepared, HERE)
-    assert untrained.accuracy < first.accuracy
+    assert again.elapsed_s > 0
+    assert again.before_s > 0
+    assert speedrun.ours(train_params(changes | {"train.steps": 1}), tested, HERE).accuracy < first.accuracy
 
 
-def test_airbench_is_given_the_same_images(prepared, tmp_path: Path) -> None:
-    prepared = replace(prepared, splits={**prepared.splits, "test": prepared.splits["valid"]})
-    speedrun.write_for_airbench(prepared, tmp_path / "cifar10")
-    for name, file in (("train", "train.pt"), ("test", "test.pt")):
-        found, split = torch.load(tmp_path / "cifar10" / file, weights_only=True), prepared.splits[name]
-        assert torch.equal(found["images"], torch.from_numpy(split.inputs))
-        assert torch.equal(found["labels"], torch.from_numpy(split.targets))
-        assert found["classes"] == list(prepared.spec.classes)
+def test_airbench_is_given_the_same_images_in_no_order_of_classes(tested, tmp_path: Path) -> None:
+    rows = np.argsort(tested.splits["train"].targets, kind="stable")
+    train = replace(tested.splits["train"], inputs=tested.splits["train"].inputs[rows], targets=tested.splits["train"].targets[rows])
+    speedrun.write_for_airbench(replace(tested, splits={**tested.splits, "train": train}), tmp_path / "cifar10")
+    found = torch.load(tmp_path / "cifar10/train.pt", weights_only=True)
+    assert len(set(found["labels"][:10].tolist())) > 1
+    assert sorted(zip(found["labels"].tolist(), found["images"].flatten(1).tolist(), strict=True)) == sorted(
+        zip(train.targets.tolist(), train.inputs.reshape(len(train), -1).tolist(), strict=True)
+    )
+    assert found["classes"] == list(tested.spec.classes)
+    assert len(torch.load(tmp_path / "cifar10/test.pt", weights_only=True)["labels"]) == len(tested.splits["test"])
 
 
-def test_of_what_airbench_prints_the_last_row_is_read() -> None:
-    assert speedrun.last_row(PRINTED) == Trained(0.9402, 3.4821)
-    with pytest.raises(SystemExit, match="airbench printed another table"):
+def test_airbench_runs_as_by_itself_in_its_folder(monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+
+    def train94(run: int) -> None:
+        flags = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
+        seen.append((run, flags, torch.initial_seed(), Path.cwd()))
+        print(PRINTED)
+
+    monkeypatch.setitem(sys.modules, "airbench", SimpleNamespace(train94=train94))
+    before = Path.cwd()
+    set_determinism(True)
+    assert speedrun.airbench(5, tmp_path) == Trained(0.9402, 3.4821)
+    assert seen == [(5, (True, False, False), 5, tmp_path.resolve())]
+    assert Path.cwd() == before
+    assert not capsys.readouterr().out
+    set_determinism(False)
+    assert (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32) == (False, True)
+
+
+def test_another_table_than_that_of_this_version_is_refused() -> None:
+    with pytest.raises(Refusal, match="airbench printed another table"):
         speedrun.last_row(PRINTED.replace("eval", "done"))
 
 
+def test_the_first_of_each_is_not_counted_and_whoever_begins_changes() -> None:
+    order: list[tuple[str, int]] = []
+
+    def contestant(name: str):
+        def train(run: int) -> Trained:
+            order.append((name, run))
+            return Trained(0.9, float(run))
+
+        return train
+
+    found = speedrun.in_turn({name: contestant(name) for name in ("pipeline", "airbench")}, 2)
+    assert order == [("pipeline", 0), ("airbench", 0), ("airbench", 1), ("pipeline", 1), ("pipeline", 2), ("airbench", 2)]
+    assert {name: [run.elapsed_s for run in runs] for name, runs in found.items()} == {"pipeline": [1.0, 2.0], "airbench": [1.0, 2.0]}
+
+
 def test_the_table_compares_run_by_run() -> None:
-    found = {"pipeline": [Trained(0.94, 2.0), Trained(0.95, 3.0)], "airbench": [Trained(0.93, 4.0), Trained(0.93, 3.0)]}
-    lines = speedrun.table(found).splitlines()
-    assert lines[2] == "| pipeline | 0.9450 | 0.0050 | 2.500 | 2.000 | 3.000 |"
-    assert lines[3] == "| airbench | 0.9300 | 0.0000 | 3.500 | 3.000 | 4.000 |"
-    assert lines[-1] == "pipeline by airbench, time: 0.750 (0.500 to 1.000)"
+    found = {"pipeline": [Trained(0.94, 2.0, 1.0), Trained(0.95, 3.0, 1.5)], "airbench": [Trained(0.93, 4.0), Trained(0.93, 3.0)]}
+    assert speedrun.table(found).splitlines()[2:] == [
+        "| pipeline | 0.9450 | 0.0050 | 2.500 | 2.000 | 3.000 |",
+        "| airbench | 0.9300 | 0.0000 | 3.500 | 3.000 | 4.000 |",
+        "| steps and scoring, by airbench's | | | 0.750 | 0.500 | 1.000 |",
+        "| with what comes before, by airbench's | | | 1.125 | 0.750 | 1.500 |",
+    ]
 
 
-@pytest.mark.parametrize(("runs", "said"), [("1", "--runs: two at least"), ("2", "airbench trains on a CUDA GPU, and there is none")])
-def test_what_cannot_be_compared_is_refused(runs: str, said: str, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
-    monkeypatch.setattr("sys.argv", ["speedrun", "data/prepared", "--runs", runs])
+def test_what_cannot_be_compared_is_refused(prepared, tested) -> None:
+    cifar = replace(tested, spec=tested.spec.model_copy(update={"shape": (32, 32, 3), "classes": tuple("abcdefghij")}))
+    speedrun.refuse_misfit(cifar, GPU)
+    for device in (HERE, replace(GPU, device=torch.device("cuda", 1))):
+        with pytest.raises(Refusal, match="airbench trains on the first CUDA GPU, and this is c"):
+            speedrun.refuse_misfit(cifar, device)
+    with pytest.raises(Refusal, match=r"10 classes of \(32, 32, 3\), these are 3 of \(8, 8, 1\)"):
+        speedrun.refuse_misfit(tested, GPU)
+    with pytest.raises(Refusal, match=r"set source\.valid to 0"):
+        speedrun.refuse_misfit(replace(cifar, splits=prepared.splits), GPU)
+
+
+@pytest.mark.parametrize(("runs", "said"), [("1", "--runs: two at least"), ("2", "nowhere")])
+def test_what_is_wrong_on_the_command_line_is_said_in_words(runs: str, said: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["speedrun", "nowhere", "--runs", runs])
     with pytest.raises(SystemExit, match="2"):
         speedrun.main()
-    assert said in capsys.readouterr().err
+    assert said in capsys.readouterr().err.splitlines()[-1]

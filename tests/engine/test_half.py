@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.torch_version import TorchVersion
 
 from pipeline.data import loader
 from pipeline.engine import fit, model_file, precision, score
 from pipeline.engine.deploy import deployable
+from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import CONVNET, HALF, MUON, SGD, SPEEDY
 
@@ -88,3 +90,14 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     served, _ = deployable(tmp_path / "model")
     assert torch.equal(served(images.inputs), expected)
     assert same(classifier.network.state_dict(), training.state.classifier.network.state_dict())
+
+
+@pytest.mark.parametrize("optimizer", [SGD, MUON], ids=["sgd", "muon"])
+def test_a_torch_that_loses_updates_is_refused_on_a_cpu(train_params, prepared, monkeypatch, optimizer: dict) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.13.0"))
+    with pytest.raises(Refusal, match=r"half needs torch 2\.14 or newer on a CPU, this is 2\.13\.0: write `fp32`"):
+        begin(train_params(CHANGES | {"optimizer": optimizer}), prepared)
+    precision.refuse_lost_updates("half", torch.device("cuda", 0))
+    precision.refuse_lost_updates("bf16", torch.device("cpu"))
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.14.0"))
+    precision.refuse_lost_updates("half", torch.device("cpu"))

@@ -1,15 +1,11 @@
 """Optimizers: which parameters decay, and that the fused updates are those of the plain formulas."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch import nn
-from torch.torch_version import TorchVersion
 
 from pipeline.engine import optimizers
 from pipeline.params.optimizer import AdamSettings, SgdSettings
-from pipeline.refusal import Refusal
 
 SGD = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, momentum=0.9, nesterov=True)
 ADAM = AdamSettings(name="adam", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
@@ -29,17 +25,6 @@ def test_norms_and_biases_do_not_decay() -> None:
         for parameter in group["params"]
     }
     assert {name for name, parameter in module.named_parameters() if decay[id(parameter)]} == {"0.weight", "4.weight"}
-
-
-@pytest.mark.parametrize(
-    ("version", "dtype", "refused"), [("2.13.0", "bfloat16", True), ("2.13.0", "float32", False), ("2.14.0", "bfloat16", False)]
-)
-def test_a_torch_that_loses_updates_of_halves_is_refused(monkeypatch, version: str, dtype: str, refused: bool) -> None:
-    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    module = network().to(getattr(torch, dtype))
-    answer = pytest.raises(Refusal, match=r"half needs torch 2\.14 or newer on a CPU, this is 2\.13\.0: write `fp32`")
-    with answer if refused else nullcontext():
-        optimizers.build(module.parameters(), SGD)
 
 
 def test_frozen_parameters_are_not_trained() -> None:
