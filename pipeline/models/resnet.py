@@ -4,7 +4,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import max_pool2d, relu
 
 from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
@@ -75,10 +75,13 @@ class Block(nn.Module):
 
 
 class GlobalMax(nn.Module):
-    """(n, channels, height, width) to (n, channels); unlike AdaptiveMaxPool2d it has a deterministic backward pass."""
+    """(n, channels, height, width) to (n, channels); unlike AdaptiveMaxPool2d it has a deterministic backward pass.
+
+    And unlike `amax`, whose gradient, compiled in bf16, may look for a maximum that was rounded among values that were not, and divide by none.
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.amax(dim=(2, 3))
+        return max_pool2d(inputs, inputs.shape[2:]).flatten(1)
 
 
 def unit(inputs: int, outputs: int) -> nn.Module:

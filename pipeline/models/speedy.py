@@ -48,7 +48,7 @@ class Settings(ModelSettings):
             pools = min(extent) >= POOL
             groups.append(group(inputs, outputs, pools=pools))
             extent = (extent[0] // POOL, extent[1] // POOL) if pools else extent
-        # no amax: compiled in bf16, its gradient looks for a maximum that was rounded among values that were not, and divides by none
+        # no amax: see GlobalMax of resnet
         last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.later_width, spec.num_classes)
         return nn.Sequential(whitening, nn.GELU(), *groups, *last)
 
