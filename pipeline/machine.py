@@ -48,14 +48,17 @@ class Machine:
         """What else than the inputs decides the bytes of a result."""
         libraries = {library: metadata.version(library) for library in LIBRARIES}
         found = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
-        return found if self.device.type == "cpu" else found | {"flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
+        if self.device.type == "cpu":
+            return found
+        kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
+        return found | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
     def memory(self) -> dict[str, float]:
         """Megabytes of GPU memory allocated and reserved at most so far; empty on a CPU."""
         if self.device.type != "cuda":
             return {}
-        allocated, reserved = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
-        return {"memory/allocated_megabytes": allocated / 1e6, "memory/reserved_megabytes": reserved / 1e6}
+        peaks = torch.cuda.memory_stats(self.device)  # once: it takes as long as some launches
+        return {f"memory/{kind}_megabytes": peaks.get(f"{kind}_bytes.all.peak", 0) / 1e6 for kind in ("allocated", "reserved")}
 
 
 def choose_device(wish: str) -> torch.device:

@@ -28,7 +28,6 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of the person who runs the tests decides anything in them, and no test leaves a bound for the next."""
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", PIL.Image.MAX_IMAGE_PIXELS)
     for name in (
-        "PIPELINE_DEVICE",
         "MLFLOW_TRACKING_URI",
         "MLFLOW_RUN_ID",
         "MLFLOW_EXPERIMENT_NAME",
@@ -36,6 +35,7 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         "DVC_STAGE",
     ):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
 
 
 def changed(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -89,8 +89,7 @@ def test_the_fingerprint_holds_what_decides_bits_and_nothing_else() -> None:
 
 def test_a_gpu_is_known_by_its_name_and_its_memory_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Some GPU")
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 2_000_000)
-    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 3_000_000)
+    monkeypatch.setattr("torch.cuda.memory_stats", lambda _: {"allocated_bytes.all.peak": 2_000_000, "reserved_bytes.all.peak": 3_000_000})
     here = Machine(torch.device("cuda", 1), 2)
     assert here.fingerprint()["name"] == "Some GPU"
     assert here.fingerprint()["device"] == "cuda"
@@ -114,8 +113,11 @@ def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_not_in_a_cpus(monkey
     monkeypatch.setattr(Machine, "name", "a GPU")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-    assert Machine(torch.device("cuda"), 2).fingerprint()["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": ""}
-    assert "flags" not in Machine(torch.device("cpu"), 2).fingerprint()
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: 92_600)
+    found = Machine(torch.device("cuda"), 2).fingerprint()
+    assert found["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": ""}
+    assert found["kernels"] == {"cuda": torch.version.cuda, "cudnn": 92_600}
+    assert not {"flags", "kernels"} & set(Machine(torch.device("cpu"), 2).fingerprint())
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -22,7 +22,8 @@ class Average(Generic[Module]):
         self.pairs = list(zip(tensors(self.module), tensors(module), strict=True))
         self.trailing = [trailing for trailing, _ in self.pairs if trailing.is_floating_point()]
         self.leading = [leading.detach() for _, leading in self.pairs if leading.is_floating_point()]
-        self.counters = [pair for pair in self.pairs if not pair[0].is_floating_point()]
+        self.counters = [trailing for trailing, _ in self.pairs if not trailing.is_floating_point()]
+        self.counted = [leading for _, leading in self.pairs if not leading.is_floating_point()]
 
     @torch.no_grad()
     def update(self, step: int, skipped: Tensor | None) -> None:
@@ -31,10 +32,11 @@ class Average(Generic[Module]):
         if skipped is None:
             torch._foreach_lerp_(self.trailing, self.leading, weight)
         else:
+            weights = {dtype: (weight * (1 - skipped)).to(dtype) for dtype in {tensor.dtype for tensor in self.trailing}}
             for trailing, leading in zip(self.trailing, self.leading, strict=True):
-                trailing.lerp_(leading, (weight * (1 - skipped)).to(trailing.dtype))
-        for trailing, leading in self.counters:
-            trailing.copy_(leading)
+                trailing.lerp_(leading, weights[trailing.dtype])
+        if self.counters:
+            torch._foreach_copy_(self.counters, self.counted)
 
 
 def tensors(module: nn.Module) -> list[Tensor]:

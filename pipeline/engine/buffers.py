@@ -27,5 +27,6 @@ class Buffers:
     @torch.no_grad()
     def put_back_where(self, undone: Tensor) -> None:
         """Where `undone` (1.0 on the device) says so; the host does not know, and does not wait to know."""
+        is_undone = undone > 0
         for buffer, before in zip(self.live, self.kept, strict=True):
-            buffer.copy_(torch.where(undone > 0, before, buffer))
+            torch.where(is_undone, before, buffer, out=buffer)

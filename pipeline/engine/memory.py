@@ -1,5 +1,6 @@
 """Out of memory: the same step again, from its beginning, in micro-batches of half the size."""
 
+import gc
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,7 +10,9 @@ from pipeline.engine.state import Progress, TrainState
 from pipeline.refusal import Refusal
 
 Result = TypeVar("Result")
-SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
+SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
+NO_ENGINE = "unable to find an engine to execute this computation"
+"""What cuDNN says of a convolution that it cannot compute, or has no memory for."""
 
 
 def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
@@ -31,13 +34,17 @@ def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progr
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in SIGNS)
+    said = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in said for sign in SIGNS):
+        return True
+    return NO_ENGINE in said and torch.cuda.memory_stats().get("num_ooms", 0) > 0
 
 
 def make_room(state: TrainState) -> None:
     """As before the step: no gradient, BatchNorm's statistics put back, freed memory given back to the device."""
     state.drop_gradients()
     state.buffers.put_back()
+    gc.collect()
     if state.device.type == "cuda":
         torch.cuda.empty_cache()
 

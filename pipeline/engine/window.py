@@ -60,12 +60,12 @@ class Window:
 
     def read(self) -> Reading:
         """The one place where the loop waits for the device. There must be a step to read."""
-        found = [values.double() for values in self.tensors().values()]
-        return Reading(*torch.stack([values.to(found[0].device) for values in found]).tolist())
+        return Reading(*torch.stack([values.double() for values in self.tensors().values()]).tolist())
 
     def tensors(self) -> dict[str, Tensor]:
         """(steps,) of each quantity; empty where no step was made."""
-        return {name: stacked(values) for name, values in self.values.items() if values}
+        known = [value for values in self.values.values() for value in values if value is not None]
+        return {name: stacked(values, known[0].device) for name, values in self.values.items()} if known else {}
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
         """Go on from what `tensors()` gave."""
@@ -73,9 +73,8 @@ class Window:
         self.num_targets = num_targets
 
 
-def stacked(values: Sequence[Tensor | None]) -> Tensor:
+def stacked(values: Sequence[Tensor | None], device: torch.device) -> Tensor:
+    """On `device`, also where nothing was measured: what comes from the host would be waited for."""
     known = [value for value in values if value is not None]
-    if not known:
-        return torch.zeros(len(values), dtype=torch.float64)
-    nothing = torch.zeros_like(known[0])
+    nothing = torch.zeros_like(known[0]) if known else torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack([nothing if value is None else value for value in values])

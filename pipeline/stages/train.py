@@ -28,7 +28,8 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
     identity = identify(paths, prepared, here)
     with work.claimed(environment.root, identity) as place:
         files.sweep(place.folder)
-        training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
+        with complaints.in_words(size="model"):
+            training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
         with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, prepared)) as run:
             run.tags({"data.train": str(training.images)})
             with interruption.deferred() as interrupted, complaints.in_words(size="train.micro_batch_size"):

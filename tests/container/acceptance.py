@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 DOCKER, IMAGE = os.environ.get("DOCKER", "docker"), os.environ.get("IMAGE", "pipeline")
 GPU = os.environ.get("GPUS", "--gpus all").split()  # GPUS= tries the script itself on a machine without one
-FLAGS = "--user 54321:54321 --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 256"
+FLAGS = "--user 54321:54321 --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 2048"
 HARDENED = FLAGS.split()
 HOME = "/home/pipeline"
 

@@ -17,7 +17,7 @@ from tests.repository import GIT, call, variables
 DOCKER = os.environ.get("DOCKER", "docker")
 BASE_IMAGE = os.environ.get("BASE_IMAGE", "")
 IMAGE = f"pipeline:test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
-FLAGS = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 256"
+FLAGS = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 2048"
 HARDENED = tuple(FLAGS.split())
 HOME = "/home/pipeline"
 QUIETLY = ("-e", "PIPELINE_THREADS=1")  # other tests run beside it, and one thread waits for no other

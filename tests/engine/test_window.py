@@ -2,7 +2,7 @@
 
 import torch
 
-from pipeline.engine.window import QUANTITIES, Window
+from pipeline.engine.window import QUANTITIES, Window, stacked
 
 
 def test_what_a_step_did_not_measure_counts_as_nothing() -> None:
@@ -21,3 +21,8 @@ def test_a_restored_window_reads_as_before() -> None:
     window.add(8, **dict.fromkeys(QUANTITIES, torch.tensor(3.0)))
     other.restore(window.tensors(), window.num_targets, torch.device("cpu"))
     assert other.read() == window.read()
+
+
+def test_what_nobody_measured_lies_with_what_was() -> None:
+    assert stacked([None, None], torch.device("meta")).device.type == "meta"
+    assert Window().tensors() == {}

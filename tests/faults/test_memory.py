@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import model_file, update
+from pipeline.engine import memory, model_file, update
 from pipeline.engine.plan import Plan
 from pipeline.refusal import Refusal
 from pipeline.training import Training
@@ -136,19 +136,37 @@ def test_a_resume_goes_on_with_the_micro_batch_that_fitted(train_params, prepare
     assert again.progress.switches == expected.progress.switches
 
 
-def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch) -> None:
+NO_ENGINE = "GET was unable to find an engine to execute this computation"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
+        "Triton Error [CUDA]: out of memory",
+        NO_ENGINE,
+    ],
+)
+def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch, said: str) -> None:
     training, raised = begin(train_params(CHANGES), prepared), []
+    monkeypatch.setattr("torch.cuda.memory_stats", lambda: {"num_ooms": 1})
     gather = update.gather
 
     def fail_once(*args, **kwargs):
         if not raised:
             raised.append(True)
-            raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+            raise RuntimeError(said)
         return gather(*args, **kwargs)
 
     monkeypatch.setattr(update, "gather", fail_once)
     run(training)
     assert training.progress.switches == [{"step": 1, "micro_batch_size": 3}]
+
+
+def test_a_convolution_that_no_memory_was_missing_for_is_no_shortage(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.memory_stats", dict)
+    assert not memory.is_out_of_memory(RuntimeError(NO_ENGINE))
 
 
 @pytest.fixture
@@ -194,3 +212,12 @@ def test_a_failure_inside_the_optimizer_ends_the_run_and_never_repeats_the_step_
     assert "going on after step 4" in capsys.readouterr().out
     assert (folder / "models/model.safetensors").read_bytes() == whole
     assert json.loads((folder / "metrics/train.json").read_text())["steps"] == 8
+
+
+def test_a_network_that_does_not_fit_is_said_in_words(folder: Path, monkeypatch, capsys) -> None:
+    def fail(*args, **kwargs):
+        raise torch.OutOfMemoryError(MESSAGE)
+
+    monkeypatch.setattr(Training, "begin", fail)
+    assert main(["train"]) == 2
+    assert "model: the memory ran out where no step can be repeated: write a smaller one" in capsys.readouterr().err

@@ -11,11 +11,14 @@ import torch
 from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.prepared import Split
+from pipeline.family import MODELS
 from pipeline.spec import Spec
 from tests.data import augmenting
 from tests.engine.building import same, weights
 
+DEVICE = torch.device("cuda", 0)
 CONVNET = {"name": "convnet", "width": 8, "dropout": 0.1}
+RESNET = {"name": "resnet", "depth": 9, "width": 16}
 CHANGES = {
     "model": CONVNET,
     "augment.crop": 2,
@@ -66,6 +69,12 @@ def waiting_is_an_error():
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that some are gathered, and epochs laid out, in the few steps that are watched."""
+    monkeypatch.setattr(loader, "BLOCK_BATCHES", 2)
+
+
 def refuse_to_wait(training) -> None:
     """Between two reports, once the first steps have made what is made once."""
     reports = training.reports()
@@ -111,7 +120,7 @@ def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict)
     spec = Spec(shape=(37, 41, 3), classes=("a", "b", "c"), mean=(0.4, 0.5, 0.6), std=(0.2,) * 3)
     split = Split(augmenting.images(64, spec.shape).numpy(), np.arange(64) % 3)
     found = []
-    for device in (torch.device("cpu"), torch.device("cuda", 0)):
+    for device in (torch.device("cpu"), DEVICE):
         augmentation = Augmentation(augmenting.settings(**wishes), spec, 64, seed=1, device=device)
         images = loader.Images(split, device, augmentation, resident=resident)
         batch = next(loader.training(images, batch_size=48, seed=1, start=0))
@@ -163,15 +172,34 @@ def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, t
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("model", [CONVNET | {"dropout": 0.0}, RESNET, SPEEDY], ids=lambda model: model["name"])
+def test_compiled_in_bf16_the_gradient_is_that_of_the_plain_network(model: dict, monkeypatch, tmp_path) -> None:
+    """At a size at which a maximum over an image is one of many."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    spec = Spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
+    torch.manual_seed(0)
+    network = MODELS.settings(model["name"])(**model).build(spec).to(DEVICE)
+    images, targets = torch.randn(64, 3, 32, 32, device=DEVICE), torch.arange(64, device=DEVICE) % 10
+    norms = []
+    for call in (network, torch.compile(network, dynamic=False)):
+        network.zero_grad()
+        with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+            logits = call(images)
+        torch.nn.functional.cross_entropy(logits.float(), targets).backward()
+        norms.append(float(torch.nn.utils.get_total_norm([each.grad for each in network.parameters() if each.grad is not None])))
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+
+
 def peak(training) -> int:
-    """Bytes that its first step held reserved at most."""
+    """Bytes that its first step held at most."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     reports = training.reports()
     next(reports)
     reports.close()
-    return torch.cuda.max_memory_reserved()
+    return torch.cuda.max_memory_allocated()
 
 
 def test_memory_that_runs_out_halves_the_micro_batch(train_params, begin, capsys) -> None:
