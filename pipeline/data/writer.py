@@ -125,7 +125,7 @@ def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], fold
             numbers = collection.targets[block.split][block.positions]
             for name in np.unique(destinations):
                 rows = destinations == name
-                chosen = block.inputs if rows.all() else block.inputs[rows]  # most blocks are of one split, and need no copy
+                chosen = block.inputs if rows.all() else block.inputs[rows]  # what goes to one split whole needs no copy
                 inputs[name].append(chosen)
                 targets[name].append(numbers[rows])
                 counts[name] += np.bincount(numbers[rows], minlength=len(collection.classes))

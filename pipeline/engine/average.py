@@ -19,11 +19,11 @@ class Average(Generic[Module]):
         self.module = copy.deepcopy(module)
         self.module.requires_grad_(False).eval()
         self.decay = decay
-        self.pairs = list(zip(tensors(self.module), tensors(module), strict=True))
-        self.trailing = [trailing for trailing, _ in self.pairs if trailing.is_floating_point()]
-        self.leading = [leading.detach() for _, leading in self.pairs if leading.is_floating_point()]
-        self.counters = [trailing for trailing, _ in self.pairs if not trailing.is_floating_point()]
-        self.counted = [leading for _, leading in self.pairs if not leading.is_floating_point()]
+        pairs = list(zip(tensors(self.module), tensors(module), strict=True))
+        self.trailing = [trailing for trailing, _ in pairs if trailing.is_floating_point()]
+        self.leading = [leading.detach() for _, leading in pairs if leading.is_floating_point()]
+        self.counters = [trailing for trailing, _ in pairs if not trailing.is_floating_point()]
+        self.counted = [leading for _, leading in pairs if not leading.is_floating_point()]
 
     @torch.no_grad()
     def update(self, step: int, skipped: Tensor | None) -> None:
