@@ -17,7 +17,7 @@ NUM_SLOTS = 3
 
 def event(*, blocking: bool = False) -> torch.cuda.Event:
     """With `blocking` a thread that waits for it sleeps."""
-    return torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]  # torch's own, without types
 
 
 class Slot:
@@ -71,7 +71,7 @@ class Reader(threading.Thread):
         try:
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)  # a thread begins with the first GPU
-            side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+            side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch's own, without types
             for number, course in enumerate(self.courses):
                 slot = Slot(len(course), self.inputs.shape[1:], self.device) if number < NUM_SLOTS else self.free.get()
                 if slot is None:

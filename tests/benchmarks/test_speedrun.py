@@ -15,6 +15,7 @@ from benchmarks.speedrun import Trained
 from pipeline.data.prepared import Prepared
 from pipeline.machine import Machine, set_determinism
 from pipeline.refusal import Refusal
+from pipeline.training import Training
 from tests.laws.test_resuming import MUON, SPEEDY
 
 HERE = Machine(torch.device("cpu"), torch.get_num_threads())
@@ -45,6 +46,12 @@ def test_our_run_trains_from_its_seed_to_a_score_of_the_test_split(train_params,
     assert again.elapsed_s > 0
     assert again.before_s > 0
     assert speedrun.ours(train_params(changes | {"train.steps": 1}), tested, HERE).accuracy < first.accuracy
+
+
+def test_a_run_whose_memory_ran_out_is_not_compared(train_params, tested, monkeypatch) -> None:
+    monkeypatch.setattr(Training, "reports", lambda training: iter([training.progress.switch(1, 3)]))
+    with pytest.raises(Refusal, match="the GPU's memory ran out"):
+        speedrun.ours(train_params({}), tested, HERE)
 
 
 def test_airbench_is_given_the_same_images_in_no_order_of_classes(tested, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.torch_version import TorchVersion
 
 from pipeline.__main__ import main
 from tests.commands.parameters import Parameters
@@ -125,6 +126,18 @@ def test_half_is_refused_where_it_has_too_few_digits(parameters: Parameters, ref
     parameters.write()
     [said] = refused("check")
     assert said.startswith(f"params.yaml:{parameters.line('train')}: train: precision: half has too few digits for the moments of adamw")
+
+
+def test_half_is_refused_on_a_cpu_whose_torch_loses_updates(parameters: Parameters, refused: Refused, monkeypatch) -> None:
+    sgd = ("learning_rate: 0.1", "weight_decay: 0.0", "vector_factor: 1.0", "momentum: 0.9", "nesterov: true")
+    parameters.section("optimizer", "name: sgd", *sgd)
+    parameters.put("train.average_decay", "0.0")
+    line = parameters.put("train.precision", "half")
+    parameters.write()
+    assert main(["check"]) == 0
+    monkeypatch.setattr("torch.__version__", TorchVersion("2.13.0"))
+    [said] = refused("check")
+    assert said.startswith(f"params.yaml:{line}: train.precision: half needs torch 2.14 or newer on a CPU, this is 2.13.0: write `fp32`")
 
 
 def test_neither_epochs_nor_steps_is_refused(parameters: Parameters, refused: Refused) -> None:

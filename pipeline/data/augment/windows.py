@@ -22,7 +22,7 @@ class Whole:
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:  # noqa: ARG002  # nothing is drawn
         return np.empty((0, num_samples), np.int64)
 
-    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002
+    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002  # nor read
         return packed[rows]
 
 
