@@ -130,8 +130,8 @@ schema: setup ## write params.schema.json and the README's table of parameters
 golden: setup-dev ## record the digests of the default on this machine, where a change of them is meant
 	$(PYTHON) -m tests.laws.golden
 
-ui: setup ## open the MLflow UI on this machine (PORT=5000)
-	mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"
+ui: setup ## serve the MLflow UI, opened at the comparison of the runs (PORT=5000)
+	$(PYTHON) -m pipeline ui --port $(PORT)
 
 clean: ## remove what the stages and tests made, but no run, data or model
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

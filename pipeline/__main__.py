@@ -19,6 +19,7 @@ VERBS = {
     "summary": "print the result; see that its run is in MLflow",
     "verify": "recompute what a model or run says of itself; name the first thing that differs",
     "preset": "put a preset in place as params.yaml",
+    "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "deliver what MLflow has not yet received",
     "schema": "write params.schema.json and the README's table of parameters",
     "mirror": "deliver one journal to MLflow (started by the stages)",
@@ -34,6 +35,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--retrain": {"action": "store_true", "help": "train anew as well, and compare every byte"},
     },
     "preset": {"name": {}},
+    "ui": {"--port": {"type": int, "default": 5000, "help": "%(default)s unless named"}},
     "mirror": {"journal": {}},
 }
 BAD_INPUT = 2

@@ -1,12 +1,12 @@
 """Print the result of the last `dvc repro`, and see to it that its run is in the journal, and so in MLflow."""
 
+from dataclasses import replace
 from typing import Any
 
-from pipeline.collection import TEST
+from pipeline.data.prepared import read_record
 from pipeline.environment import Environment
 from pipeline.paths import Paths
 from pipeline.reports import recorded
-from pipeline.reports.flatten import flatten
 from pipeline.tracking import run as tracking
 from pipeline.tracking import story
 
@@ -27,7 +27,9 @@ def record_restored(paths: Paths, environment: Environment, scores: dict[str, An
     from pipeline.engine import model_file  # late: torch takes seconds, and nearly every summary does without
 
     _, manifest = model_file.load(paths.model)
-    with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as added:
-        added.tags({"mlflow.source.git.commit": "unknown: restored by DVC, trained elsewhere or earlier"})
-        story.add_training(added, paths, {**manifest.inputs, "fingerprint": manifest.fingerprint})
-        story.add_evaluation(added, paths, step=manifest.step, scores=flatten(scores, TEST))
+    facts = story.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
+    restored = {**facts.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"}
+    with tracking.addition(environment, paths.model, facts=replace(facts, provenance=restored)) as added:
+        story.add_training(added, paths)
+        story.add_evaluation(added, paths, step=manifest.step, scores=scores)

@@ -10,7 +10,7 @@ from torch import nn
 from pipeline import files, machine
 from pipeline.collection import TEST
 from pipeline.data import loader
-from pipeline.data.prepared import Prepared, Split
+from pipeline.data.prepared import Prepared, Split, read_record
 from pipeline.engine import complaints, model_file, precision, results, score, views
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
@@ -21,7 +21,6 @@ from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.reports import metrics, recorded, tables
 from pipeline.reports.calibration import Calibration
-from pipeline.reports.flatten import flatten
 from pipeline.reports.predictions import Predictions
 from pipeline.spec import Spec
 from pipeline.tracking import run as tracking
@@ -38,8 +37,9 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     split = prepared.split(TEST)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
-    with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as run:
-        story.add_evaluation(run, paths, step=manifest.step, scores=flatten(scores, TEST))
+    facts = story.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    with tracking.addition(environment, paths.model, facts=facts) as run:
+        story.add_evaluation(run, paths, step=manifest.step, scores=scores)
 
 
 def judge(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from pipeline import files, inputs, interruption, machine, work
-from pipeline.data.prepared import Prepared
+from pipeline.data.prepared import Prepared, read_record
 from pipeline.engine import complaints, fit, model_file, results
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.environment import Environment
@@ -30,12 +30,11 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
         files.sweep(place.folder)
         with complaints.in_words(size="model"):
             training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
-        with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, prepared)) as run:
-            run.tags({"data.train": str(training.images)})
+        with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, training, identity)) as run:
             with interruption.deferred() as interrupted, complaints.in_words(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
-            story.add_training(run, paths, identity.record)
+            story.add_training(run, paths)
         place.clear()
 
 
@@ -102,7 +101,7 @@ def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> 
     results.write_metrics(paths.metrics / "train.json", training.progress, step)
 
 
-def facts(paths: Paths, environment: Environment, prepared: Prepared) -> Facts:
-    """What is known of this run before its first step."""
-    splits = {name: len(split) for name, split in prepared.splits.items()}
-    return story.of_training(paths, environment, splits=splits, dataset=prepared.spec.model_dump(mode="json"), digest=prepared.digest)
+def facts(paths: Paths, environment: Environment, training: Training, identity: inputs.Inputs) -> Facts:
+    """Return what is known of this run before its first step."""
+    more = {"inputs": identity.record, "data": str(training.images)}
+    return story.of_training(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"), more=more)

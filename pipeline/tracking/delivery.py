@@ -1,13 +1,14 @@
 """From a journal to its MLflow run: batch by batch, each point exactly once."""
 
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.tracking import events
+from pipeline.tracking import comparison, events
 from pipeline.tracking.batches import batches
 from pipeline.tracking.journal import COPIES, WRITER_LOCK
 from pipeline.tracking.logged_model import Build
@@ -103,6 +104,15 @@ class Delivery:
         elif last.kind == "end":
             self._position.status = last.fields["status"]
         self._save()
+        if last.kind in {"start", "reopen", "end"}:
+            self._update_comparison()
+
+    def _update_comparison(self) -> None:
+        """Show the run in the experiment's comparison. A failure costs no delivery: the next run brings the comparison up to date."""
+        try:
+            comparison.update(self._store.client, self._store.experiment_id)
+        except Exception as error:  # whatever MLflow raises
+            print(f"tracking: the comparison was not updated: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
     def _save(self) -> None:
         self._position.save(self.folder, self._store.address.key)

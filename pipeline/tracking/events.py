@@ -14,12 +14,13 @@ from pipeline import files
 EVENTS = "events.jsonl"
 UNREADABLE = "unreadable"
 SEALED_BYTES = 256
-STAGE = {"stage": str, "tags": dict, "params": dict, "dataset_name": str, "dataset_digest": str, "dataset": dict}
+STAGE = {"stage": str, "tags": dict, "params": dict}
 FIELDS: Mapping[str, Mapping[str, type]] = {
     "start": STAGE,
     "reopen": STAGE,
     "metrics": {"step": int, "values": dict},
     "tags": {"tags": dict},
+    "description": {"text": str},
     "artifact": {"file": str, "folder": str, "sha256": str},
     "model": {"file": str, "sha256": str, "step": int},
     "end": {"status": str},

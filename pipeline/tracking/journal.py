@@ -1,5 +1,6 @@
 """The journal of a run: local, append-only, complete on disk before MLflow hears of it."""
 
+import hashlib
 import secrets
 import shutil
 import time
@@ -112,17 +113,24 @@ class Journal:
     def tags(self, tags: Mapping[str, str]) -> None:
         self._append("tags", tags=dict(tags))
 
+    def describe(self, text: str) -> None:
+        self._append("description", text=text)
+
     def artifact(self, path: Path, folder: str = "") -> None:
         """Keep a copy of a file; the same bytes under the same name are kept once."""
-        digest = files.digest(path)
-        if self._copies.get((folder, path.name)) == digest:
+        self.text(path.name, path.read_bytes(), folder)
+
+    def text(self, name: str, content: bytes, folder: str = "") -> None:
+        """Keep content as a file of this name; the same content under the same name is kept once."""
+        digest = hashlib.sha256(content).hexdigest()
+        if self._copies.get((folder, name)) == digest:
             return
         self._num_copies += 1
-        copy = self.folder / COPIES / str(self._num_copies) / path.name
+        copy = self.folder / COPIES / str(self._num_copies) / name
         with files.replacing(copy) as draft:  # on the disk before the line that names it
-            shutil.copyfile(path, draft)
+            draft.write_bytes(content)
         self._append("artifact", file=copy.relative_to(self.folder).as_posix(), folder=folder, sha256=digest)
-        self._copies[(folder, path.name)] = digest
+        self._copies[(folder, name)] = digest
 
     def model(self, path: Path) -> None:
         """Keep a copy of the model file until the mirror has logged it, at the last step of the journal; from then on `find` knows this journal by its digest."""

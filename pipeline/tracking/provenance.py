@@ -6,15 +6,13 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from pipeline import files
 from pipeline.environment import Environment
 from pipeline.tracking import revision
-from pipeline.tracking.facts import Scalar
 from pipeline.tracking.revision import Unknown, first_line
 
 LOCK = "requirements.lock"
@@ -22,38 +20,55 @@ LIBRARIES = ("torch", "torchvision", "numpy", "dvc", "mlflow", "pydantic", "safe
 FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TORCH_LOGS")
 
 
-def tags(environment: Environment) -> dict[str, str]:
-    """Commit, difference, DVC, versions, machine: for journal and MLflow, never for a file whose bytes are promised."""
+# MLflow's own tags, and those by which people filter runs; the rest is in the run's `provenance/` artifacts
+TAGS = {
+    "mlflow.source.git.commit": "git.commit",
+    "mlflow.user": "user",
+    "pipeline.dvc.experiment": "dvc.experiment",
+    "pipeline.git.dirty": "git.dirty",
+    "pipeline.gpu": "gpu",
+    "pipeline.host": "host",
+    "pipeline.image.digest": "image.digest",
+}
+UNKNOWN = "unknown: "
+
+
+def gather(environment: Environment) -> dict[str, str]:
+    """Return commit, difference, DVC, versions and machine, for journal and MLflow; a file whose bytes are promised never holds them."""
     facts: dict[str, Callable[[], str]] = {
-        "mlflow.source.git.commit": commit,
-        "pipeline.git.dirty": lambda: json.dumps(bool(revision.git(*revision.CHANGES))),
-        "pipeline.git.difference": revision.difference,
-        "pipeline.dvc.stage": lambda: environment.dvc_stage or "none: not started by DVC",
-        "pipeline.dvc.experiment": lambda: environment.dvc_experiment or "none",
-        "pipeline.lock_sha256": lock,
-        "pipeline.python": platform.python_version,
-        "pipeline.platform": platform.platform,
-        "pipeline.host": socket.gethostname,
-        "mlflow.user": user,
-        "pipeline.driver": driver,
-        "pipeline.gpu": gpus,
-        "pipeline.image.digest": lambda: variable("PIPELINE_IMAGE_DIGEST"),
-        "pipeline.image.revision": lambda: variable("PIPELINE_IMAGE_REVISION"),
-        "pipeline.flags": lambda: json.dumps(
-            {name: os.environ[name] for name in FLAGS if name in os.environ} | {"optimize": sys.flags.optimize}
-        ),
+        "git.commit": commit,
+        "git.dirty": lambda: json.dumps(bool(revision.git(*revision.CHANGES))),
+        "git.difference": revision.difference,
+        "dvc.stage": lambda: environment.dvc_stage or "none: not started by DVC",
+        "dvc.experiment": lambda: environment.dvc_experiment or "none",
+        "lock_sha256": lock,
+        "python": platform.python_version,
+        "platform": platform.platform,
+        "host": socket.gethostname,
+        "user": user,
+        "driver": driver,
+        "gpu": gpus,
+        "image.digest": lambda: variable("PIPELINE_IMAGE_DIGEST"),
+        "image.revision": lambda: variable("PIPELINE_IMAGE_REVISION"),
+        "flags": lambda: json.dumps({name: os.environ[name] for name in FLAGS if name in os.environ} | {"optimize": sys.flags.optimize}),
     }
-    facts |= {f"pipeline.version.{name}": lambda name=name: metadata.version(name) for name in LIBRARIES}  # type: ignore[misc]
+    facts |= {f"version.{name}": lambda name=name: metadata.version(name) for name in LIBRARIES}  # type: ignore[misc]  # mypy does not type the default
     return {name: known(find) for name, find in facts.items()}
+
+
+def tags(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return what is known of the facts that become tags of a run."""
+    found = {tag: facts[name] for tag, name in TAGS.items()}
+    return {tag: value for tag, value in found.items() if value != "none" and not value.startswith(UNKNOWN)}
 
 
 def known(find: Callable[[], str]) -> str:
     try:
-        return find() or "unknown: the answer was empty"
+        return find() or f"{UNKNOWN}the answer was empty"
     except (Unknown, metadata.PackageNotFoundError) as unknown:
-        return f"unknown: {reason_of(unknown)}"
+        return f"{UNKNOWN}{reason_of(unknown)}"
     except Exception as error:  # provenance may be incomplete, never silently and never fatally
-        return f"unknown: {type(error).__name__}: {first_line(str(error))}".rstrip(": ")
+        return f"{UNKNOWN}{type(error).__name__}: {first_line(str(error))}".rstrip(": ")
 
 
 def reason_of(unknown: Exception) -> str:
@@ -106,18 +121,3 @@ def variable(name: str) -> str:
     if not os.environ.get(name):
         raise Unknown(f"{name} is not set")
     return os.environ[name]
-
-
-def flat(params: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Nested sections as `section.key`; lists as JSON."""
-    return dict(leaves(params))
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Scalar]]:
-    if isinstance(value, Mapping) and value:
-        for key, member in value.items():
-            yield from leaves(member, f"{path}.{key}" if path else str(key))
-    elif value is None or isinstance(value, (str, int, float, bool)):
-        yield path, value
-    else:
-        yield path, json.dumps(value, default=str)

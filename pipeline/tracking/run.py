@@ -50,6 +50,18 @@ class Run:
             with self._quiet():
                 self._journal.artifact(path, folder)
 
+    def text(self, name: str, text: str, folder: str = "") -> None:
+        """Add a text as a file of MLflow's artifact folder `folder`."""
+        if self._journal:
+            with self._quiet():
+                self._journal.text(name, text.encode(), folder)
+
+    def describe(self, text: str) -> None:
+        """Set the run's description, unless somebody wrote another one in MLflow."""
+        if self._journal:
+            with self._quiet():
+                self._journal.describe(text)
+
     def tags(self, tags: Mapping[str, str]) -> None:
         if self._journal:
             with self._quiet():

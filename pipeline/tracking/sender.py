@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.flatten import Scalar
 from pipeline.tracking import events
-from pipeline.tracking.facts import Scalar
 from pipeline.tracking.logged_model import Build, log_model
-from pipeline.tracking.store import MODEL_TAG, Store
+from pipeline.tracking.store import MODEL_TAG, NOTE_TAG, Store
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # what MLflow takes in one request
-LONGEST_PARAM, LONGEST_DATASET_DIGEST = 6000, 36
+LONGEST_PARAM = 6000
+SHOWN_DIGITS = 8  # of a dataset's digest, in a column of MLflow's table
+SIGNIFICANT_DIGITS = 6  # MLflow shows all that it has; metrics/ and plots/ hold the exact values
 
 
 class Sender:
@@ -34,6 +36,8 @@ class Sender:
                 self._begin(fields)
             case "tags":
                 self.tag(fields["tags"])
+            case "description":
+                self._describe(fields["text"])
             case "artifact":
                 self._log_artifact(fields)
             case "model":
@@ -47,8 +51,17 @@ class Sender:
         self._client.update_run(self._run_id, status="RUNNING")
         self.tag(fields["tags"])
         self._log_params(fields["params"])
-        if fields["dataset_name"]:
-            self._log_dataset(fields)
+        for dataset in fields.get("datasets", []):
+            self._log_dataset(dataset)
+        if fields.get("provenance"):
+            self._client.log_dict(self._run_id, fields["provenance"], f"provenance/{fields['stage']}.json")
+
+    def _describe(self, text: str) -> None:
+        """Set the description, unless it is one that somebody wrote in MLflow."""
+        found = self._client.get_run(self._run_id).data.tags.get(NOTE_TAG)
+        ours = (event.fields.get("text", event.fields.get("description")) for event in events.read(self._folder / events.EVENTS))
+        if not found or found in ours:
+            self.tag({NOTE_TAG: text})
 
     def _log_points(self, batch: list[events.Event]) -> None:
         points = [point for event in batch for point in metrics_of(event)]
@@ -76,15 +89,14 @@ class Sender:
     def _log_dataset(self, fields: Mapping[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        digest = fields["dataset_digest"]
         dataset = Dataset(
-            name=fields["dataset_name"],
-            digest=digest[:LONGEST_DATASET_DIGEST],
+            name=fields["name"],
+            digest=fields["digest"][:SHOWN_DIGITS],
             source_type="local",
-            source=json.dumps({"uri": fields["dataset_name"]}),
-            profile=json.dumps({**fields["dataset"], "digest": digest}),
+            source=json.dumps({"uri": fields["name"]}),
+            profile=json.dumps({**fields["profile"], "digest": fields["digest"]}),
         )
-        self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", fields["context"])])])
 
     def _log_artifact(self, fields: Mapping[str, Any]) -> None:
         path, folder = self._folder / fields["file"], fields["folder"] or None
@@ -102,7 +114,11 @@ class Sender:
 def metrics_of(event: events.Event) -> "list[Metric]":
     from mlflow.entities import Metric
 
-    return [Metric(name, float(value), event.time_ms, event.fields["step"]) for name, value in event.fields["values"].items()]
+    return [Metric(name, rounded(float(value)), event.time_ms, event.fields["step"]) for name, value in event.fields["values"].items()]
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def written(value: Scalar) -> str:

@@ -9,7 +9,6 @@ from urllib.parse import quote
 from pipeline import files
 from pipeline.environment import Environment
 from pipeline.tracking.address import Address
-from pipeline.tracking.journal import mark
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 JOURNAL_TAG = "pipeline.journal"
 MODEL_TAG = "pipeline.model_sha256"
+NOTE_TAG = "mlflow.note.content"
 # the mirror repeats by itself and keeps its place: MLflow's own repetitions would block it for minutes
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -84,9 +84,10 @@ class Store:
     def _create(self, journal: str, start: Mapping[str, Any]) -> str:
         tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
         if start.get("description"):
-            tags["mlflow.note.content"] = start["description"]
-        name = f"{start['name']}-{mark(journal)}" if start.get("name") else journal
-        run: Run = self.client.create_run(self.experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
+            tags[NOTE_TAG] = start["description"]
+        run: Run = self.client.create_run(
+            self.experiment_id, start_time=start.get("time_ms"), run_name=start.get("name") or journal, tags=tags
+        )
         return str(run.info.run_id)
 
     def _tagged(self, tag: str, value: str) -> str | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.collection import TEST
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file, tensor_file
 from pipeline.engine.classifier import Classifier
@@ -23,15 +22,14 @@ from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.reports import recorded
-from pipeline.reports.flatten import flatten
 from pipeline.stages import evaluate
-from pipeline.tracking import provenance, revision
+from pipeline.tracking import provenance, revision, story
 from pipeline.verification import digests
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places, short
 from pipeline.verification.retraining import retrain
 from pipeline.verification.subject import Record, Subject
 
-COMMIT = {"mlflow.source.git.commit": "commit", "pipeline.git.difference": "changes"}
+COMMIT = {"git.commit": "commit", "git.difference": "changes"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Verification:
         yield Comparison.of_values("score", said, Places(place, "this evaluation"), expected=expected, found=found)
         record = self.subject.record
         if record:
-            named = flatten(found, TEST) if record.scores else {}
+            named = story.test_metrics(found) if record.scores else {}
             said = f"{len(named)} numbers of the journal" if named else "none in the journal: the run was not evaluated"
             yield Comparison.of_values("scores", said, Places("the journal", "this evaluation"), expected=record.scores, found=named)
 
@@ -131,9 +129,9 @@ def of_run(record: Record, model: Path) -> Comparison:
 
 def of_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
     """The commit and what differed from it, as the journal and git tell them. What is unknown is equal to nothing."""
-    tags = provenance.tags(environment)
-    for tag, name in COMMIT.items():
-        expected, found, places = record.tags.get(tag, NOTHING), tags.get(tag, NOTHING), Places("the journal", "this checkout")
+    here = provenance.gather(environment)
+    for fact, name in COMMIT.items():
+        expected, found, places = record.provenance.get(fact, NOTHING), here.get(fact, NOTHING), Places("the journal", "this checkout")
         if expected.startswith(UNKNOWN):
             yield Comparison(name, "git", places.sides(expected, found))
         elif revision.differ_in_results_only(expected, found):

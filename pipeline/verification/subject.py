@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline import files
 from pipeline.environment import Environment
@@ -19,7 +20,7 @@ class Record:
 
     name: str
     model_digest: str
-    tags: Mapping[str, str]
+    provenance: Mapping[str, Any]
     scores: Mapping[str, float]
 
 
@@ -51,18 +52,19 @@ def find(name: str, environment: Environment) -> Path:
 
 
 def read(folder: Path) -> Record:
-    """Tags and scores as they were told last."""
-    tags: dict[str, str] = {}
+    """Where the training comes from, and the scores as they were told last."""
+    provenance: dict[str, Any] = {}
     scores: dict[str, float] = {}
     for event in events.read(folder / events.EVENTS):
-        tags |= event.fields.get("tags", {})
+        if event.fields.get("stage") != "evaluate":
+            provenance |= event.fields.get("provenance", {})
         values = event.fields.get("values", {}) if event.kind == "metrics" else {}
         scores |= {name: float(value) for name, value in values.items() if name.startswith("test/")}
     try:
         digest = (folder / journal.MODEL_DIGEST).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         raise Refusal(f"{folder.name}: this run has no model: its training has not come to its end: run `dvc repro`") from None
-    return Record(folder.name, digest, tags, scores)
+    return Record(folder.name, digest, provenance, scores)
 
 
 def model_of(folder: Path, record: Record, paths: Paths) -> Path:

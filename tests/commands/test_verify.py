@@ -217,7 +217,7 @@ def test_a_commit_that_is_not_known_is_equal_to_nothing(checkout: Path, verify: 
     journal = Path(".pipeline/journal", run_name(), "events.jsonl")
     commit = call(checkout, "git", "rev-parse", "HEAD").strip()
     shutil.rmtree(".git")
-    unknown = provenance.tags(Environment.read())["mlflow.source.git.commit"]
+    unknown = provenance.gather(Environment.read())["git.commit"]
     journal.write_text(journal.read_text(encoding="utf-8").replace(commit, unknown), encoding="utf-8")
     assert verify(run_name())[-1] == f"differs: commit: {unknown} in the journal, {unknown} in this checkout"
 

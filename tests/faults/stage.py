@@ -6,15 +6,13 @@ from pathlib import Path
 from pipeline import files
 from pipeline.environment import Environment
 from pipeline.tracking import run
-from pipeline.tracking.facts import Facts
+from pipeline.tracking.facts import Dataset, Facts
 from tests.faults.servers import SPOILED
 
 FACTS = Facts(
     params={"seed": 1, "model.name": "tiny", "train.clip": None},
     tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
-    dataset_name="digits",
-    dataset_digest="d" * 64,
-    dataset={"classes": 3},
+    datasets=(Dataset("digits train", "d" * 64, "training", {"classes": 3}),),
     description="A run for the tests of **faults**.",
     name="tiny-digits",
 )

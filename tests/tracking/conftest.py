@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.environment import Environment
 from pipeline.tracking import attendant, mirror, run
-from pipeline.tracking.facts import Facts
+from pipeline.tracking.facts import Dataset, Facts
 from pipeline.tracking.journal import journals
 from pipeline.tracking.store import Store
 from tests.tracking import beside, tiny
@@ -23,9 +23,8 @@ NUM_STEPS = 300
 FACTS = Facts(
     params={"seed": 1, "model.name": "tiny", "train.compile": False, "train.clip": None},
     tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
-    dataset_name="digits",
-    dataset_digest="d" * 64,
-    dataset={"classes": 3},
+    provenance={"git.commit": "c0ffee", "gpu": "unknown: no NVIDIA driver here"},
+    datasets=(Dataset("digits train", "d" * 64, "training", {"classes": 3}),),
     description="A run for the **tests**.",
     name="tiny-digits",
 )

@@ -1,3 +1,4 @@
+import json
 import signal
 import subprocess
 import time
@@ -23,7 +24,7 @@ def delivered(told: Told, folder: Path) -> None:
 def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
     found = told.run_of(told.journal.name)
     assert found.info.status == "FINISHED"
-    assert found.info.run_name == f"{FACTS.name}-{journal.mark(told.journal.name)}"
+    assert found.info.run_name == FACTS.name
     assert found.data.params == {"seed": "1", "model.name": "tiny", "train.compile": "false", "train.clip": "null"}
     assert (
         found.data.tags.items()
@@ -40,7 +41,33 @@ def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
         assert [point.step for point in told.client.get_metric_history(found.info.run_id, name)] == list(range(1, NUM_STEPS + 1))
     assert "pipeline.refused" not in found.data.tags
     (dataset,) = found.inputs.dataset_inputs
-    assert (dataset.dataset.name, dataset.dataset.digest, dataset.tags[0].value) == ("digits", "d" * 36, "training")
+    assert (dataset.dataset.name, dataset.dataset.digest, dataset.tags[0].value) == ("digits train", "d" * 8, "training")
+    assert json.loads(dataset.dataset.profile) == {"classes": 3, "digest": "d" * 64}
+
+
+def test_metrics_have_as_many_digits_as_people_read(told: Told) -> None:
+    history = told.client.get_metric_history(told.run_of(told.journal.name).info.run_id, "train/loss")
+    assert history[2].value == 0.333333
+
+
+def test_where_a_stage_comes_from_is_an_artifact(told: Told, tmp_path: Path) -> None:
+    run_id = told.run_of(told.journal.name).info.run_id
+    path = told.client.download_artifacts(run_id, "provenance/train.json", str(tmp_path))
+    assert json.loads(Path(path).read_text()) == FACTS.provenance
+
+
+def test_a_description_is_rewritten_unless_somebody_wrote_their_own(told: Told) -> None:
+    writing = Journal.create(told.environment.root, stage="train", facts=Facts(description="in training"))
+    writing.describe("trained")
+    assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.WRITTEN
+    run_id = told.run_of(writing.folder.name).info.run_id
+    assert told.client.get_run(run_id).data.tags["mlflow.note.content"] == "trained"
+    told.client.set_tag(run_id, "mlflow.note.content", "the one for the paper")
+    writing.describe("evaluated")
+    writing.end("FINISHED")
+    writing.close()
+    delivered(told, writing.folder)
+    assert told.client.get_run(run_id).data.tags["mlflow.note.content"] == "the one for the paper"
 
 
 def test_artifacts_are_those_of_the_moment(told: Told, tmp_path: Path) -> None:

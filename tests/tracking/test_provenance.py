@@ -24,39 +24,39 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_clean_commit_is_named(checkout: Path) -> None:
     (checkout / "dvc.lock").write_text("what a run writes itself is no difference")
-    tags = provenance.tags(Environment())
-    assert len(tags["mlflow.source.git.commit"]) == 40
-    assert (tags["pipeline.git.dirty"], tags["pipeline.git.difference"]) == ("false", "none")
+    facts = provenance.gather(Environment())
+    assert len(facts["git.commit"]) == 40
+    assert (facts["git.dirty"], facts["git.difference"]) == ("false", "none")
 
 
 def test_a_difference_is_listed(checkout: Path) -> None:
     for number in range(60):
         (checkout / f"{number}.py").write_text("")
-    tags = provenance.tags(Environment())
-    assert tags["pipeline.git.dirty"] == "true"
-    assert "?? 0.py" in tags["pipeline.git.difference"]
-    assert "and 10 more" in tags["pipeline.git.difference"]
+    facts = provenance.gather(Environment())
+    assert facts["git.dirty"] == "true"
+    assert "?? 0.py" in facts["git.difference"]
+    assert "and 10 more" in facts["git.difference"]
 
 
-GIT = ("mlflow.source.git.commit", "pipeline.git.dirty", "pipeline.git.difference")
+GIT = ("git.commit", "git.dirty", "git.difference")
 
 
 def what_git_says() -> set[str]:
-    tags = provenance.tags(Environment())
-    assert all(tags.values())
-    return {tags[name] for name in GIT}
+    facts = provenance.gather(Environment())
+    assert all(facts.values())
+    return {facts[name] for name in GIT}
 
 
 def test_a_folder_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert what_git_says() == {"unknown: this folder is in no git repository"}
-    assert provenance.tags(Environment())["pipeline.lock_sha256"] == "unknown: requirements.lock is missing"
+    assert provenance.gather(Environment())["lock_sha256"] == "unknown: requirements.lock is missing"
 
 
 def test_a_repository_without_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
-    assert provenance.tags(Environment())["mlflow.source.git.commit"] == "unknown: this repository has no commit yet"
+    assert provenance.gather(Environment())["git.commit"] == "unknown: this repository has no commit yet"
 
 
 def test_no_git_in_the_image(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +88,8 @@ def test_a_uid_without_a_name() -> None:
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
 def test_a_machine_without_a_gpu() -> None:
-    tags = provenance.tags(Environment())
-    assert tags["pipeline.driver"] == tags["pipeline.gpu"] == "unknown: no NVIDIA driver here"
+    facts = provenance.gather(Environment())
+    assert facts["driver"] == facts["gpu"] == "unknown: no NVIDIA driver here"
 
 
 def test_whatever_else_goes_wrong_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_whatever_else_goes_wrong_has_its_reason(monkeypatch: pytest.MonkeyPatch
     assert provenance.known(str) == "unknown: the answer was empty"
     assert provenance.known(lambda: metadata.version("no-such-thing")) == "unknown: no-such-thing is not installed"
     monkeypatch.delenv("PIPELINE_IMAGE_DIGEST", raising=False)
-    assert provenance.tags(Environment())["pipeline.image.digest"] == "unknown: PIPELINE_IMAGE_DIGEST is not set"
+    assert provenance.gather(Environment())["image.digest"] == "unknown: PIPELINE_IMAGE_DIGEST is not set"
 
 
 def test_the_image_is_known_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +108,9 @@ def test_the_image_is_known_where_it_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert provenance.variable("PIPELINE_IMAGE_DIGEST") == "sha256:1"
 
 
-def test_sections_become_dotted_names() -> None:
-    params = {"seed": 1, "model": {"name": "mlp", "stem": {"width": None}}, "sizes": [1, 2], "empty": {}}
-    assert provenance.flat(params) == {"seed": 1, "model.name": "mlp", "model.stem.width": None, "sizes": "[1, 2]", "empty": "{}"}
+def test_what_is_unknown_is_no_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PIPELINE_IMAGE_DIGEST", raising=False)
+    tags = provenance.tags(provenance.gather(Environment()))
+    assert "mlflow.user" in tags
+    assert not {"mlflow.source.git.commit", "pipeline.image.digest", "pipeline.dvc.experiment"} & tags.keys()

@@ -1,0 +1,22 @@
+"""Nested mappings as flat ones with joined keys."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Scalar = str | int | float | bool | None
+
+
+def flatten(nested: Mapping[str, Any], separator: str = ".") -> dict[str, Scalar]:
+    """`{"model": {"width": 8}}` becomes `{"model.width": 8}`; lists and empty mappings become JSON."""
+    return dict(leaves(nested, separator))
+
+
+def leaves(value: Any, separator: str, path: str = "") -> Iterator[tuple[str, Scalar]]:
+    if isinstance(value, Mapping) and value:
+        for key, member in value.items():
+            yield from leaves(member, separator, f"{path}{separator}{key}" if path else str(key))
+    elif value is None or isinstance(value, (str, int, float, bool)):
+        yield path, value
+    else:
+        yield path, json.dumps(value, default=str)

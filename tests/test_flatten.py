@@ -1,0 +1,10 @@
+from pipeline.flatten import flatten
+
+
+def test_sections_become_dotted_names() -> None:
+    params = {"seed": 1, "model": {"name": "mlp", "stem": {"width": None}}, "sizes": [1, 2], "empty": {}}
+    assert flatten(params) == {"seed": 1, "model.name": "mlp", "model.stem.width": None, "sizes": "[1, 2]", "empty": "{}"}
+
+
+def test_a_separator_can_be_named() -> None:
+    assert flatten({"test": {"accuracy_interval": {"low": 0.5}}}, "/") == {"test/accuracy_interval/low": 0.5}

@@ -1,0 +1,129 @@
+"""The comparison view: what its columns and charts are made from, and who may write it."""
+
+import json
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.tracking import comparison
+from pipeline.tracking.store import NOTE_TAG
+from tests.tracking.conftest import Told
+
+METRICS = {
+    "system/cpu_utilization_percentage": 5.0,
+    "learning_rate": 0.1,
+    "train/objective": 0.5,
+    "valid/loss": 0.3,
+    "valid/accuracy": 0.9,
+    "test/accuracy": 0.8,
+    "test/accuracy_interval/low": 0.7,
+}
+
+
+def make_run(params: dict[str, str], *, accuracy: float = 0.9, **tags: str) -> Any:
+    params = {"train.metric": "valid/accuracy", "model.name": "mlp", "seed": "1", **params}
+    data = SimpleNamespace(params=params, metrics={**METRICS, "valid/accuracy": accuracy}, tags=tags)
+    return SimpleNamespace(data=data, info=SimpleNamespace(run_id=f"id-{accuracy}", run_name=f"run-{accuracy}"))
+
+
+def columns(*runs: Any) -> list[str]:
+    return list(comparison.state(runs)["selectedColumns"])
+
+
+def test_the_parameters_that_differ_are_columns_and_the_others_are_not() -> None:
+    found = columns(make_run({"optimizer.beta1": "0.9"}), make_run({"optimizer.beta1": "0.8"}))
+    assert "params.`optimizer.beta1`" in found
+    assert "params.`seed`" not in found
+
+
+def test_every_comparison_shows_result_model_data_and_how_it_was_trained() -> None:
+    assert columns(make_run({}), make_run({})) == [
+        "attributes.`Duration`",
+        "metrics.`test/accuracy`",
+        "metrics.`valid/accuracy`",
+        *(f"params.`{name}`" for name in ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")),
+        "attributes.`Description`",
+    ]
+
+
+def test_settings_of_evaluate_are_columns_where_they_differ() -> None:
+    runs = [make_run({}, **{"evaluate.test_time_augmentation": kind, "evaluate.top_k": "3"}) for kind in ("none", "flip")]
+    assert [name for name in columns(*runs) if name.startswith("tags")] == ["tags.`evaluate.test_time_augmentation`"]
+
+
+@pytest.mark.parametrize(("metric", "ascending"), [("valid/accuracy", False), ("valid/loss", True)])
+def test_runs_are_sorted_by_the_metric_that_chose_their_weights(metric: str, ascending: bool) -> None:
+    state = comparison.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})])
+    assert (state["orderByKey"], state["orderByAsc"]) == (f"metrics.`{metric}`", ascending)
+
+
+def test_curves_come_first_and_every_metric_has_one_card() -> None:
+    state = comparison.state([make_run({"seed": "1"}), make_run({"seed": "2"})])
+    assert [section["name"] for section in state["compareRunSections"]] == ["valid", "train", "test", "parameters", "machine"]
+    keys = [card["metricKey"] for card in state["compareRunCharts"] if "metricKey" in card]
+    assert sorted(keys) == sorted(METRICS)
+    sections = {card["metricSectionId"]: card["metricKey"] for card in reversed(state["compareRunCharts"]) if "metricKey" in card}
+    assert sections == {
+        "valid": "valid/accuracy",
+        "train": "train/objective",
+        "test": "test/accuracy",
+        "machine": "system/cpu_utilization_percentage",
+    }
+
+
+def test_parallel_coordinates_leave_out_parameters_that_some_run_lacks() -> None:
+    runs = [make_run({"seed": "1", "model.width": "8"}), make_run({"seed": "2", "model.width": "9"}), make_run({"seed": "3"})]
+    (parallel,) = [card for card in comparison.state(runs)["compareRunCharts"] if card["type"] == "PARALLEL"]
+    assert parallel["selectedParams"] == ["seed"]
+
+
+def test_a_view_fits_into_a_tag_however_many_parameters_differ() -> None:
+    dice = random.Random(0)
+    names = ["".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=240)) for _ in range(200)]
+    runs = [make_run({f"train.{name}": value for name in names}) for value in ("1", "2")]
+    for run in runs:
+        run.data.metrics = {**METRICS, **{f"valid/{name}": 1.0 for name in names[:20]}}
+    assert len(comparison.view(runs)) <= comparison.MOST_TAG_CHARACTERS
+
+
+def test_a_view_is_read_back_as_it_was_written() -> None:
+    runs = [make_run({})]
+    assert comparison.unpacked(comparison.view(runs)) == json.loads(json.dumps(comparison.state(runs)))
+
+
+def test_the_description_links_table_and_charts_and_names_the_best_run() -> None:
+    first, _, second = comparison.note([make_run({"seed": "1"}, accuracy=0.5), make_run({"seed": "2"}, accuracy=0.75)], "7").splitlines()
+    assert "(#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison)" in first
+    assert "compareRunsMode=CHART" in first
+    assert "[run-0.75](#/experiments/7/runs/id-0.75)" in first
+    assert "0.7500" in first
+    assert second == "2 runs; they differ in `seed`."
+
+
+def test_delivering_a_run_keeps_view_and_description(told: Told) -> None:
+    (experiment,) = told.client.search_experiments(filter_string="name = 'pipeline'")
+    state = comparison.unpacked(experiment.tags[comparison.VIEW_TAG])
+    assert "metrics.`test/accuracy`" in state["selectedColumns"]
+    assert "that compare the runs" in experiment.tags[NOTE_TAG]
+
+
+def test_what_somebody_edited_is_left_alone(told: Told) -> None:
+    experiment_id = told.client.create_experiment("edited")
+    comparison.update(told.client, experiment_id)
+    first = told.client.get_experiment(experiment_id).tags
+    for name in ("a", "b"):
+        run = told.client.create_run(experiment_id, run_name=name)
+        told.client.log_param(run.info.run_id, "model.name", name)
+        told.client.log_metric(run.info.run_id, "valid/accuracy", 0.5)
+    told.client.set_experiment_tag(experiment_id, NOTE_TAG, "mine")
+    comparison.update(told.client, experiment_id)
+    second = told.client.get_experiment(experiment_id).tags
+    assert second[NOTE_TAG] == "mine"
+    assert comparison.content(second[comparison.VIEW_TAG]) != comparison.content(first[comparison.VIEW_TAG])
+    theirs = json.dumps(json.loads(second[comparison.VIEW_TAG]) | {"name": "Mine"})
+    told.client.set_experiment_tag(experiment_id, comparison.VIEW_TAG, theirs)
+    told.client.log_metric(run.info.run_id, "valid/loss", 0.5)
+    comparison.update(told.client, experiment_id)
+    assert told.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG] == theirs
