@@ -28,7 +28,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # handed on to the container; the values stay in the environment, where no list of processes shows them
 HANDED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
-.PHONY: help setup setup-dev repro test faults bench check format lock schema golden ui clean image docker-repro secret gpu-acceptance
+.PHONY: help setup setup-dev repro test faults bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ golden: setup-dev ## record the digests of the default on this machine, where a 
 
 ui: setup ## serve the MLflow UI, opened at the comparison of the runs (PORT=5000)
 	$(PYTHON) -m pipeline ui --port $(PORT)
+
+screenshots: setup-dev ## take the pictures of the MLflow UI in docs/images anew (needs Debian's chromium)
+	$(PYTHON) -m tests.screenshots
 
 clean: ## remove what the stages and tests made, but no run, data or model
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
