@@ -35,7 +35,10 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--retrain": {"action": "store_true", "help": "train anew as well, and compare every byte"},
     },
     "preset": {"name": {}},
-    "ui": {"--port": {"type": int, "default": 5000, "help": "%(default)s unless named"}},
+    "ui": {
+        "--host": {"default": "127.0.0.1", "help": "%(default)s unless named; 0.0.0.0 in a container"},
+        "--port": {"type": int, "default": 5000, "help": "%(default)s unless named"},
+    },
     "mirror": {"journal": {}},
 }
 BAD_INPUT = 2

@@ -13,48 +13,63 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import sync_playwright
+from ruamel.yaml import YAML
 
+from pipeline.params.document import Document
+from tests.conftest import changed
 from tests.imports import TOP
 
 IMAGES = TOP / "docs/images"
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-EXPERIMENTS = (
-    (),
-    ("model.width=32", "optimizer.learning_rate=5e-3"),
-    ("optimizer.learning_rate=1e-2", "augment.mixup=0.2"),
-    ("train.batch_size=128", "train.micro_batch_size=128", "seed=2"),
-    ("model={name: mlp, width: 128, depth: 2, dropout: 0.1}", "optimizer.learning_rate=2e-3"),
+EXPERIMENTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"model.width": 32, "optimizer.learning_rate": 5e-3},
+    {"optimizer.learning_rate": 1e-2, "augment.mixup": 0.2},
+    {"train.batch_size": 128, "train.micro_batch_size": 128, "seed": 2},
+    {"model": {"name": "mlp", "width": 128, "depth": 2, "dropout": 0.1}, "optimizer.learning_rate": 2e-3},
 )
 SIZE = {"width": 1600, "height": 900}
-SETTLED_MS = 5000
-"""Charts are drawn some seconds after the network falls silent."""
+DRAWN_MS = 15_000
+"""The UI asks its server again and again, so there is no moment at which the network is idle."""
 
 
 def main() -> None:
     if CHROMIUM is None:
         sys.exit("error: no Chromium is installed: `apt-get install chromium`, or name one by CHROMIUM=/path")
     with tempfile.TemporaryDirectory() as folder:
-        checkout = clone(Path(folder) / "pipeline")
-        for settings in EXPERIMENTS:
-            subprocess.run(["git", "checkout", "--quiet", "params.yaml"], cwd=checkout, check=True)
-            options = [part for setting in settings for part in ("-S", setting)]
-            subprocess.run(["dvc", "exp", "run", "--quiet", *options], cwd=checkout, check=True)
-        with served(checkout) as origin, sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            page = browser.new_context(viewport=SIZE, device_scale_factor=1).new_page()
-            for name, address in addresses(checkout, origin).items():
-                take(page, name, address)
-            browser.close()
+        checkout = Path(folder) / "pipeline"
+        train(checkout)
+        photograph(checkout)
 
 
-def clone(folder: Path) -> Path:
-    subprocess.run(["git", "clone", "--quiet", TOP, folder], check=True)
-    (folder / ".venv").symlink_to(TOP / ".venv")
-    return folder
+def train(checkout: Path) -> None:
+    """Clone the last commit and train a model for each of EXPERIMENTS there."""
+    subprocess.run(["git", "clone", "--quiet", TOP, checkout], check=True)
+    (checkout / ".venv").symlink_to(TOP / ".venv")
+    params = Document.read(checkout / "params.yaml").data
+    for changes in EXPERIMENTS:
+        with (checkout / "params.yaml").open("w", encoding="utf-8") as file:
+            YAML().dump(changed(deepcopy(params), changes), file)
+        subprocess.run(["dvc", "repro", "--quiet"], cwd=checkout, check=True)
+
+
+def photograph(checkout: Path) -> None:
+    with served(checkout) as origin, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(viewport=SIZE).new_page()
+        for name, address in addresses(checkout, origin).items():
+            page.goto("about:blank")  # another fragment alone would not load the page anew
+            page.goto(address)
+            page.wait_for_timeout(DRAWN_MS)
+            page.screenshot(path=IMAGES / f"{name}.png")
+            print(f"docs/images/{name}.png", flush=True)
+        browser.close()
 
 
 @contextmanager
@@ -89,15 +104,6 @@ def addresses(checkout: Path, origin: str) -> dict[str, str]:
         "ui-run": f"{place}/runs/{runs[0].info.run_id}",
         "ui-model": f"{place}/models/{model.model_id}",
     }
-
-
-def take(page: Page, name: str, address: str) -> None:
-    page.goto("about:blank")  # another fragment alone would not load the page anew
-    page.goto(address)
-    page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(SETTLED_MS)
-    page.screenshot(path=IMAGES / f"{name}.png")
-    print(f"docs/images/{name}.png", flush=True)
 
 
 if __name__ == "__main__":

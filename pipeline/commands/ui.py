@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-HOST = "127.0.0.1"
+LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # served there only where the user says so
 # A shared view is lost when the page is reloaded. What the UI itself keeps in the browser is not: this page puts the view there.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
 localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
@@ -32,27 +32,28 @@ location.replace("/#/experiments/" + %(experiment)s + "/runs?workflowType=machin
 </script>"""
 
 
-def run(port: int) -> int:
+def run(host: str, port: int) -> int:
     """Serve until interrupted. Raises Refusal where the port is taken; returns at once where MLFLOW_TRACKING_URI is a server."""
     store = Store(Environment.read())
     if store.address.is_server:
         show(f"{store.address.for_mlflow.rstrip('/')}/{comparison.link(store.experiment_id)}")
         return 0
-    refuse_taken(port)
-    serve(store, port)
+    refuse_taken(host, port)
+    serve(store, host, port)
     return 0
 
 
-def refuse_taken(port: int) -> None:
+def refuse_taken(host: str, port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
-        except OSError:
-            raise Refusal(f"port {port} is in use: take another one, as in `make ui PORT={port + 1}`") from None
+            probe.bind((host, port))
+        except OSError as error:
+            remedy = f"take another port, as in `make ui PORT={port + 1}`"
+            raise Refusal(f"{host}:{port} cannot be served ({error.strerror}): {remedy}") from None
 
 
-def serve(store: Store, port: int) -> None:
+def serve(store: Store, host: str, port: int) -> None:
     """MLflow's own application, in this process, with one page more."""
     import uvicorn  # before MLflow's server, which looks for it among the imported modules
     from mlflow.server import constants
@@ -71,8 +72,9 @@ def serve(store: Store, port: int) -> None:
         return HTMLResponse(page(store))
 
     app.router.routes.insert(0, Route("/compare", compare))
-    server = uvicorn.Server(uvicorn.Config(app, host=HOST, port=port, log_level="warning"))
-    threading.Thread(target=announce, args=(server, f"http://{HOST}:{port}/compare"), daemon=True).start()
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+    address = f"http://{LOOPBACK if host == EVERYWHERE else host}:{port}/compare"
+    threading.Thread(target=announce, args=(server, address), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):  # the way in which people end it
         server.run()
 

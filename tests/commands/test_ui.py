@@ -22,7 +22,7 @@ START_S = 90
 
 def free_port() -> int:
     with socket.socket() as probe:
-        probe.bind((ui.HOST, 0))
+        probe.bind((ui.LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
@@ -59,11 +59,11 @@ def test_the_ui_opens_at_the_comparison_and_refuses_other_hosts(served: str) -> 
 
 def test_a_port_in_use_is_refused_with_another(refused: Callable[..., list[str]]) -> None:
     with socket.socket() as taken:
-        taken.bind((ui.HOST, 0))
+        taken.bind((ui.LOOPBACK, 0))
         taken.listen()
         port = taken.getsockname()[1]
         (told,) = refused("ui", "--port", str(port))
-    assert f"port {port} is in use" in told
+    assert f"127.0.0.1:{port} cannot be served (Address already in use)" in told
     assert f"make ui PORT={port + 1}" in told
 
 
