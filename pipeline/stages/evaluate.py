@@ -52,7 +52,7 @@ def judge(
     wish, used = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, here.device)
     with complaints.in_words(size="evaluate.batch_size"):
         logits = predict(classifier, split, here, used=used, batch_size=params.evaluate.batch_size)
-        scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
+        scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate)
         if wish != "none":
             averaged = predict(views.Averaged(classifier, wish), split, here, used=used, batch_size=params.evaluate.batch_size)
             scores |= metrics.augmented(averaged, split.targets, wish)
