@@ -40,6 +40,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
     with tracking.addition(environment, paths.model, facts=story.of_evaluation(paths, environment)) as run:
         story.add_evaluation(run, paths, step=manifest.step, scores=flatten(scores, TEST))
+    if not environment.summary_follows:
+        print(recorded.result_line(scores), flush=True)
 
 
 def judge(

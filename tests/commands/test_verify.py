@@ -375,7 +375,9 @@ def test_a_run_without_a_model_is_refused(checkout: Path, refused: Callable[...,
     assert "this run has no model" in line
 
 
-@pytest.mark.parametrize("content", ['"[1]"', "{", "{}", '{"accuracy": null}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", ['"[1]"', "{", "{}", '{"test": {"accuracy": null}, "model": "x"}', '{"accuracy": 0.5, "model": "x"}', "[" * 100_000]
+)
 def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callable[..., list[str]], content: str) -> None:
     Path("metrics/evaluate.json").write_text(content, encoding="utf-8")
     for verb in ("verify", "summary"):
