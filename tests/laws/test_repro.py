@@ -1,6 +1,7 @@
 """A real `dvc repro` in a repository of its own: what runs, what does not, and what MLflow then holds."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from pipeline import files
 from tests import project
+from tests.imports import TOP
 from tests.repository import GIT, call, repository, runs
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "metrics/evaluate.json")
@@ -107,6 +109,12 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     assert set(by_width) == {"20", "24"}
     assert all(run.data.tags["pipeline.dvc.experiment"] and "test/accuracy" in run.data.metrics for run in by_width.values())
     call(checkout, "dvc", "exp", "run", "--temp", "-S", "model.width=28", PIPELINE_TRACKING="false")
+    lines = (TOP / "README.md").read_text(encoding="utf-8").splitlines()
+    command = shlex.split(next(line for line in lines if line.startswith("dvc exp show")))
+    columns = call(checkout, *command, "--csv").splitlines()[0].split(",")
+    of_queue = {"Executor", "State"}
+    named = {"Experiment", "rev", "typ", "valid.loss", "valid.accuracy", "test.loss", "test.accuracy", "model.width"}
+    assert {"Experiment", "test.loss", "model.width"} <= set(columns) <= named | of_queue
     call(checkout, "dvc", "remote", "add", "-d", "store", str(tmp_path / "remote"))
     call(checkout, "dvc", "push", "--run-cache")
     clone = tmp_path / "clone"
