@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -403,6 +405,14 @@ def test_a_whole_file_that_lies_is_refused(checkout: Path, refused: Callable[...
     lines = refused("verify")
     assert all(line.startswith(f"{MODEL}: ") for line in lines)
     assert any(said in line for line in lines)
+
+
+def test_parameters_in_a_file_are_judged_where_python_leaves_out_assertions(checkout: Path) -> None:
+    reseal(lambda _, metadata: changed(metadata, {"params.train.batch_size": -1}))
+    command = (sys.executable, "-O", "-m", "pipeline", "verify")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {MODEL}: the model file: train.batch_size: should be greater than 0, not -1\n"
 
 
 def test_a_header_is_read_as_far_as_that_of_a_model_file(checkout: Path, refused: Callable[..., list[str]]) -> None:
