@@ -55,7 +55,7 @@ $(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
 repro: setup ## prepare, train and evaluate what changed; PRESET=name puts a preset in place first
 	$(if $(PRESET),$(PYTHON) -m pipeline preset $(PRESET))
 	$(PYTHON) -m pipeline check
-	dvc repro
+	PIPELINE_SUMMARY_FOLLOWS=true dvc repro
 	$(PYTHON) -m pipeline summary
 
 image: ## build the image IMAGE from requirements.lock and this checkout's code

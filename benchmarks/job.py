@@ -127,7 +127,7 @@ class Bare:
         network = params.model.build(prepared.spec).to(here.device).train()
         if params.train.channels_last:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # known to torch, not to its types
-        optimizer = optimizers.build(network.parameters(), params.optimizer)
+        optimizer = optimizers.build(network, params.optimizer)
         used = precision.choose(params.train.precision, here.device)
         if used == "fp16":
             raise SystemExit("the benchmark needs a CPU, or a GPU of compute capability 8.0: nothing scales its gradients for fp16")

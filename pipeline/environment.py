@@ -30,6 +30,8 @@ class Environment(BaseSettings):
     checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
+    summary_follows: bool = Field(False, validation_alias="PIPELINE_SUMMARY_FOLLOWS")
+    """Set by jobs that end with `summary`, which prints the result: `evaluate` does not print it as well."""
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")

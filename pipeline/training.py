@@ -140,7 +140,7 @@ class Training:
             batches.close()  # and with it the thread that reads ahead
 
     def is_diverging(self, report: fit.Report) -> bool:
-        return report.metrics.get("train/loss", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
+        return report.metrics.get("train/objective", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
 
     def described(self, step: int, *, or_before: bool = False) -> str:
         """A step whose numbers are none, in words."""

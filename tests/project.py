@@ -16,7 +16,6 @@ QUICK = {
     "train.steps": 24,
     "train.report_every_steps": 4,
     "train.validate_every_steps": 8,
-    "evaluate.bootstrap_samples": 50,
 }
 COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "params.schema.json")
 

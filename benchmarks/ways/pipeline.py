@@ -58,4 +58,4 @@ def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, determinis
         loop(training, run, environment, Paced(gate=gate, training=training, journal=run.folder))
         rows = training.progress.rows
         steps = [row["step"] - before for row, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]
-        gate.finish(sum(row["train/loss"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))
+        gate.finish(sum(row["train/objective"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))

@@ -16,8 +16,7 @@ def run() -> None:
     scores = recorded.scores(paths.metrics / "evaluate.json", paths.model)
     if environment.tracking and not tracking.journal_of(environment, paths.model):
         record_restored(paths, environment, scores)
-    low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
-    print(f"test accuracy {scores['accuracy']:.4f} (between {low:.4f} and {high:.4f}) on {scores['samples']} samples")
+    print(recorded.result_line(scores))
     name = tracking.journal_of(environment, paths.model)
     print(f"model: {paths.model}    figures: {paths.plots}/    compare runs: make ui" + (f"    run: {name}" if name else ""))
 

@@ -14,6 +14,7 @@ from pipeline.refusal import Refusal
 IMAGE_CODE = Path("/opt/pipeline")
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
+OF_REPRO = {"PIPELINE_SUMMARY_FOLLOWS": "true"}
 PROGRAMS = ("dvc", "mlflow")
 AFTER_OTHERS = ("train", "evaluate", "summary", "verify")
 """Verbs that read what an earlier job made."""
@@ -33,7 +34,7 @@ def main(words: list[str]) -> int:
     try:
         commands = chosen(words)
         found = place.find(Path.cwd(), IMAGE_CODE, homes())
-        environment = surroundings.variables(found.top, os.environ, commit=commit(found))
+        environment = surroundings.variables(found.top, os.environ, commit=commit(found)) | (OF_REPRO if commands == REPRO else {})
     except Refusal as refusal:
         return complain(str(refusal), BAD_INPUT)
     except OSError as error:

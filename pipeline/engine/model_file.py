@@ -67,7 +67,7 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
     """Raises Refusal for metadata that is none of ours, and for parameters with which this checkout could not train."""
     with refusing(path):
         manifest = Manifest.model_validate(metadata)
-        assert manifest.train_params
+        _ = manifest.train_params  # raises for parameters that this checkout cannot train with
         return manifest
 
 

@@ -1,6 +1,6 @@
-"""Optimizers from their settings, fused, with weight decay on weights alone."""
+"""Optimizers from their settings, fused, with weight decay on the weights of linear and convolutional layers alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,17 +10,31 @@ from pipeline.engine.muon import Muon
 from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 
 Group = dict[str, Any]
+MATRIX_LAYERS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+)
+"""The kinds of modules, subclasses included, whose weights multiply their inputs as matrices."""
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
-def build(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """One update for all parameters; norms and biases, which have fewer than two dimensions, do not decay.
+def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """One optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS decay.
 
-    The learning rate of a group is that of the step times the group's `factor`.
+    The kind of the module that owns a parameter decides, not its shape: a class token, a positional embedding, a table of relative positions
+    and a layer scale have two or more dimensions, too. The learning rate of a group is that of the step times the group's `factor`.
     """
-    every = list(parameters)
-    trained = [parameter for parameter in every if parameter.requires_grad]
-    weights = {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": settings.weight_decay, "factor": 1.0}
-    vectors = {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0, "factor": settings.vector_factor}
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    matrices, inner = identities(module)
+    weights = {"params": [each for each in trained if id(each) in matrices], "weight_decay": settings.weight_decay, "factor": 1.0}
+    vectors = {"params": [each for each in trained if id(each) not in matrices], "weight_decay": 0.0, "factor": settings.vector_factor}
     groups = [group for group in (weights, vectors) if group["params"]]
     match settings:
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
@@ -32,7 +46,7 @@ def build(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> to
             kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
             return kind(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
         case MuonSettings(learning_rate=learning_rate, nesterov=nesterov, iterations=iterations, normalise=normalise):
-            parted = [*part(weights, every, settings), {**vectors, "hidden": False, "momentum": settings.outer_momentum}]
+            parted = [*part(weights, inner, settings), {**vectors, "hidden": False, "momentum": settings.outer_momentum}]
             parted = [group for group in parted if group["params"]]
             return Muon(parted, lr=learning_rate, nesterov=nesterov, iterations=iterations, normalise=normalise)
 
@@ -43,9 +57,25 @@ def begin_at_rest(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def part(weights: Group, every: Sequence[nn.Parameter], settings: MuonSettings) -> tuple[Group, Group]:
-    """The hidden weights, and those of the first and the last layer of all; a first layer that is frozen is the first all the same."""
-    inner = {id(parameter) for parameter in [parameter for parameter in every if parameter.ndim >= 2][1:-1]}
+def identities(module: nn.Module) -> tuple[set[int], set[int]]:
+    """The ids of the weights of MATRIX_LAYERS, and of those among them that neither the first nor the last layer owns.
+
+    Layers are counted in the order of `module`, frozen ones and embeddings included. A weight shared with an embedding is the embedding's.
+    """
+    layers = [
+        (id(parameter), isinstance(layer, MATRIX_LAYERS))
+        for layer in module.modules()
+        if isinstance(layer, (*MATRIX_LAYERS, *EMBEDDINGS))
+        for name, parameter in layer.named_parameters(recurse=False)
+        if "weight" in name
+    ]
+    matrices = {identity for identity, _ in layers} - {identity for identity, is_matrix in layers if not is_matrix}
+    ends = {identity for identity, _ in (*layers[:1], *layers[-1:])}
+    return matrices, matrices - ends
+
+
+def part(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
+    """The group of hidden weights, which `inner` holds the ids of, and the group of the first and the last layer's weights."""
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
     return (

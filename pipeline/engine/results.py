@@ -13,7 +13,7 @@ from pipeline.refusal import Refusal
 COLUMNS = (
     "step",
     "learning_rate",
-    "train/loss",
+    "train/objective",
     "train/accuracy",
     "train/gradient_norm",
     "train/skipped_steps",

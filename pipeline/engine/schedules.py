@@ -9,7 +9,8 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
     """What the peak learning rate is multiplied by at `step`, from 0, of `num_steps`."""
     warmup_steps = max(1.0, schedule.warmup * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
-    falling = max(0.0, step + 1 - warmup_steps) / max(1.0, num_steps - warmup_steps)
+    # a training of one step is its own peak: a final factor of 0 would change nothing
+    falling = max(0.0, step + 1 - warmup_steps) / (num_steps - warmup_steps) if num_steps > warmup_steps else 0.0
     match schedule:
         case ConstantSettings():
             return rising

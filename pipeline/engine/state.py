@@ -43,7 +43,7 @@ class TrainState:
     ) -> "TrainState":
         classifier = classifier.to(device)
         average = Average(classifier, average_decay) if average_decay else None
-        built = optimizers.build(classifier.parameters(), optimizer)
+        built = optimizers.build(classifier, optimizer)
         return cls(classifier, built, precision.scaler(used, device), average, used, device, Buffers(classifier.network))
 
     def drop_gradients(self) -> None:

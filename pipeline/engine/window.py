@@ -38,7 +38,7 @@ class Reading:
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
         if applied:
-            row["train/loss"] = sum(self.loss[index] for index in applied) / len(applied)
+            row["train/objective"] = sum(self.loss[index] for index in applied) / len(applied)
             row["train/accuracy"] = sum(self.correct[index] for index in applied) / (num_targets * len(applied) / self.steps)
         if math.isfinite(self.norm[-1]):
             row["train/gradient_norm"] = self.norm[-1]

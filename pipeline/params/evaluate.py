@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from pipeline.params.section import Count, Section
 from pipeline.refusal import Refusal
@@ -17,10 +17,8 @@ class EvaluateSettings(Section):
     """A sample counts for `top_k_accuracy` when its class is among this many likeliest."""
     calibration_bins: Count
     """Equal-width bins of confidence for the reliability curve and the expected calibration error."""
-    bootstrap_samples: Count
-    """Resamplings of the test split behind the interval of the accuracy."""
     interval: Annotated[float, Field(gt=0, lt=1)]
-    """Coverage of that interval."""
+    """Coverage of the interval of the accuracy: in this share of all test splits, or more, it holds the true accuracy."""
     mistakes: Annotated[int, Field(ge=0, le=100)]
     """The most confidently wrong samples to show in a picture; 0 for none."""
     test_time_augmentation: Views
@@ -34,6 +32,4 @@ class EvaluateSettings(Section):
 
 
 class EvaluateParams(Section):
-    seed: NonNegativeInt
-    """The one seed: the bootstrap derives its own from it."""
     evaluate: EvaluateSettings

@@ -13,9 +13,9 @@ class EveryOptimizer(Section):
     learning_rate: PositiveFloat
     """The peak that the schedule scales."""
     weight_decay: NonNegativeFloat
-    """Not applied to biases and norms (tensors of fewer than two dimensions)."""
+    """Applied to the weights of linear, convolutional, attention and recurrent layers only: not to biases, norms, scales, tokens or embeddings."""
     vector_factor: PositiveFloat
-    """The learning rate of biases and norms as a multiple of the others'."""
+    """The learning rate of all parameters without weight decay (biases, norms, ...) as a multiple of the others'."""
 
 
 class SgdSettings(EveryOptimizer):

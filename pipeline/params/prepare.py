@@ -45,6 +45,6 @@ class SourceSettings(Section):
 
 class PrepareParams(Section):
     seed: NonNegativeInt
-    """The one seed: splits, order, initial weights, dropout, augmentation and the bootstrap derive theirs from it."""
+    """The one seed: splits, order, initial weights, dropout and augmentation derive theirs from it."""
     source: Annotated[SourceSettings, SOURCES]
     """The dataset or format: a module of `pipeline/sources/`."""

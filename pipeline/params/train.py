@@ -15,7 +15,7 @@ from pipeline.params.section import Section
 
 class TrainParams(Section):
     seed: NonNegativeInt
-    """The one seed: splits, order, initial weights, dropout, augmentation and the bootstrap derive theirs from it."""
+    """The one seed: splits, order, initial weights, dropout and augmentation derive theirs from it."""
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""
     optimizer: OptimizerSettings

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 from pipeline.params.evaluate import EvaluateSettings
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Floats, Integers, Predictions
-from pipeline.seeding import generator
 
 
 def evaluate(
-    logits: NDArray[np.floating], targets: NDArray[np.integer], classes: tuple[str, ...], settings: EvaluateSettings, seed: int
+    logits: NDArray[np.floating], targets: NDArray[np.integer], classes: tuple[str, ...], settings: EvaluateSettings
 ) -> dict[str, Any]:
     """From (n, classes) logits and (n,) class numbers; every number is finite. Raises Refusal as `Predictions.of` does."""
     assert logits.shape[1] == len(set(classes)) == len(classes)
@@ -25,7 +24,7 @@ def evaluate(
         "top_k_accuracy": float((predictions.rank < settings.top_k).mean()),
         "macro_f1": float(np.mean([scores["f1"] for scores in per_class.values()])),
         "expected_calibration_error": Calibration.of(predictions.confidence, correct, settings.calibration_bins).error,
-        "accuracy_interval": bootstrap(correct, settings, seed),
+        "accuracy_interval": accuracy_interval(correct, settings.interval),
         "samples": len(correct),
         "per_class": per_class,
     }
@@ -36,17 +35,12 @@ def augmented(logits: NDArray[np.floating], targets: NDArray[np.integer], name: 
     return {f"accuracy_{name}": float(Predictions.of(logits, targets).correct.mean())}
 
 
-def bootstrap(correct: NDArray[np.bool_], settings: EvaluateSettings, seed: int) -> dict[str, float]:
-    """The percentile interval of the accuracy.
+def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:
+    """The interval of Clopper and Pearson (1934), which has a width also where all predictions are right, or none."""
+    from scipy.stats import binomtest  # late: a second, which no refusal waits for
 
-    To resample n outcomes of which a share is right, and count the right ones, is to draw from Binomial(n, share): exact, and one draw
-    a resampling instead of n. Where all or none are right, every resampling is the same and the interval has no width.
-    """
-    samples, right = correct.size, np.count_nonzero(correct)
-    counts = generator(seed, "bootstrap").binomial(samples, right / samples, size=settings.bootstrap_samples)
-    tail = (1 - settings.interval) / 2
-    low, high = np.quantile(counts / samples, [tail, 1 - tail])
-    return {"low": float(low), "high": float(high)}
+    interval = binomtest(int(np.count_nonzero(correct)), correct.size).proportion_ci(coverage, method="exact")
+    return {"low": float(interval.low), "high": float(interval.high)}
 
 
 def score_classes(targets: Integers, predicted: Integers, classes: tuple[str, ...]) -> dict[str, dict[str, float]]:

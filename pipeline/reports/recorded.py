@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files, foreign
+from pipeline.collection import TEST
 from pipeline.refusal import Refusal
 
 MODEL, DIGITS = "model", 12
@@ -15,8 +16,8 @@ MOST_BYTES = 2**26
 
 
 def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
-    """What is written: the scores, and the model file that they are of."""
-    return {**scores, MODEL: label(model)}
+    """The contents of the file: the scores under the name of their split, as DVC shows them (`test.accuracy`), and the model that they are of."""
+    return {TEST: scores, MODEL: label(model)}
 
 
 def label(model: Path) -> str:
@@ -30,9 +31,10 @@ def label(model: Path) -> str:
 def read(path: Path) -> tuple[dict[str, Any], str]:
     """Scores and label. Raises Refusal for a file that is missing, or of another program."""
     try:
-        found: dict[str, Any] = json.loads(foreign.read(path, MOST_BYTES))
-        interval, of = found["accuracy_interval"], str(found.pop(MODEL))
-        float(found["accuracy"]), float(interval["low"]), float(interval["high"]), found["samples"]
+        content = json.loads(foreign.read(path, MOST_BYTES))
+        found: dict[str, Any] = content[TEST]
+        result_line(found)
+        of = str(content[MODEL])
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -46,3 +48,9 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
     if of != label(model):
         raise Refusal(f"{path}: is of another model than {model}: run `dvc repro`")
     return found
+
+
+def result_line(scores: Mapping[str, Any]) -> str:
+    """The result in one line, for a terminal."""
+    low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
+    return f"test accuracy {scores['accuracy']:.4f} (between {low:.4f} and {high:.4f}) on {scores['samples']} samples"

@@ -40,6 +40,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     facts = story.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     with tracking.addition(environment, paths.model, facts=facts) as run:
         story.add_evaluation(run, paths, step=manifest.step, scores=scores)
+    if not environment.summary_follows:
+        print(recorded.result_line(scores), flush=True)
 
 
 def judge(
@@ -52,7 +54,7 @@ def judge(
     wish, used = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, here.device)
     with complaints.in_words(size="evaluate.batch_size"):
         logits = predict(classifier, split, here, used=used, batch_size=params.evaluate.batch_size)
-        scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate, params.seed)
+        scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate)
         if wish != "none":
             averaged = predict(views.Averaged(classifier, wish), split, here, used=used, batch_size=params.evaluate.batch_size)
             scores |= metrics.augmented(averaged, split.targets, wish)

@@ -77,7 +77,9 @@ def watched(training: Training, run: Run, interrupted: Interruption) -> Iterator
             start_s, start_step = time.perf_counter(), report.step
         if "valid/accuracy" in report.metrics:
             shown = ", ".join(
-                f"{name} {report.metrics[name]:.4f}" for name in ("train/loss", "valid/loss", "valid/accuracy") if name in report.metrics
+                f"{name} {report.metrics[name]:.4f}"
+                for name in ("train/objective", "valid/loss", "valid/accuracy")
+                if name in report.metrics
             )
             print(f"train: step {report.step} of {training.plan.num_steps}: {shown}", flush=True)
         yield report

@@ -24,7 +24,7 @@ from pipeline.refusal import Refusal
 from pipeline.reports import recorded
 from pipeline.stages import evaluate
 from pipeline.tracking import provenance, revision, story
-from pipeline.verification import digests
+from pipeline.verification import consistency, digests
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places, short
 from pipeline.verification.retraining import retrain
 from pipeline.verification.subject import Record, Subject
@@ -58,6 +58,7 @@ class Verification:
         if record:
             yield from of_commit(record, self.environment)
         prepared = Prepared.open(self.paths.prepared)
+        yield consistency.of_manifest(manifest, prepared, here)
         yield from self.of_scores(weights, manifest, prepared, here)
         if again:
             yield from self.of_training(weights, manifest, prepared, here)
@@ -77,7 +78,6 @@ class Verification:
     def of_scores(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
         path, model = self.paths.metrics / "evaluate.json", self.subject.model
         expected, of = recorded.read(path)
-        evaluate.refuse_other_data(manifest.spec, prepared.spec, model=model, data=self.paths.prepared)
         found = self.score(model_file.rebuild(weights, manifest, model), manifest, prepared, here)
         said = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
         place = str(path) if of == recorded.label(model) else f"{path}, which is of another model"

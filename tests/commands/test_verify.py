@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from pipeline.__main__ import main
 from pipeline.engine import score, tensor_file, update
 from pipeline.environment import Environment
 from pipeline.tracking import provenance
+from pipeline.verification import consistency
 from tests import project
 from tests.conftest import changed
 from tests.repository import GIT, call, repository
@@ -87,14 +90,27 @@ def test_a_fresh_model_is_identical_and_verifying_it_changes_nothing(checkout: P
     before = contents(checkout)
     said = verify("--retrain")
     assert said[-1] == "identical"
-    assert compared(said) == ["file", "data", "code", "lock", "params", "machine", "score", "weights", "training", "bytes"]
+    assert compared(said) == ["file", "data", "code", "lock", "params", "machine", "manifest", "score", "weights", "training", "bytes"]
     assert contents(checkout) == before
 
 
 def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, verify: Verify) -> None:
     said = verify(run_name())
     assert said[-1] == "identical"
-    assert compared(said) == ["run", "file", "data", "code", "lock", "params", "machine", "commit", "changes", "score", "scores"]
+    assert compared(said) == [
+        "run",
+        "file",
+        "data",
+        "code",
+        "lock",
+        "params",
+        "machine",
+        "commit",
+        "changes",
+        "manifest",
+        "score",
+        "scores",
+    ]
 
 
 def test_a_run_is_found_by_its_id_in_mlflow(checkout: Path, verify: Verify) -> None:
@@ -242,9 +258,65 @@ def test_a_weight_that_training_anew_does_not_give_is_named(checkout: Path, veri
     assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", said)
 
 
+BEST = {**QUICK, "train.steps": 8, "train.keep": "best"}
+
+
 def test_a_step_that_training_anew_does_not_give_is_named(checkout: Path, verify: Verify) -> None:
-    reseal(lambda _, metadata: metadata.update(step=3))
-    assert verify("--retrain")[-1] == "differs: training: step: 3 in the file, 4 in the new training"
+    project.write_params(Path(), BEST)
+    assert main(["train"]) == 0
+    best = tensor_file.load(MODEL)[1]["step"]
+    other = {4: 8, 8: 4}[best]
+    reseal(lambda _, metadata: metadata.update(step=other))
+    assert main(["evaluate"]) == 0
+    assert verify("--retrain")[-1] == f"differs: training: step: {other} in the file, {best} in the new training"
+
+
+IMPLIED = "what its data and parameters imply"
+CONTRADICTIONS = {
+    "the mean of other data": ({"spec.mean": [0.25]}, rf"spec.mean: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
+    "a deviation of other data": ({"spec.std": [0.25]}, rf"spec.std: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
+    "classes of other names": ({"spec.classes": list("abcdefghij")}, rf'spec.classes: \["a", .* in the file, \["0", .* in {IMPLIED}'),
+    "images of another size": ({"spec.shape": [9, 9, 1]}, rf"spec.shape: \[9, 9, 1\] in the file, \[8, 8, 1\] in {IMPLIED}"),
+    "another precision": ({"precision": "bf16"}, f"precision: bf16 in the file, fp32 in {IMPLIED}"),
+    "an earlier step": ({"step": 3}, f"step: 3 in the file, 4 in {IMPLIED}"),
+    "a later step": ({"step": 5}, f"step: 5 in the file, 4 in {IMPLIED}"),
+    "a switch after the end": (
+        {"switches": [{"step": 5, "micro_batch_size": 32}]},
+        rf"switches: .* in the file, halvings of 64, .* in {IMPLIED}",
+    ),
+    "a switch to no half": (
+        {"switches": [{"step": 2, "micro_batch_size": 33}]},
+        rf"switches: .* in the file, halvings of 64, .* in {IMPLIED}",
+    ),
+    "switches out of order": (
+        {"switches": [{"step": 3, "micro_batch_size": 32}, {"step": 2, "micro_batch_size": 16}]},
+        rf"switches: .* in the file, halvings of 64, .* in {IMPLIED}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lie", "said"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(
+    checkout: Path, verify: Verify, lie: dict[str, object], said: str
+) -> None:
+    reseal(lambda _, metadata: changed(metadata, lie))
+    assert re.fullmatch(f"differs: manifest: {said}", verify()[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, {10}),
+        ({"train.keep": "best"}, {3, 6, 9, 10}),
+        ({"train.patience": 2}, {9, 10}),
+        ({"train.keep": "best", "train.patience": 2}, {3, 6, 9, 10}),
+    ],
+)
+def test_a_training_ends_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:
+    settings = train_params(
+        {"train.epochs": None, "train.steps": 10, "train.report_every_steps": 3, "train.validate_every_steps": 3, **changes}
+    ).train
+    assert {step for step in range(-1, 13) if consistency.may_end_at(step, settings, 10)} == steps
 
 
 def test_an_equal_model_in_other_bytes_is_not_identical(checkout: Path, verify: Verify) -> None:
@@ -269,6 +341,7 @@ def test_a_training_that_ran_out_of_memory_is_done_again_with_the_micro_batches_
         patch.setattr(update, "gather", fail_once)
         assert main(["train"]) == main(["evaluate"]) == 0
     assert raised == [64]
+    assert "1 smaller micro-batches" in "".join(verify())
     assert verify("--retrain")[-1] == "identical"
 
 
@@ -304,7 +377,9 @@ def test_a_run_without_a_model_is_refused(checkout: Path, refused: Callable[...,
     assert "this run has no model" in line
 
 
-@pytest.mark.parametrize("content", ['"[1]"', "{", "{}", '{"accuracy": null}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", ['"[1]"', "{", "{}", '{"test": {"accuracy": null}, "model": "x"}', '{"accuracy": 0.5, "model": "x"}', "[" * 100_000]
+)
 def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callable[..., list[str]], content: str) -> None:
     Path("metrics/evaluate.json").write_text(content, encoding="utf-8")
     for verb in ("verify", "summary"):
@@ -332,16 +407,18 @@ def test_a_whole_file_that_lies_is_refused(checkout: Path, refused: Callable[...
     assert any(said in line for line in lines)
 
 
+def test_parameters_in_a_file_are_judged_where_python_leaves_out_assertions(checkout: Path) -> None:
+    reseal(lambda _, metadata: changed(metadata, {"params.train.batch_size": -1}))
+    command = (sys.executable, "-O", "-m", "pipeline", "verify")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {MODEL}: the model file: train.batch_size: should be greater than 0, not -1\n"
+
+
 def test_a_header_is_read_as_far_as_that_of_a_model_file(checkout: Path, refused: Callable[..., list[str]]) -> None:
     MODEL.write_bytes((99_999_000).to_bytes(8, "little") + b"[" * 99_999_000)
     (line,) = refused("verify")
     assert "its header would have 99999000 bytes, more than 2097152" in line
-
-
-def test_data_that_the_model_was_not_made_for_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
-    reseal(lambda _, metadata: metadata["spec"].update(shape=[9, 9, 1]))
-    (line,) = refused("verify")
-    assert "was trained on 10 classes of (9, 9, 1), data/prepared holds" in line
 
 
 def test_scoring_is_refused_as_in_the_stage(checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def in_volume(name: str, image: str, program: str, *words: str) -> str:
 
 
 def test_the_main_job_ends_in_the_accuracy_and_says_where_the_model_is(default: Default) -> None:
+    assert default.said.count("test accuracy") == 1
     *_, accuracy, model, last = default.said.splitlines()
     assert re.match(r"test accuracy 0\.9[5-9]\d\d ", accuracy)
     assert model.startswith("model: ")

@@ -19,13 +19,13 @@ def test_one_batch_can_be_memorised(train_params, prepared) -> None:
     changes = {"train.epochs": None, "train.steps": 200, "train.batch_size": 50, "train.micro_batch_size": 50, "train.label_smoothing": 0.0}
     training = begin(train_params({**changes, "augment.crop": 0, "train.average_decay": 0.0, "optimizer.learning_rate": 0.01}), prepared)
     last = run(training)[-1]
-    assert last.metrics["train/loss"] < 0.02
+    assert last.metrics["train/objective"] < 0.02
     assert last.metrics["train/accuracy"] == 1.0
 
 
 def test_the_first_steps_give_the_recorded_numbers(train_params, prepared) -> None:
     changes = {"train.epochs": None, "train.steps": 4, "train.report_every_steps": 1, "train.validate_every_steps": 4}
-    losses = [report.metrics["train/loss"] for report in run(begin(train_params({"model": CONVNET, **changes}), prepared))]
+    losses = [report.metrics["train/objective"] for report in run(begin(train_params({"model": CONVNET, **changes}), prepared))]
     # the last digits differ between CPUs; after a change of the meaning on purpose, put the numbers of the message here
     assert losses == pytest.approx(GOLDEN_LOSSES, rel=1e-3), f"GOLDEN_LOSSES = {losses}"
 
@@ -54,9 +54,9 @@ def test_each_report_averages_the_steps_since_the_last_one(train_params, prepare
     every, pairs = (
         run(begin(train_params({**changes, "train.report_every_steps": n, "train.validate_every_steps": n}), prepared)) for n in (1, 2)
     )
-    singles = [report.metrics["train/loss"] for report in every]
+    singles = [report.metrics["train/objective"] for report in every]
     expected = [(one + other) / 2 for one, other in zip(singles[::2], singles[1::2], strict=True)]
-    assert [report.metrics["train/loss"] for report in pairs if report.metrics] == pytest.approx(expected, rel=1e-12)
+    assert [report.metrics["train/objective"] for report in pairs if report.metrics] == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_best_validation_is_kept_and_the_first_of_equals_wins(train_params, prepared) -> None:
@@ -107,7 +107,7 @@ def test_validation_scores_the_averaged_weights(train_params, prepared) -> None:
     changes = {"train.epochs": None, "train.steps": 5, "optimizer.learning_rate": 0.5, "train.keep": "last"}
     averaged, raw = (begin(train_params({**changes, "train.average_decay": decay}), prepared) for decay in (0.999, 0.0))
     one, other = run(averaged)[-1].metrics, run(raw)[-1].metrics
-    assert one["train/loss"] == other["train/loss"]
+    assert one["train/objective"] == other["train/objective"]
     assert one["valid/loss"] != other["valid/loss"]
 
 
@@ -157,7 +157,7 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
             "train.label_smoothing": 0.0,
         }
         training = begin(train_params(changes), prepared)
-        first, *_, last = [report.metrics["train/loss"] for report in run(training) if report.metrics]
+        first, *_, last = [report.metrics["train/objective"] for report in run(training) if report.metrics]
         assert f"warning: train.precision: {used} is slow on a CPU" in capsys.readouterr().out
         assert last < first
         assert training.state.used == used
@@ -189,7 +189,8 @@ def test_channels_last_learns_the_same(train_params, prepared) -> None:
         "train.micro_batch_size": 16,
     }
     losses = [
-        run(begin(train_params({**changes, "train.channels_last": last}), prepared))[-1].metrics["train/loss"] for last in (False, True)
+        run(begin(train_params({**changes, "train.channels_last": last}), prepared))[-1].metrics["train/objective"]
+        for last in (False, True)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 

@@ -58,7 +58,7 @@ def test_it_learns_as_float32_does_and_says_that_it_is_slow(
     for used in ("fp32", "half"):
         changes = {"model": model, "optimizer": optimizer, "train.steps": 24, "train.precision": used}
         reports = run(begin(train_params({**CHANGES, **changes}), prepared))
-        losses[used] = [report.metrics["train/loss"] for report in reports if report.metrics]
+        losses[used] = [report.metrics["train/objective"] for report in reports if report.metrics]
     assert losses["half"] == pytest.approx(losses["fp32"], rel=0.05)
     assert losses["half"][-1] < 0.9 * losses["half"][0]
     assert "warning: train.precision: half is slow on a CPU" in capsys.readouterr().out

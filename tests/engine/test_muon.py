@@ -44,7 +44,7 @@ def gradients(module: nn.Module, number: int) -> None:
 
 
 def updated(module: nn.Module, settings: MuonSettings = SETTINGS, *, steps: int = 3) -> torch.optim.Optimizer:
-    optimizer = optimizers.build(module.parameters(), settings)
+    optimizer = optimizers.build(module, settings)
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate * group["factor"]
     for number in range(steps):
@@ -60,13 +60,13 @@ def hidden(optimizer: torch.optim.Optimizer, module: nn.Module) -> set[str]:
 
 def test_weights_between_the_first_and_the_last_layer_are_turned() -> None:
     module = network()
-    assert hidden(optimizers.build(module.parameters(), SETTINGS), module) == HIDDEN
+    assert hidden(optimizers.build(module, SETTINGS), module) == HIDDEN
 
 
 def test_a_frozen_first_layer_is_the_first_all_the_same() -> None:
     module = network()
     module[0].requires_grad_(False)
-    optimizer = optimizers.build(module.parameters(), SETTINGS)
+    optimizer = optimizers.build(module, SETTINGS)
     assert hidden(optimizer, module) == HIDDEN
     assert not any(parameter is module[0].weight for group in optimizer.param_groups for parameter in group["params"])
 

@@ -1,15 +1,38 @@
 """Optimizers: which parameters decay, and that the fused updates are those of the plain formulas."""
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torchvision import models
 
 from pipeline.engine import optimizers
-from pipeline.params.optimizer import AdamSettings, SgdSettings
+from pipeline.params.document import Document
+from pipeline.params.load import load
+from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
+from pipeline.params.train import TrainParams
+from pipeline.spec import Spec
+from tests.imports import TOP
 
+SPEC = Spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
 SGD = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, momentum=0.9, nesterov=True)
 ADAM = AdamSettings(name="adam", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
 ADAMW = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
+MUON = MuonSettings(
+    name="muon",
+    learning_rate=0.1,
+    weight_decay=0.05,
+    vector_factor=2.0,
+    outer_factor=3.0,
+    momentum=0.6,
+    outer_momentum=0.85,
+    nesterov=True,
+    iterations=5,
+    normalise=True,
+)
 
 
 def network() -> nn.Module:
@@ -20,17 +43,75 @@ def network() -> nn.Module:
 def test_norms_and_biases_do_not_decay() -> None:
     module = network()
     decay = {
-        id(parameter): group["weight_decay"]
-        for group in optimizers.build(module.parameters(), ADAMW).param_groups
-        for parameter in group["params"]
+        id(parameter): group["weight_decay"] for group in optimizers.build(module, ADAMW).param_groups for parameter in group["params"]
     }
     assert {name for name, parameter in module.named_parameters() if decay[id(parameter)]} == {"0.weight", "4.weight"}
+
+
+ARCHITECTURES = {
+    "vit_b_32": (models.vit_b_32, "conv_proj.weight", "heads.head.weight", {"class_token", "encoder.pos_embedding"}),
+    "convnext_tiny": (models.convnext_tiny, "features.0.0.weight", "classifier.2.weight", {"layer_scale"}),
+    "swin_t": (models.swin_t, "features.0.0.weight", "head.weight", {"relative_position_bias_table"}),
+}
+"""An architecture, the weights of its first and last layer, and the ends of the names of what has two or more dimensions and is no matrix."""
+
+
+@pytest.mark.parametrize(("architecture", "first", "last", "others"), ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_only_weights_of_linear_and_convolutional_layers_decay_or_are_orthogonalised(
+    architecture: Callable[[], nn.Module], first: str, last: str, others: set[str]
+) -> None:
+    with torch.device("meta"):
+        module = architecture()
+    named = dict(module.named_parameters())
+    matrices = {name for name, parameter in named.items() if parameter.ndim >= 2 and not name.endswith(tuple(others))}
+    assert len(matrices) < sum(parameter.ndim >= 2 for parameter in named.values())
+    assert chosen(module, ADAMW, lambda group: group["weight_decay"] > 0) == matrices
+    assert chosen(module, MUON, lambda group: group["weight_decay"] > 0) == matrices
+    assert chosen(module, MUON, lambda group: group["hidden"]) == matrices - {first, last}
+    assert chosen(module, MUON, lambda group: group["factor"] == MUON.outer_factor) == {first, last}
+
+
+def chosen(module: nn.Module, settings: OptimizerSettings, wanted: Callable[[Mapping[str, Any]], bool]) -> set[str]:
+    """The names of the parameters in the groups that are `wanted`."""
+    groups = optimizers.build(module, settings).param_groups
+    found = {id(parameter) for group in groups if wanted(group) for parameter in group["params"]}
+    return {name for name, parameter in module.named_parameters() if id(parameter) in found}
+
+
+class Language(nn.Module):
+    """An embedding that its last layer shares, and in between weights of every kind that has no `weight`, or one that is no matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4, 4))
+        self.tokens = nn.Embedding(6, 4)
+        self.mixing = nn.MultiheadAttention(4, 2, kdim=3, vdim=3, add_bias_kv=True)
+        self.memory = nn.LSTM(4, 4)
+        self.norm = nn.LayerNorm([2, 4])
+        self.logits = nn.Linear(4, 6)
+        self.logits.weight = self.tokens.weight
+
+
+def test_an_embedding_is_the_first_layer_and_a_weight_that_it_shares_is_no_matrix() -> None:
+    attention = {"mixing.out_proj.weight", *(f"mixing.{name}_proj_weight" for name in "qkv")}
+    matrices = attention | {"memory.weight_ih_l0", "memory.weight_hh_l0"}
+    assert chosen(Language(), ADAMW, lambda group: group["weight_decay"] > 0) == matrices
+    assert chosen(Language(), MUON, lambda group: group["hidden"]) == matrices
+
+
+@pytest.mark.parametrize("preset", sorted((TOP / "presets").glob("*.yaml")), ids=lambda path: path.stem)
+def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more(preset: Path) -> None:
+    params = load(Document.read(preset), TrainParams)
+    module = params.model.build(SPEC)
+    matrices = {name for name, parameter in module.named_parameters() if parameter.ndim >= 2 and parameter.requires_grad}
+    settings = params.optimizer.model_copy(update={"weight_decay": 0.1})
+    assert chosen(module, settings, lambda group: group["weight_decay"] > 0) == matrices
 
 
 def test_frozen_parameters_are_not_trained() -> None:
     module = network()
     module[0].requires_grad_(False)
-    trained = {id(parameter) for group in optimizers.build(module.parameters(), SGD).param_groups for parameter in group["params"]}
+    trained = {id(parameter) for group in optimizers.build(module, SGD).param_groups for parameter in group["params"]}
     assert not trained & {id(parameter) for parameter in module[0].parameters()}
 
 
@@ -45,7 +126,7 @@ def test_frozen_parameters_are_not_trained() -> None:
 )
 def test_fused_updates_follow_the_plain_formulas(settings, reference) -> None:
     ours, plain = network(), network()
-    first = optimizers.build(ours.parameters(), settings)
+    first = optimizers.build(ours, settings)
     weights = [p for p in plain.parameters() if p.ndim >= 2]
     others = [p for p in plain.parameters() if p.ndim < 2]
     second = reference([{"params": weights, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}])

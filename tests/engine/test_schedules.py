@@ -1,7 +1,7 @@
 """Schedules: their ends, their peak, and that they never leave [0, 1]."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.engine.schedules import factor
@@ -28,6 +28,22 @@ def test_warm_up_rises_linearly_to_the_peak() -> None:
 def test_cosine_ends_at_its_final_factor_and_is_half_way_in_the_middle() -> None:
     assert factor(99, 100, COSINE) == pytest.approx(0.05)
     assert factor(54, 100, COSINE) == pytest.approx((1 + 0.05) / 2)
+
+
+@given(st.integers(2, 500), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
+@example(num_steps=2, warmup=0.8, final_factor=0.05)
+@example(num_steps=100, warmup=0.999, final_factor=0.0)
+def test_the_last_of_several_steps_has_the_final_factor(num_steps: int, warmup: float, final_factor: float) -> None:
+    for schedule in (
+        FallingSettings(name="linear", warmup=warmup, final_factor=final_factor),
+        FallingSettings(name="cosine", warmup=warmup, final_factor=final_factor),
+        OneCycleSettings(name="one_cycle", warmup=warmup, start_factor=0.04, final_factor=final_factor),
+    ):
+        assert factor(num_steps - 1, num_steps, schedule) == pytest.approx(final_factor)
+
+
+def test_the_only_step_of_a_training_has_the_peak_rate() -> None:
+    assert all(factor(0, 1, schedule) == 1 for schedule in (CONSTANT, LINEAR, COSINE, ONE_CYCLE))
 
 
 def test_linear_falls_by_the_same_at_every_step() -> None:

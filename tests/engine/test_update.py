@@ -76,12 +76,13 @@ def test_micro_batches_add_up_to_one_batch(sizes: list[int]) -> None:
     assert row_of_parts == pytest.approx(row, rel=1e-12)
 
 
-def test_the_loss_is_the_mean_over_the_batch() -> None:
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_the_objective_is_the_mean_over_the_batch_of_what_is_minimised(label_smoothing: float) -> None:
     inputs, targets = samples(8)
     module = network()
-    expected = cross_entropy(module(inputs), targets).item()
-    row = step(state_of(module), (inputs, targets))
-    assert row["train/loss"] == pytest.approx(expected, rel=1e-12)
+    expected = cross_entropy(module(inputs), targets, label_smoothing=label_smoothing).item()
+    row = step(state_of(module), (inputs, targets), label_smoothing=label_smoothing)
+    assert row["train/objective"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_targets_may_have_any_shape() -> None:

@@ -27,7 +27,7 @@ TENSORS = {
 }
 METADATA = {
     "state": {"step": 812, "scaler": {"scale": 65536.0, "growth": 3}},
-    "progress": {"rows": [{"step": step, "train/loss": 1 / (step + 1)} for step in range(12)], "best_value": None, "stale": 0},
+    "progress": {"rows": [{"step": step, "train/objective": 1 / (step + 1)} for step in range(12)], "best_value": None, "stale": 0},
     "name": "Zoë",
 }
 

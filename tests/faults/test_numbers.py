@@ -231,7 +231,7 @@ def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(trai
     }
     training, gather = begin(train_params(CHANGES | changes), prepared), update.gather
     monkeypatch.setattr(update, "gather", lambda *given, **more: (gather(*given, **more)[0] * math.inf, torch.tensor(1.0)))
-    with pytest.raises(Refusal, match="train/loss became inf at or before step 2: lower optimizer"):
+    with pytest.raises(Refusal, match="train/objective became inf at or before step 2: lower optimizer"):
         run(training)
 
 

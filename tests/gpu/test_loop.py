@@ -168,7 +168,7 @@ def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, t
     losses = []
     for compile_mode in ("off", mode):
         *_, last = begin(train_params(CHANGES | whole | {"train.compile": compile_mode}), compile_mode).reports()
-        losses.append(last.metrics["train/loss"])
+        losses.append(last.metrics["train/objective"])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 

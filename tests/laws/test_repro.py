@@ -1,6 +1,7 @@
 """A real `dvc repro` in a repository of its own: what runs, what does not, and what MLflow then holds."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from pipeline import files
 from tests import project
+from tests.imports import TOP
 from tests.repository import GIT, call, repository, runs
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "metrics/evaluate.json")
@@ -26,7 +28,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # `-o`: the environment is that of the tests, whatever the age of its lock
     output = call(folder, "make", "-o", ".venv/.locked", "repro")
     assert ran(output) == ["prepare", "train", "evaluate"]
-    assert "test accuracy" in output
+    assert output.count("test accuracy") == 1, "by the summary, and not by evaluate as well"
     return folder
 
 
@@ -36,13 +38,16 @@ def test_a_repro_leaves_what_dvc_yaml_says_and_nothing_else(checkout: Path) -> N
     changed = {line[3:] for line in call(checkout, "git", "status", "--porcelain").splitlines()}
     assert changed == {"dvc.lock", "metrics/", "plots/"}
     shown = json.loads(call(checkout, "dvc", "metrics", "show", "--json"))
-    assert set(shown[""]["data"]) == {"metrics/train.json", "metrics/evaluate.json"}
+    data = {name: content["data"] for name, content in shown[""]["data"].items()}
+    assert set(data) == {"metrics/train.json", "metrics/evaluate.json"}
+    assert {"loss", "accuracy"} <= data["metrics/evaluate.json"]["test"].keys()
 
 
 def test_a_second_repro_runs_no_stage(checkout: Path) -> None:
     output = call(checkout, "make", "-o", ".venv/.locked", "repro")
     assert ran(output) == []
     assert "up to date" in output
+    assert output.count("test accuracy") == 1
 
 
 def test_changing_evaluate_runs_evaluate_alone(checkout: Path) -> None:
@@ -104,6 +109,12 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     assert set(by_width) == {"20", "24"}
     assert all(run.data.tags["pipeline.dvc.experiment"] and "test/accuracy" in run.data.metrics for run in by_width.values())
     call(checkout, "dvc", "exp", "run", "--temp", "-S", "model.width=28", PIPELINE_TRACKING="false")
+    lines = (TOP / "README.md").read_text(encoding="utf-8").splitlines()
+    command = shlex.split(next(line for line in lines if line.startswith("dvc exp show")))
+    columns = call(checkout, *command, "--csv").splitlines()[0].split(",")
+    of_queue = {"Executor", "State"}
+    named = {"Experiment", "rev", "typ", "valid.loss", "valid.accuracy", "test.loss", "test.accuracy", "model.width"}
+    assert {"Experiment", "test.loss", "model.width"} <= set(columns) <= named | of_queue
     call(checkout, "dvc", "remote", "add", "-d", "store", str(tmp_path / "remote"))
     call(checkout, "dvc", "push", "--run-cache")
     clone = tmp_path / "clone"
@@ -125,7 +136,7 @@ def test_dvc_shows_and_compares_parameters_metrics_and_plots(checkout: Path, tmp
     project.write_params(checkout, {"evaluate.top_k": 1})
     try:
         assert "evaluate.top_k" in call(checkout, "dvc", "params", "diff")
-        call(checkout, "dvc", "repro", PIPELINE_TRACKING="false")
+        assert "test accuracy" in call(checkout, "dvc", "repro", PIPELINE_TRACKING="false")
         assert "top_k_accuracy" in call(checkout, "dvc", "metrics", "diff")
         for command in ("show", "diff"):
             page = tmp_path / command

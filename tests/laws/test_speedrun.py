@@ -62,7 +62,7 @@ def test_the_preset_takes_the_steps_of_airbench() -> None:
     ours = model.build(SPEC).double()
     model.prime(ours, lambda count: images[:count])
     theirs, before = copy.deepcopy(ours), copy.deepcopy(ours)
-    optimizer, airbench = optimizers.build(ours.parameters(), params.optimizer), Airbench(theirs)
+    optimizer, airbench = optimizers.build(ours, params.optimizer), Airbench(theirs)
     assert (params.train.num_steps(50_000), params.train.batch_size) == (NUM_STEPS, BATCH_SIZE)
     for step in range(4):
         inputs, targets = images[step * 50 : step * 50 + 50], torch.arange(50) % 10

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from pipeline.files import digest
@@ -36,7 +37,7 @@ def rows(num_rows=20, validate_every=5):
         {
             "step": 10 * number,
             "learning_rate": 1e-3 / number,
-            "train/loss": 3 / number,
+            "train/objective": 3 / number,
             "train/accuracy": 1 - 1 / number,
             "valid/loss": "" if number % validate_every else 4 / number,
             "valid/accuracy": None if number % validate_every else 1 - 1 / number,
@@ -132,11 +133,25 @@ def test_pictures_lie_within_the_figure_and_apart():
 
 @pytest.mark.parametrize(
     "table",
-    [[], rows(1), rows(60, validate_every=1000), [{"step": "3", "learning_rate": "0.1", "train/loss": "nan", "train/accuracy": "inf"}]],
+    [
+        [],
+        rows(1),
+        rows(60, validate_every=1000),
+        [{"step": "3", "learning_rate": "0.1", "train/objective": "nan", "train/accuracy": "inf"}],
+    ],
 )
 def test_a_history_with_gaps_is_drawn(tmp_path, table):
     history.draw(tmp_path / "h.png", table)
     size(tmp_path / "h.png")
+
+
+def test_the_first_panel_shows_the_objective_of_train_and_the_loss_of_valid():
+    axes = Figure().subplots()
+    history.draw_losses(axes, rows(10, validate_every=5))
+    train, valid = axes.get_lines()
+    assert list(train.get_ydata()) == [3 / number for number in range(1, 11)]
+    assert list(valid.get_ydata()) == [4 / 5, 4 / 10]
+    assert axes.get_ylabel() == "train objective,\nvalid loss (nats)"
 
 
 def test_empty_cells_and_numbers_that_are_not_finite_are_left_out():

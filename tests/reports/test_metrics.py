@@ -17,9 +17,7 @@ from pipeline.reports.calibration import Calibration
 from pipeline.reports.metrics import evaluate
 from pipeline.reports.predictions import Predictions
 
-SETTINGS = EvaluateSettings(
-    batch_size=32, top_k=3, calibration_bins=10, bootstrap_samples=2000, interval=0.95, mistakes=4, test_time_augmentation="none"
-)
+SETTINGS = EvaluateSettings(batch_size=32, top_k=3, calibration_bins=10, interval=0.95, mistakes=4, test_time_augmentation="none")
 
 
 def names(num_classes):
@@ -45,7 +43,7 @@ def leaves(value):
 def test_the_metrics_are_those_of_scikit_learn(seed, samples, num_classes):
     logits, targets = draw(seed, samples, num_classes)
     labels, predicted = range(num_classes), logits.argmax(axis=1)
-    result = evaluate(logits, targets, names(num_classes), SETTINGS, seed)
+    result = evaluate(logits, targets, names(num_classes), SETTINGS)
     precision, recall, f1, support = reference.precision_recall_fscore_support(targets, predicted, labels=labels, zero_division=0)
     assert result["accuracy"] == pytest.approx(reference.accuracy_score(targets, predicted))
     assert result["loss"] == pytest.approx(reference.log_loss(targets, softmax(logits), labels=labels))
@@ -63,7 +61,7 @@ def test_the_metrics_are_those_of_scikit_learn(seed, samples, num_classes):
 @given(st.integers(0, 1 << 32), st.integers(1, 60), st.sampled_from([1e-3, 1.0, 1e4, 1e37]))
 def test_every_number_is_finite_and_survives_json(seed, samples, scale):
     logits, targets = draw(seed, samples, 3)
-    result = evaluate(logits * np.float32(scale), targets, names(3), SETTINGS, seed)
+    result = evaluate(logits * np.float32(scale), targets, names(3), SETTINGS)
     assert np.isfinite(leaves(result)).all()
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
@@ -72,7 +70,7 @@ def test_a_case_worked_by_hand():
     """Two classes, four samples: three right, one of class b called a; every logit gap is log 3, so every confidence is 0.75."""
     gap = np.log(3)
     logits = np.array([[gap, 0], [gap, 0], [0, gap], [gap, 0]])
-    result = evaluate(logits, np.array([0, 0, 1, 1]), ("a", "b"), SETTINGS, 1)
+    result = evaluate(logits, np.array([0, 0, 1, 1]), ("a", "b"), SETTINGS)
     assert result["accuracy"] == 0.75
     assert result["loss"] == pytest.approx((3 * np.log(4 / 3) + np.log(4)) / 4)
     assert result["expected_calibration_error"] == pytest.approx(0)
@@ -83,7 +81,7 @@ def test_a_case_worked_by_hand():
 
 def test_a_class_that_is_absent_or_never_predicted_scores_zero():
     logits = np.array([[2.0, 0, 0], [2.0, 0, 0]])
-    result = evaluate(logits, np.array([0, 1]), names(3), SETTINGS, 1)
+    result = evaluate(logits, np.array([0, 1]), names(3), SETTINGS)
     nothing = {"precision": 0, "recall": 0, "f1": 0}
     assert result["per_class"]["class 1"] == {**nothing, "support": 1}
     assert result["per_class"]["class 2"] == {**nothing, "support": 0}
@@ -99,9 +97,9 @@ def test_among_equal_logits_the_lower_class_is_the_likelier():
 
 def test_how_the_samples_are_cut_into_blocks_changes_no_bit(monkeypatch):
     logits, targets = draw(5, 101, 7)
-    whole = evaluate(logits, targets, names(7), SETTINGS, 1)
+    whole = evaluate(logits, targets, names(7), SETTINGS)
     monkeypatch.setattr("pipeline.reports.predictions.BLOCK_VALUES", 21)
-    assert evaluate(logits, targets, names(7), SETTINGS, 1) == whole
+    assert evaluate(logits, targets, names(7), SETTINGS) == whole
 
 
 def test_the_calibration_error_worked_by_hand():
@@ -121,31 +119,27 @@ def test_an_edge_belongs_to_the_bin_below_it_and_one_to_the_last():
     assert calibration.samples.tolist() == [2, 1]
 
 
-def test_the_bootstrap_repeats_and_depends_on_the_seed():
-    correct = np.arange(500) % 10 > 0
-    first = metrics.bootstrap(correct, SETTINGS, 1)
-    assert first == metrics.bootstrap(correct, SETTINGS, 1)
-    assert first != metrics.bootstrap(correct, SETTINGS.model_copy(update={"interval": 0.5}), 1)
-    assert any(first != metrics.bootstrap(correct, SETTINGS, seed) for seed in range(2, 6))
+@pytest.mark.parametrize(("right", "samples"), [(0, 1), (0, 359), (1, 2), (355, 359), (359, 359), (999_999, 1_000_000)])
+def test_the_interval_holds_the_accuracy_has_a_width_and_grows_with_its_coverage(right, samples):
+    correct = np.arange(samples) < right
+    small, large, whole = (metrics.accuracy_interval(correct, coverage) for coverage in (0.5, 0.95, 1 - 2**-53))
+    assert 0 <= whole["low"] <= large["low"] <= small["low"] <= right / samples <= small["high"] <= large["high"] <= whole["high"] <= 1
+    assert large["high"] - large["low"] > 0.9 / samples
 
 
-def test_the_bootstrap_is_the_resampling_of_outcomes():
-    correct = np.arange(300) % 5 > 0
-    resampled = np.random.default_rng(1).choice(correct, size=(4000, 300)).mean(axis=1)
-    interval = metrics.bootstrap(correct, SETTINGS, 1)
-    assert [interval["low"], interval["high"]] == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=0.01)
+@pytest.mark.parametrize("samples", [1, 10, 359])
+def test_where_all_are_right_the_interval_begins_where_that_would_be_rare(samples):
+    """An accuracy of `low` gives `samples` right answers in a row with a probability of 2.5%."""
+    interval = metrics.accuracy_interval(np.ones(samples, bool), 0.95)
+    assert interval == {"low": pytest.approx(0.025 ** (1 / samples)), "high": 1.0}
+    assert metrics.accuracy_interval(np.zeros(samples, bool), 0.95) == {"low": 0.0, "high": pytest.approx(1 - interval["low"])}
 
 
-def test_the_interval_covers_the_true_accuracy_about_as_often_as_it_says():
-    random, covered = np.random.default_rng(2), 0
-    for seed in range(400):
-        interval = metrics.bootstrap(random.random(200) < 0.8, SETTINGS, seed)
-        covered += interval["low"] <= 0.8 <= interval["high"]
-    assert 0.90 <= covered / 400 <= 0.98
-
-
-def test_all_right_has_an_interval_without_width():
-    assert metrics.bootstrap(np.ones(10, bool), SETTINGS, 1) == {"low": 1.0, "high": 1.0}
+@pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.99])
+def test_the_interval_covers_the_true_accuracy_as_often_as_it_says(accuracy):
+    random = np.random.default_rng(2)
+    intervals = [metrics.accuracy_interval(random.random(200) < accuracy, 0.95) for _ in range(400)]
+    assert sum(interval["low"] <= accuracy <= interval["high"] for interval in intervals) >= 0.94 * 400
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -153,12 +147,12 @@ def test_logits_that_are_not_finite_are_refused_with_their_number(value):
     logits, targets = draw(1, 20, 3)
     logits[[4, 9], 1] = value
     with pytest.raises(Refusal, match=r"not finite for 2 of 20 samples \(the first is sample 4\).*learning_rate"):
-        evaluate(logits, targets, names(3), SETTINGS, 1)
+        evaluate(logits, targets, names(3), SETTINGS)
 
 
 def test_an_empty_split_is_refused():
     with pytest.raises(Refusal, match="empty"):
-        evaluate(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), names(3), SETTINGS, 1)
+        evaluate(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), names(3), SETTINGS)
 
 
 def test_the_numbers_need_neither_scikit_learn_nor_matplotlib_nor_torch():

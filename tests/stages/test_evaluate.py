@@ -1,6 +1,7 @@
 """The evaluate stage as a command: the model file alone decides, and other data is refused."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,10 @@ def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_scores_tables_and_figures_are_written(here: Path) -> None:
     assert main(["evaluate"]) == 0
-    scores = json.loads((here / "metrics/evaluate.json").read_text())
-    assert scores["model"] == files.digest(here / "models/model.safetensors")[:12]
+    written = json.loads((here / "metrics/evaluate.json").read_text())
+    assert written.keys() == {"test", "model"}
+    assert written["model"] == files.digest(here / "models/model.safetensors")[:12]
+    scores = written["test"]
     assert scores["samples"] == 359
     assert 0.15 < scores["accuracy"] <= 1
     assert scores["accuracy_interval"]["low"] <= scores["accuracy"] <= scores["accuracy_interval"]["high"]
@@ -50,7 +53,7 @@ def test_the_batch_size_of_scoring_decides_no_score(here: Path) -> None:
     for batch_size in (1, 100, 1000):
         project.write_params(here, {"evaluate.batch_size": batch_size})
         assert main(["evaluate"]) == 0
-        found.append(json.loads((here / "metrics/evaluate.json").read_text()))
+        found.append(json.loads((here / "metrics/evaluate.json").read_text())["test"])
     assert found[0]["accuracy"] == found[1]["accuracy"] == found[2]["accuracy"]
     assert found[0]["loss"] == pytest.approx(found[2]["loss"], rel=1e-5)
     project.write_params(here)
@@ -74,11 +77,11 @@ def by_hand(here: Path, wish: str) -> float:
 @pytest.mark.parametrize("wish", ["mirror", "mirror_translate"])
 def test_augmented_scores_stand_beside_the_plain_ones_under_a_name_of_their_own(here: Path, wish: str) -> None:
     assert main(["evaluate"]) == 0
-    plain = json.loads((here / "metrics/evaluate.json").read_text())
+    plain = json.loads((here / "metrics/evaluate.json").read_text())["test"]
     assert not any(name.startswith("accuracy_mirror") for name in plain)
     project.write_params(here, {"evaluate.test_time_augmentation": wish})
     assert main(["evaluate"]) == 0
-    both = json.loads((here / "metrics/evaluate.json").read_text())
+    both = json.loads((here / "metrics/evaluate.json").read_text())["test"]
     project.write_params(here)
     found = both.pop(f"accuracy_{wish}")
     assert both == plain
@@ -106,12 +109,23 @@ def test_data_of_other_classes_is_refused(here: Path, capsys) -> None:
     assert "was trained on 10 classes of (8, 8, 1), data/prepared holds" in capsys.readouterr().err
 
 
+def test_evaluate_ends_with_the_result_unless_a_summary_follows(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert main(["evaluate"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"test accuracy 0\.\d{4} \(between 0\.\d{4} and 0\.\d{4}\) on 359 samples", last)
+    assert main(["summary"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == last
+    monkeypatch.setenv("PIPELINE_SUMMARY_FOLLOWS", "true")
+    assert main(["evaluate"]) == 0
+    assert "test accuracy" not in capsys.readouterr().out
+
+
 def test_the_summary_says_accuracy_model_and_how_to_open_the_ui(here: Path, capsys) -> None:
     assert main(["evaluate"]) == 0
     capsys.readouterr()
     assert main(["summary"]) == 0
     said = capsys.readouterr().out
-    accuracy = json.loads((here / "metrics/evaluate.json").read_text())["accuracy"]
+    accuracy = json.loads((here / "metrics/evaluate.json").read_text())["test"]["accuracy"]
     assert f"test accuracy {accuracy:.4f}" in said
     assert "models/model.safetensors" in said
     assert "make ui" in said

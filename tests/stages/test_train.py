@@ -48,7 +48,7 @@ def test_the_results_are_whole_and_say_what_decided_them(folder: Path) -> None:
     metrics = json.loads((folder / "metrics/train.json").read_text())
     assert metrics["steps"] == metrics["exported_step"] == 24
     history = (folder / "plots/history.csv").read_text().splitlines()
-    assert history[0].startswith("step,learning_rate,train/loss")
+    assert history[0].startswith("step,learning_rate,train/objective")
     assert [line.split(",")[0] for line in history[1:]] == ["4", "8", "12", "16", "20", "24"]
     assert list((folder / ".pipeline/work").glob("*/step-*")) == []
 

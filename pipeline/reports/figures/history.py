@@ -11,6 +11,8 @@ from pipeline.reports.figures import canvas
 
 Row = Mapping[str, object]
 CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
+LOSSES = {"train": "train/objective", "valid": "valid/loss"}
+ACCURACIES = {"train": "train/accuracy", "valid": "valid/accuracy"}
 FEW = 40
 """Points up to which each is marked."""
 WIDE = 20.0
@@ -33,9 +35,9 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
 
 
 def draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
-    draw_curves(axes, rows, "loss")
-    axes.set_ylabel("loss (nats)")
-    values = [value for split in CURVES for _, value in points(rows, f"{split}/loss")]
+    draw_curves(axes, rows, LOSSES)
+    axes.set_ylabel("train objective,\nvalid loss (nats)")
+    values = [value for name in LOSSES.values() for _, value in points(rows, name)]
     if values and min(values) > 0 and max(values) / min(values) >= WIDE:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1,) if max(values) / min(values) > 1000 else (1, 2, 5)))
@@ -44,7 +46,7 @@ def draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_accuracies(axes: Axes, rows: Sequence[Row]) -> None:
-    draw_curves(axes, rows, "accuracy")
+    draw_curves(axes, rows, ACCURACIES)
     axes.set_ylabel("accuracy (%)")
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
 
@@ -57,10 +59,10 @@ def draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def draw_curves(axes: Axes, rows: Sequence[Row], quantity: str) -> None:
+def draw_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
     """One curve a split; a split that was never scored has none."""
     for split, colour in CURVES.items():
-        steps, values = columns(rows, f"{split}/{quantity}")
+        steps, values = columns(rows, names[split])
         if steps:
             axes.plot(steps, values, color=colour, label=split, linewidth=1.4, marker="." if len(steps) <= FEW else None)
 
