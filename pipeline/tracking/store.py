@@ -2,12 +2,16 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pipeline import files
 from pipeline.environment import Environment
+from pipeline.refusal import Refusal
 from pipeline.tracking.address import Address
 from pipeline.tracking.journal import mark
 
@@ -46,14 +50,10 @@ class Store:
         return self.open()[1]
 
     def open(self) -> "tuple[MlflowClient, str]":
-        """Raises whatever MLflow raises when it cannot be reached."""
+        """Raises whatever MLflow raises when it cannot be reached, and Refusal for a SQLite file that it could not use."""
         if self._opened is None:
             self._settle_variables()
-            with contextlib.ExitStack() as stack:
-                if not self.address.is_server:
-                    # several processes creating one database at once leave it broken; what MLflow puts beside it belongs under the root
-                    stack.enter_context(files.locked(self.address.root / ".pipeline" / "store.lock", wait=True))
-                    stack.enter_context(contextlib.chdir(self.address.root))
+            with contextlib.nullcontext() if self.address.is_server else prepared(self.address):
                 from mlflow import MlflowClient
 
                 client = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
@@ -123,6 +123,76 @@ class Store:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if self.address.credentials:
             os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
+
+
+@contextlib.contextmanager
+def prepared(address: Address) -> Iterator[None]:
+    """Hold the lock of a database that MLflow shall open without a server. A SQLite file is created first, or checked."""
+    from sqlalchemy import make_url
+
+    url = make_url(address.for_mlflow)
+    database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+    lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
+    # what MLflow puts beside a database belongs under the root
+    with files.locked(lock, wait=True), contextlib.chdir(address.root):
+        if database:
+            if not database.exists():
+                create(database, artifacts=address.root / "mlruns")
+            refuse_unusable(database)
+        yield
+        lock.unlink()
+
+
+def create(database: Path, *, artifacts: Path) -> None:
+    """Create an MLflow store in a draft that takes its place when it is whole. The caller holds the lock.
+
+    MLflow creates one by dozens of migrations, and a kill in the middle of one leaves a file that no other attempt can finish.
+    """
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for leftover in database.parent.glob(f".{database.name}.*.draft*"):  # SQLite's own journals are among them
+        leftover.unlink()
+    with contextlib.suppress(FileExistsError), files.replacing(database) as draft:
+        SqlAlchemyStore(f"sqlite:///{draft}", artifacts.as_uri()).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
+        if database.exists():
+            raise FileExistsError(database)  # by a server that was started in the meantime
+
+
+def refuse_unusable(database: Path) -> None:
+    """Raises Refusal for a SQLite file that is damaged or that another version of MLflow wrote."""
+    import mlflow
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
+    known = [script.revision for script in scripts.walk_revisions()]
+    found = schema_of(database)
+    if found == known[0]:
+        return
+    version, away = f"MLflow {metadata.version('mlflow')}", f"move it away (`mv {database} {database}.damaged`)"
+    if found is None:
+        raise Refusal(
+            f"{database}: is damaged, or not a store of MLflow: {away}, then put a copy in its place or run `python -m pipeline sync`"
+        )
+    if found not in known:
+        raise Refusal(
+            f"{database}: was written by a newer version than {version} (schema {found}): use that version, or name another store"
+        )
+    raise Refusal(
+        f"{database}: has schema {found}, {version} needs {known[0]}: copy it, then run `mlflow db upgrade sqlite:///{database}`; "
+        f"if the upgrade fails, {away} and run `python -m pipeline sync`"
+    )
+
+
+def schema_of(database: Path) -> str | None:
+    """The revision of the schema; None where the file holds none that can be read."""
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname in {"SQLITE_ERROR", "SQLITE_NOTADB"} or error.sqlite_errorname.startswith("SQLITE_CORRUPT"):
+            return None
+        raise
+    return str(row[0]) if row else None
 
 
 def is_passing(error: Exception) -> bool:
