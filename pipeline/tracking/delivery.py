@@ -81,11 +81,13 @@ class Delivery:
             return
         first = next(events.read(self.folder / events.EVENTS), None)
         start: Mapping[str, Any] = first.fields if first and first.kind == "start" else {}
-        run_id, _ = self._store.run_for(self.folder.name, start, self._position.run_id)
+        run = self._store.run_for(self.folder.name, start, self._position.run_id)
+        run_id = run.info.run_id
+        kept = self._store.tags_to_keep(run)
         if run_id != self._position.run_id:
             self._position = Position(run_id=run_id)
             self._save()
-        self._sending = Sender(self._store, run_id, self.folder, self._build)
+        self._sending = Sender(self._store, run_id, self.folder, self._build, kept)
 
     @property
     def _sender(self) -> Sender:

@@ -31,7 +31,7 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
 
     module, example = build(path)
     mlflow.set_tracking_uri(store.address.for_mlflow)
-    mlflow.set_experiment(experiment_id=store.experiment_id)
+    mlflow.set_experiment(experiment_id=store.client.get_run(run_id).info.experiment_id)
     mlflow.pytorch.log_model(
         module,
         name=NAME,
@@ -50,7 +50,8 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
 
 def begun_model(store: Store, run_id: str, digest: str) -> "LoggedModel | None":
     """The run's model with this digest, whole or not."""
-    found = store.client.search_logged_models([store.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    experiment_id = store.client.get_run(run_id).info.experiment_id
+    found = store.client.search_logged_models([experiment_id], filter_string=f"source_run_id = '{run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
 

@@ -1,7 +1,7 @@
 """What each kind of event becomes in MLflow."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ LONGEST_PARAM, LONGEST_DATASET_DIGEST = 6000, 36
 class Sender:
     """Speaks to one MLflow run; what is sent twice is the same twice, for the times are those of the journal."""
 
-    def __init__(self, store: Store, run_id: str, folder: Path, build: Build) -> None:
-        self._store, self._run_id, self._folder, self._build = store, run_id, folder, build
+    def __init__(self, store: Store, run_id: str, folder: Path, build: Build, kept_tags: Collection[str] = ()) -> None:
+        self._store, self._run_id, self._folder, self._build, self._kept_tags = store, run_id, folder, build, kept_tags
         self._client = store.client
 
     def send(self, batch: list[events.Event]) -> None:
@@ -69,7 +69,7 @@ class Sender:
     def tag(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        rows = [RunTag(name, str(value)) for name, value in tags.items()]
+        rows = [RunTag(name, str(value)) for name, value in tags.items() if name not in self._kept_tags]
         for start in range(0, len(rows), NAMES_AT_ONCE):
             self._client.log_batch(self._run_id, tags=rows[start : start + NAMES_AT_ONCE])
 

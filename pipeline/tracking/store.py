@@ -1,6 +1,7 @@
 """The MLflow side: the client, the experiment, and the run that a journal goes to."""
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 JOURNAL_TAG = "pipeline.journal"
+KEPT_TAG = "pipeline.kept_tags"
+USER_TAG = "mlflow.user"
 MODEL_TAG = "pipeline.model_sha256"
 # the mirror repeats by itself and keeps its place: MLflow's own repetitions would block it for minutes
 QUIET = {
@@ -39,81 +42,85 @@ class Store:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.address = Address.of(environment)
-        self._opened: tuple[MlflowClient, str] | None = None
+        self._opened: MlflowClient | None = None
 
     @property
     def client(self) -> "MlflowClient":
-        return self.open()[0]
-
-    @property
-    def experiment_id(self) -> str:
-        return self.open()[1]
-
-    def open(self) -> "tuple[MlflowClient, str]":
         """Raises whatever MLflow raises when it cannot be reached, and Refusal for a SQLite file that it could not use."""
         if self._opened is None:
             self._settle_variables()
             with contextlib.nullcontext() if self.address.is_server else prepared(self.address):
                 from mlflow import MlflowClient
 
-                client = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
-                self._opened = client, self._experiment(client)
+                self._opened = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
         return self._opened
 
     def answers(self) -> bool:
         """Whether MLflow is there, whatever it says of one run."""
         try:
-            client, experiment_id = self.open()
-            client.get_experiment(experiment_id)
+            self.client.search_experiments(max_results=1)
         except Exception:  # whatever MLflow raises
             return False
         return True
 
-    def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> tuple[str, bool]:
-        """The run of a journal that begins with `start`, and whether it was made here: the one known, named, tagged, trained, or a new one."""
-        if known and self._is_usable(known):
-            return known, False
+    def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
+        """The run of a journal that begins with `start`: the one known, named by the user, tagged, trained, or a new one."""
         named = start.get("run_id")
-        if named and self._is_usable(named):
-            return named, False
-        found = self._tagged(JOURNAL_TAG, journal)
+        for run_id in (known, named):
+            if run_id and (run := self._active(run_id)):
+                return run
+        experiment_id = self._experiment_id(start)
+        found = self._tagged(experiment_id, JOURNAL_TAG, journal)
         if found is None and start.get("model_sha256"):
-            found = self._tagged(MODEL_TAG, start["model_sha256"])
-        return (found, False) if found else (self._create(journal, start), True)
+            found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
+        run = found or self._create(journal, start, experiment_id)
+        if named:
+            print(f"tracking: {other_run(named, journal, run.info.run_id)}", flush=True)
+        return run
 
-    def _create(self, journal: str, start: Mapping[str, Any]) -> str:
+    def tags_to_keep(self, run: "Run") -> frozenset[str]:
+        """The tags that a run had before its first journal, and the name of its user: no journal changes them."""
+        tags = run.data.tags
+        if KEPT_TAG not in tags and JOURNAL_TAG not in tags:
+            kept = json.dumps(sorted(tags))
+            self.client.set_tag(run.info.run_id, KEPT_TAG, kept)
+        else:
+            kept = tags.get(KEPT_TAG, "[]")
+        return frozenset(json.loads(kept)) | ({USER_TAG} & tags.keys())
+
+    def _create(self, journal: str, start: Mapping[str, Any], experiment_id: str) -> "Run":
         tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
         if start.get("description"):
             tags["mlflow.note.content"] = start["description"]
         name = f"{start['name']}-{mark(journal)}" if start.get("name") else journal
-        run: Run = self.client.create_run(self.experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
-        return str(run.info.run_id)
+        run: Run = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
+        return run
 
-    def _tagged(self, tag: str, value: str) -> str | None:
-        runs = self.client.search_runs(
-            [self.experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"]
-        )
-        return str(runs[0].info.run_id) if runs else None
+    def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
+        runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
+        return runs[0] if runs else None
 
-    def _is_usable(self, run_id: str) -> bool:
-        """Whether the run is there and was not deleted."""
+    def _active(self, run_id: str) -> "Run | None":
+        """The run, unless it does not exist or was deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
-            return bool(self.client.get_run(run_id).info.lifecycle_stage == "active")
+            run: Run = self.client.get_run(run_id)
         except MlflowException as error:
             if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
-                return False
+                return None
             raise
+        return run if run.info.lifecycle_stage == "active" else None
 
-    def _experiment(self, client: "MlflowClient") -> str:
-        name = self._environment.mlflow_experiment_name
-        experiment = client.get_experiment_by_name(name)
+    def _experiment_id(self, start: Mapping[str, Any]) -> str:
+        """The experiment that was set when the journal began; journals of earlier versions hold none, and go to the one that is set now."""
+        name = start.get("experiment") or self._environment.mlflow_experiment_name
+        experiment = self.client.get_experiment_by_name(name)
         if experiment is not None:
             return str(experiment.experiment_id)
         # a server decides for itself where artifacts lie
         place = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
-        return str(client.create_experiment(name, artifact_location=place))
+        return str(self.client.create_experiment(name, artifact_location=place))
 
     def _settle_variables(self) -> None:
         for name, value in QUIET.items():
@@ -193,6 +200,11 @@ def schema_of(database: Path) -> str | None:
             return None
         raise
     return str(row[0]) if row else None
+
+
+def other_run(named: str, journal: str, run_id: str) -> str:
+    """The sentence that says that a journal goes to another run than the one that the user named."""
+    return f"MLFLOW_RUN_ID={named} is not used, for MLflow has no such run, or it was deleted, or the model already has a run: {journal} goes to the run {run_id}"
 
 
 def is_passing(error: Exception) -> bool:
