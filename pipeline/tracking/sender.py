@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.tracking import events
 from pipeline.tracking.facts import Scalar
-from pipeline.tracking.logged_model import Build, log_model
+from pipeline.tracking.logged_model import Build, add_scores, log_model
 from pipeline.tracking.store import MODEL_TAG, Store
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Sender:
         points = [point for event in batch for point in metrics_of(event)]
         for start in range(0, len(points), POINTS_AT_ONCE):
             self._client.log_batch(self._run_id, metrics=points[start : start + POINTS_AT_ONCE])
+            add_scores(self._store, self._run_id, points[start : start + POINTS_AT_ONCE])
 
     def _log_params(self, params: Mapping[str, Scalar]) -> None:
         """MLflow's params cannot change: where the run has another value, a tag says what it was this time."""
