@@ -143,12 +143,14 @@ def prepared(address: Address) -> Iterator[None]:
     lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
     # what MLflow puts beside a database belongs under the root
     with files.locked(lock, wait=True), contextlib.chdir(address.root):
-        if database:
-            if not database.exists():
-                create(database, artifacts=address.root / "mlruns")
-            refuse_unusable(database)
-        yield
-        lock.unlink()
+        try:
+            if database:
+                if not database.exists():
+                    create(database, artifacts=address.root / "mlruns")
+                refuse_unusable(database)
+            yield
+        finally:
+            lock.unlink()
 
 
 def create(database: Path, *, artifacts: Path) -> None:

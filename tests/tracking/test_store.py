@@ -56,6 +56,7 @@ def test_sync_says_what_to_do_about_a_damaged_store_and_delivers_once_it_is_gone
     (tmp_path / "mlflow.db").write_text("no database")
     assert run.sync(alone, tiny.build) == 1
     assert "mv " in capsys.readouterr().err
+    assert not (tmp_path / "mlflow.db.lock").exists()
     (tmp_path / "mlflow.db").rename(tmp_path / "mlflow.db.damaged")
     shutil.copy(told.environment.root / "mlflow.db", tmp_path)
     assert run.sync(alone, tiny.build) == 0
