@@ -102,6 +102,7 @@ check: setup-dev ## format, lint, strict types, lock and generated files fresh
 faults: setup-dev ## attack the promises at length, some hours: docs/reliability.md has what is said
 	$(PYTHON) -m tests.faults.every_call
 	$(PYTHON) -m tests.faults.killing 200
+	$(PYTHON) -m tests.faults.store_creation 50
 	$(PYTHON) -m tests.faults.signals 20
 	$(PYTHON) -m tests.faults.flips 10000
 	$(PYTHON) -m tests.faults.fuzz 600

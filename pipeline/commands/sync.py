@@ -18,8 +18,8 @@ def run() -> int:
     return 1 if left else 0
 
 
-def build(path: Path) -> "tuple[nn.Module, NDArray[np.uint8]]":
-    """The model of a file, as it is to be logged."""
+def build(path: Path) -> "tuple[nn.Module, NDArray[np.uint8], tuple[str, ...]]":
+    """Return the model of a file as it is to be logged, an example of its input, and the class names."""
     from pipeline.engine.deploy import deployable  # late: torch takes seconds, and most of a journal needs none
 
     return deployable(path)

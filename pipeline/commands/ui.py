@@ -25,7 +25,7 @@ LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # served there only
 # A shared view is lost when the page is reloaded. What the UI itself keeps in the browser is not: this page puts the view there.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
 localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
-localStorage.setItem("mlflow.workflowType_v1", "machine_learning");
+localStorage.setItem("mlflow.workflowType_v1", JSON.stringify("machine_learning"));
 localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
 localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
 location.replace("/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : ""));
@@ -36,7 +36,7 @@ def run(host: str, port: int) -> int:
     """Serve until interrupted. Raises Refusal where the port is taken; returns at once where MLFLOW_TRACKING_URI is a server."""
     store = Store(Environment.read())
     if store.address.is_server:
-        show(f"{store.address.for_mlflow.rstrip('/')}/{comparison.link(store.experiment_id)}")
+        show(f"{store.address.for_mlflow.rstrip('/')}/{comparison.link(store.experiment_id())}")
         return 0
     refuse_taken(host, port)
     serve(store, host, port)
@@ -59,7 +59,7 @@ def serve(store: Store, host: str, port: int) -> None:
     from mlflow.server import constants
 
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # for GenAI; costs 0.9 GiB and 32 processes
-    store.open()
+    _ = store.client  # creates the database
     os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ[constants.REGISTRY_STORE_URI_ENV_VAR] = store.address.for_mlflow
     os.environ[constants.ARTIFACT_ROOT_ENV_VAR] = (store.address.root / "mlruns").as_uri()
     with warnings.catch_warnings():
@@ -81,10 +81,11 @@ def serve(store: Store, host: str, port: int) -> None:
 
 def page(store: Store) -> str:
     """The page that opens the comparison. Its values are JSON in a script, where `<` could end the script."""
-    comparison.update(store.client, store.experiment_id)
-    held = store.client.get_experiment(store.experiment_id).tags[comparison.VIEW_TAG]
+    experiment_id = store.experiment_id()
+    comparison.update(store.client, experiment_id)
+    held = store.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG]
     state = json.dumps(comparison.unpacked(held))
-    return PAGE % {"experiment": json.dumps(store.experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}
+    return PAGE % {"experiment": json.dumps(experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}
 
 
 def announce(server: "uvicorn.Server", address: str) -> None:

@@ -11,6 +11,7 @@ from pipeline.environment import Environment
 from pipeline.tracking import events
 from pipeline.tracking.address import Address
 from pipeline.tracking.position import Position
+from pipeline.tracking.store import other_run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOG = "mirror.log"
@@ -43,7 +44,9 @@ class Attendant:
             if self._process.poll() is None:
                 self._process.kill()  # at any instant: it goes on where `delivered.json` says
                 self._process.wait()
-        position = Position.load(self._folder, self._store)
+        position, named = Position.load(self._folder, self._store), self._environment.mlflow_run_id
+        if named and position.run_id and position.run_id != named:
+            say(self._environment, other_run(named, self._folder.name, position.run_id))
         if not position.is_complete(self._folder):
             num_left = sum(1 for _ in events.read(self._folder / events.EVENTS, position.first_left))
             say(

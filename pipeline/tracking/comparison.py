@@ -92,7 +92,7 @@ def state(runs: "Sequence[Run]", most_differing: int = MOST_DIFFERING) -> dict[s
         "modelVersionFilter": "All Runs",
         "selectedColumns": columns[1:],
         "columnOrder": columns,
-        "columnWidths": {column: WIDTHS.get(column, 9 * len(column.partition("`")[2]) + 20) for column in columns},
+        "columnWidths": {column: WIDTHS.get(column, 7 * len(column.partition("`")[2]) + 35) for column in columns},
         "runsHiddenMode": "FIRST_20_RUNS",
         "hideEmptyCharts": True,
         "isAccordionReordered": True,  # keeps the order of the sections

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline import files
 from pipeline.tracking import comparison, events
 from pipeline.tracking.batches import batches
-from pipeline.tracking.journal import COPIES, WRITER_LOCK
+from pipeline.tracking.journal import COPIES, WRITER_LOCK, is_written
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.position import SYSTEM, Position
 from pipeline.tracking.sender import Sender
@@ -30,6 +30,7 @@ class Delivery:
         self._build = build
         self._position = Position.load(folder, store.address.key)
         self._sending: Sender | None = None
+        self._experiment_id = ""
         self._lost_s = 0.0
 
     @property
@@ -42,14 +43,14 @@ class Delivery:
             return
         self._find_run()
         try:
-            for batch in self._batches(SYSTEM, self._position.system_offset):
-                self._deliver(batch)
-                self._position.system_offset = batch[-1].end
-                self._save()
-                self._ask_patience()
             for batch in self._batches(events.EVENTS, self._position.offset):
                 self._deliver(batch)
                 self._advance(batch[-1])
+                self._ask_patience()
+            for batch in self._batches(SYSTEM, self._position.system_offset) if self._is_system_due() else ():
+                self._deliver(batch)
+                self._position.system_offset = batch[-1].end
+                self._save()
                 self._ask_patience()
         except Exception:
             self._sending = None  # the run may have been deleted: look again before the next attempt
@@ -77,16 +78,24 @@ class Delivery:
             self._position.system_offset < events.whole_bytes(self.folder / SYSTEM)
         )
 
+    def _is_system_due(self) -> bool:
+        """Whether a metric of the stage was delivered: MLflow's comparison of runs begins with the metric that a run was given first."""
+        delivered = events.read(self.folder / events.EVENTS, limit=self._position.offset)
+        return any(event.kind == "metrics" for event in delivered) or not is_written(self.folder)
+
     def _find_run(self) -> None:
         if self._sending is not None:
             return
         first = next(events.read(self.folder / events.EVENTS), None)
         start: Mapping[str, Any] = first.fields if first and first.kind == "start" else {}
-        run_id, _ = self._store.run_for(self.folder.name, start, self._position.run_id)
+        run = self._store.run_for(self.folder.name, start, self._position.run_id)
+        run_id = run.info.run_id
+        kept = self._store.tags_to_keep(run)
         if run_id != self._position.run_id:
             self._position = Position(run_id=run_id)
             self._save()
-        self._sending = Sender(self._store, run_id, self.folder, self._build)
+        self._experiment_id = run.info.experiment_id
+        self._sending = Sender(self._store, run_id, self.folder, self._build, kept)
 
     @property
     def _sender(self) -> Sender:
@@ -110,7 +119,7 @@ class Delivery:
     def _update_comparison(self) -> None:
         """Show the run in the experiment's comparison. A failure costs no delivery: the next run brings the comparison up to date."""
         try:
-            comparison.update(self._store.client, self._store.experiment_id)
+            comparison.update(self._store.client, self._experiment_id)
         except Exception as error:  # whatever MLflow raises
             print(f"tracking: the comparison was not updated: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 

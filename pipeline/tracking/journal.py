@@ -1,6 +1,7 @@
 """The journal of a run: local, append-only, complete on disk before MLflow hears of it."""
 
 import hashlib
+import re
 import secrets
 import shutil
 import time
@@ -18,15 +19,18 @@ Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"
 WRITER_LOCK = "writer.lock"
 COPIES = "files"
+NUMBERED = re.compile("run-([0-9]+)-")
 
 
 def shelf(root: Path) -> Path:
-    """Where the journals lie, a folder each, named so that the sorted order is that of their beginning."""
+    """The folder of the journals, which are folders too. Their sorted names are in the order in which they began."""
     return root / ".pipeline" / "journal"
 
 
-def new_name() -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(4)}"
+def new_name(root: Path) -> str:
+    """A name that is sorted behind all others: by a number, for a clock can be set back. Earlier versions wrote the time alone, a digit first."""
+    numbers = (int(found[1]) for path in shelf(root).glob("*") if (found := NUMBERED.match(path.name)))
+    return f"run-{max(numbers, default=0) + 1:06}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def mark(name: str) -> str:
@@ -68,6 +72,7 @@ class Journal:
         self._copies: dict[tuple[str, str], str] = {}
         self._num_copies = 0
         self._step = 0
+        self._time_ms = 0
         self._closing = ExitStack()
         with ExitStack() as on_failure:
             on_failure.enter_context(self._closing)
@@ -78,12 +83,12 @@ class Journal:
             on_failure.pop_all()
 
     @classmethod
-    def create(cls, root: Path, *, stage: str, facts: Facts, name: str | None = None, run_id: str | None = None, **more: str) -> "Journal":
-        """A journal of its own; `run_id` is the MLflow run that it shall go to, where the user named one."""
-        folder = shelf(root) / (name or new_name())
+    def create(cls, root: Path, *, stage: str, facts: Facts, name: str | None = None, **more: str | None) -> "Journal":
+        """Begin a journal. Its first line also holds `more`: the `experiment` and, where the user named one, the `run_id` that it goes to."""
+        folder = shelf(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder, stage=stage, amends=False)
-        journal._append("start", stage=stage, run_id=run_id, **facts.as_fields(), **more)
+        journal._append("start", stage=stage, **facts.as_fields(), **more)
         journal._writer.sync()
         for parent in (folder, *folder.parents[:3]):  # a folder that the power takes would be a second run when the training resumes
             files.sync(parent)
@@ -150,7 +155,10 @@ class Journal:
         self._closing.close()
 
     def _append(self, kind: str, **fields: Any) -> None:
-        self._writer.append({"kind": kind, "time_ms": time.time_ns() // 1_000_000, **fields})
+        # of two points at a step MLflow shows the later one, also after the clock was set back
+        now_ms = time.time_ns() // 1_000_000
+        self._time_ms = now_ms if now_ms >= self._time_ms else self._time_ms + 1
+        self._writer.append({"kind": kind, "time_ms": self._time_ms, **fields})
 
     def _is_beyond(self, point: tuple[int, float | str], held: tuple[int, float | str] | None) -> bool:
         if held is None or point[0] > held[0]:
@@ -158,9 +166,10 @@ class Journal:
         return self._amends and point[0] == held[0] and point[1] != held[1]
 
     def _recall(self, lines: Iterable[events.Event]) -> None:
-        """The last step, and what this stage wrote before, so that a repetition is known."""
+        """The last time and step, and what this stage wrote before, so that a repetition is known."""
         stage = ""
         for line in lines:
+            self._time_ms = max(self._time_ms, line.time_ms)
             if line.kind in {"start", "reopen"}:
                 stage = line.fields["stage"]
             elif line.kind == "metrics":

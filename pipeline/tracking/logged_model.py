@@ -1,6 +1,9 @@
-"""The trained model in MLflow: raw uint8 images in, logits out, loadable without pickle."""
+"""The trained model in MLflow: raw uint8 images in, logits out, loadable without pickle, with the metrics of its run."""
 
-from collections.abc import Callable
+import re
+import tempfile
+import textwrap
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,54 +12,122 @@ from pipeline.tracking.store import MODEL_TAG, Store
 
 if TYPE_CHECKING:
     import numpy as np
-    from mlflow.entities import LoggedModel
+    from mlflow.entities import LoggedModel, Metric, Run
     from mlflow.models import ModelSignature
     from numpy.typing import NDArray
     from torch import nn
 
-Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8]]"]
-"""From a model file to a module (uint8 NHWC to logits) and an example batch of two: one of one makes a model that takes only one."""
-NAME = "model"
+Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8], Sequence[str]]"]
+"""From a model file to a module (uint8 NHWC to logits), an example batch of two (one of one makes a model that takes only one), and the class names."""
+SERVED = Path(__file__).with_name("served_model.py")
+LONGEST_LIST = 500
+SPLITS = ("train", "valid", "test")
 
 
 def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, build: Build) -> None:
     """Log the model once: a run that has it whole is left alone, and what an interrupted attempt began is completed."""
-    begun = begun_model(store, run_id, digest)
-    if begun and begun.status.name == "READY":
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    client, run = store.client, store.client.get_run(run_id)
+    model = begun_model(store, run, digest)
+    if model and model.status == LoggedModelStatus.READY:
         return
     if not path.is_file():
         raise LookupError(f"{path.name} was delivered to another store and is no longer in the journal")
-    import mlflow
-    import mlflow.pytorch
-
-    module, example = build(path)
-    mlflow.set_tracking_uri(store.address.for_mlflow)
-    mlflow.set_experiment(experiment_id=store.experiment_id)
-    mlflow.pytorch.log_model(
-        module,
-        name=NAME,
-        # MLflow ties a new model to the run it is given before it uploads, and fails on doing so again
-        run_id=None if begun and is_tied(store, run_id, begun.model_id) else run_id,
-        model_id=begun.model_id if begun else None,
-        step=step,
-        tags={MODEL_TAG: digest},
-        signature=signature_of(module, example),
-        input_example=example,
-        pip_requirements=[f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch")],
-        serialization_format="pt2",
-        validate_serving_input=False,  # it would load the model once more only to warn
-    )
+    module, example, classes = build(path)
+    if model is None:
+        tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, example, classes)}
+        model = client.create_logged_model(run.info.experiment_id, name_of(run), source_run_id=run_id, tags=tags, params=run.data.params)
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder), model, module, example, classes)
+        client.log_model_artifacts(model.model_id, f"{folder}/model")
+    if model.model_id not in {output.model_id for output in (run.outputs and run.outputs.model_outputs) or []}:
+        client.log_outputs(run_id, models=[LoggedModelOutput(model.model_id, step)])
+    points = [
+        point for name in run.data.metrics if split_of(name) for point in client.get_metric_history(run_id, name) if point.step == step
+    ]
+    client.log_batch(run_id, metrics=linked(points, run, model))
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
-def begun_model(store: Store, run_id: str, digest: str) -> "LoggedModel | None":
+def begun_model(store: Store, run: "Run", digest: str | None) -> "LoggedModel | None":
     """The run's model with this digest, whole or not."""
-    found = store.client.search_logged_models([store.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    found = store.client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
 
-def is_tied(store: Store, run_id: str, model_id: str) -> bool:
-    outputs = store.client.get_run(run_id).outputs
-    return any(output.model_id == model_id for output in (outputs and outputs.model_outputs) or [])
+def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
+    """Give the test metrics of a run to its model too: the model is logged by the training, before it is evaluated."""
+    scores = [point for point in points if split_of(point.key) == "test"]
+    if not scores:
+        return
+    run = store.client.get_run(run_id)
+    if model := begun_model(store, run, run.data.tags.get(MODEL_TAG)):
+        store.client.log_batch(run_id, metrics=linked(scores, run, model))
+
+
+def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
+    """The points that the model does not have yet, as its metrics on the dataset of the run whose name ends with their split."""
+    from mlflow.entities import Metric
+
+    held = {(point.key, point.timestamp, point.step) for point in model.metrics or []}
+    datasets = {used.dataset.name.rpartition(" ")[2]: used.dataset for used in (run.inputs.dataset_inputs if run.inputs else [])}
+
+    def link(point: "Metric") -> "Metric":
+        dataset = datasets.get(split_of(point.key))
+        return Metric(
+            point.key, point.value, point.timestamp, point.step, model.model_id, run_id=run.info.run_id,
+            dataset_name=dataset.name if dataset else None, dataset_digest=dataset.digest if dataset else None,
+        )  # fmt: skip
+
+    return [link(point) for point in points if (point.key, point.timestamp, point.step) not in held]
+
+
+def split_of(metric: str) -> str:
+    """The split that a metric is of; empty for the machine's load."""
+    split = metric.partition("/")[0]
+    return split if split in SPLITS else ""
+
+
+def name_of(run: "Run") -> str:
+    """Architecture and data, without the characters that MLflow refuses in a name."""
+    params = run.data.params
+    names = [params.get("model.architecture") or params.get("model.name"), params.get("source.name")]
+    return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
+
+
+def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]) -> str:
+    shape = ", ".join(map(str, example.shape[1:]))
+    return (
+        f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\n"
+        f"Input: raw images, integers from 0 to 255, shape (n, {shape}). Output: logits (n, {len(classes)}) of the classes "
+        f"{textwrap.shorten(', '.join(classes), LONGEST_LIST, placeholder=' ...')}."
+    )
+
+
+def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
+    """Write the MLflow model to `folder/model`: the exported program, and the code that checks what it is given."""
+    import mlflow.pyfunc
+    import mlflow.pytorch
+    from mlflow.models import Model, ModelSignature
+
+    from pipeline.tracking.served_model import EXPORTED
+
+    requirements = [f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch")]
+    signature = signature_of(module, example)
+    mlflow.pytorch.save_model(
+        module, folder / EXPORTED, signature=signature, input_example=example, pip_requirements=requirements, serialization_format="pt2"
+    )
+    mlflow.pyfunc.save_model(
+        folder / "model",
+        python_model=SERVED,
+        artifacts={EXPORTED: str(folder / EXPORTED)},
+        mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
+        signature=ModelSignature(outputs=signature.outputs),
+        input_example=example,
+        pip_requirements=requirements,
+        metadata={"classes": list(classes)},
+    )
 
 
 def signature_of(module: "nn.Module", example: "NDArray[np.uint8]") -> "ModelSignature":

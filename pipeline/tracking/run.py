@@ -103,9 +103,9 @@ def training(environment: Environment, *, resume_file: Path, facts: Facts, stage
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
         if name and (journal.shelf(environment.root) / name / EVENTS).is_file():
             return Journal.reopen(journal.shelf(environment.root) / name, stage=stage, facts=facts)
-        name = journal.new_name()
+        name = journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: a journal that nothing names would be a run of its own
-        return Journal.create(environment.root, name=name, stage=stage, facts=facts, run_id=environment.mlflow_run_id)
+        return Journal.create(environment.root, name=name, stage=stage, facts=facts, **destination(environment))
 
     with tracked(environment, open_journal) as run:
         yield run
@@ -120,12 +120,17 @@ def addition(environment: Environment, model: Path, *, facts: Facts, stage: str 
         folder = journal.find(environment.root, digest)
         if folder and not journal.is_written(folder):
             return Journal.reopen(folder, stage=stage, facts=facts, amends=True)
-        begun = Journal.create(environment.root, stage=stage, facts=facts, run_id=environment.mlflow_run_id, model_sha256=digest)
+        begun = Journal.create(environment.root, stage=stage, facts=facts, model_sha256=digest, **destination(environment))
         begun.model(model)  # the run that is found has it already, or this one is the first to hear of it
         return begun
 
     with tracked(environment, open_journal) as run:
         yield run
+
+
+def destination(environment: Environment) -> dict[str, str | None]:
+    """Where in MLflow a new journal goes, whoever delivers it."""
+    return {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
 
 
 @contextmanager

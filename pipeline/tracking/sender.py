@@ -1,13 +1,13 @@
 """What each kind of event becomes in MLflow."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.flatten import Scalar
 from pipeline.tracking import events
-from pipeline.tracking.logged_model import Build, log_model
+from pipeline.tracking.logged_model import Build, add_scores, log_model
 from pipeline.tracking.store import MODEL_TAG, NOTE_TAG, Store
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ SIGNIFICANT_DIGITS = 6  # MLflow shows all that it has; metrics/ and plots/ hold
 class Sender:
     """Speaks to one MLflow run; what is sent twice is the same twice, for the times are those of the journal."""
 
-    def __init__(self, store: Store, run_id: str, folder: Path, build: Build) -> None:
-        self._store, self._run_id, self._folder, self._build = store, run_id, folder, build
+    def __init__(self, store: Store, run_id: str, folder: Path, build: Build, kept_tags: Collection[str] = ()) -> None:
+        self._store, self._run_id, self._folder, self._build, self._kept_tags = store, run_id, folder, build, kept_tags
         self._client = store.client
 
     def send(self, batch: list[events.Event]) -> None:
@@ -65,8 +65,10 @@ class Sender:
 
     def _log_points(self, batch: list[events.Event]) -> None:
         points = [point for event in batch for point in metrics_of(event)]
+        points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))  # MLflow compares runs by the metric that came first
         for start in range(0, len(points), POINTS_AT_ONCE):
             self._client.log_batch(self._run_id, metrics=points[start : start + POINTS_AT_ONCE])
+            add_scores(self._store, self._run_id, points[start : start + POINTS_AT_ONCE])
 
     def _log_params(self, params: Mapping[str, Scalar]) -> None:
         """MLflow's params cannot change: where the run has another value, a tag says what it was this time."""
@@ -82,7 +84,7 @@ class Sender:
     def tag(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        rows = [RunTag(name, str(value)) for name, value in tags.items()]
+        rows = [RunTag(name, str(value)) for name, value in tags.items() if name not in self._kept_tags]
         for start in range(0, len(rows), NAMES_AT_ONCE):
             self._client.log_batch(self._run_id, tags=rows[start : start + NAMES_AT_ONCE])
 

@@ -1,13 +1,18 @@
 """The MLflow side: the client, the experiment, and the run that a journal goes to."""
 
 import contextlib
+import json
 import os
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pipeline import files
 from pipeline.environment import Environment
+from pipeline.refusal import Refusal
 from pipeline.tracking.address import Address
 
 if TYPE_CHECKING:
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 JOURNAL_TAG = "pipeline.journal"
+KEPT_TAG = "pipeline.kept_tags"
+USER_TAG = "mlflow.user"
 MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG = "mlflow.note.content"
 # the mirror repeats by itself and keeps its place: MLflow's own repetitions would block it for minutes
@@ -25,6 +32,7 @@ QUIET = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
     "MLFLOW_PRINT_MODEL_URLS_ON_CREATION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
@@ -35,86 +43,84 @@ class Store:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.address = Address.of(environment)
-        self._opened: tuple[MlflowClient, str] | None = None
+        self._opened: MlflowClient | None = None
 
     @property
     def client(self) -> "MlflowClient":
-        return self.open()[0]
-
-    @property
-    def experiment_id(self) -> str:
-        return self.open()[1]
-
-    def open(self) -> "tuple[MlflowClient, str]":
-        """Raises whatever MLflow raises when it cannot be reached."""
+        """Raises whatever MLflow raises when it cannot be reached, and Refusal for a SQLite file that it could not use."""
         if self._opened is None:
             self._settle_variables()
-            with contextlib.ExitStack() as stack:
-                if not self.address.is_server:
-                    # several processes creating one database at once leave it broken; what MLflow puts beside it belongs under the root
-                    stack.enter_context(files.locked(self.address.root / ".pipeline" / "store.lock", wait=True))
-                    stack.enter_context(contextlib.chdir(self.address.root))
+            with contextlib.nullcontext() if self.address.is_server else prepared(self.address):
                 from mlflow import MlflowClient
 
-                client = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
-                self._opened = client, self._experiment(client)
+                self._opened = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
         return self._opened
 
     def answers(self) -> bool:
         """Whether MLflow is there, whatever it says of one run."""
         try:
-            client, experiment_id = self.open()
-            client.get_experiment(experiment_id)
+            self.client.search_experiments(max_results=1)
         except Exception:  # whatever MLflow raises
             return False
         return True
 
-    def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> tuple[str, bool]:
-        """The run of a journal that begins with `start`, and whether it was made here: the one known, named, tagged, trained, or a new one."""
-        if known and self._is_usable(known):
-            return known, False
+    def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
+        """The run of a journal that begins with `start`: the one known, named by the user, tagged, trained, or a new one."""
         named = start.get("run_id")
-        if named and self._is_usable(named):
-            return named, False
-        found = self._tagged(JOURNAL_TAG, journal)
+        for run_id in (known, named):
+            if run_id and (run := self._active(run_id)):
+                return run
+        experiment_id = self.experiment_id(start.get("experiment"))  # journals of earlier versions name none
+        found = self._tagged(experiment_id, JOURNAL_TAG, journal)
         if found is None and start.get("model_sha256"):
-            found = self._tagged(MODEL_TAG, start["model_sha256"])
-        return (found, False) if found else (self._create(journal, start), True)
+            found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
+        run = found or self._create(journal, start, experiment_id)
+        if named:
+            print(f"tracking: {other_run(named, journal, run.info.run_id)}", flush=True)
+        return run
 
-    def _create(self, journal: str, start: Mapping[str, Any]) -> str:
+    def tags_to_keep(self, run: "Run") -> frozenset[str]:
+        """The tags that a run had before its first journal, and the name of its user: no journal changes them."""
+        tags = run.data.tags
+        if KEPT_TAG not in tags and JOURNAL_TAG not in tags:
+            kept = json.dumps(sorted(tags))
+            self.client.set_tag(run.info.run_id, KEPT_TAG, kept)
+        else:
+            kept = tags.get(KEPT_TAG, "[]")
+        return frozenset(json.loads(kept)) | ({USER_TAG} & tags.keys())
+
+    def _create(self, journal: str, start: Mapping[str, Any], experiment_id: str) -> "Run":
         tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
         if start.get("description"):
             tags[NOTE_TAG] = start["description"]
-        run: Run = self.client.create_run(
-            self.experiment_id, start_time=start.get("time_ms"), run_name=start.get("name") or journal, tags=tags
-        )
-        return str(run.info.run_id)
+        run: Run = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=start.get("name") or journal, tags=tags)
+        return run
 
-    def _tagged(self, tag: str, value: str) -> str | None:
-        runs = self.client.search_runs(
-            [self.experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"]
-        )
-        return str(runs[0].info.run_id) if runs else None
+    def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
+        runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
+        return runs[0] if runs else None
 
-    def _is_usable(self, run_id: str) -> bool:
-        """Whether the run is there and was not deleted."""
+    def _active(self, run_id: str) -> "Run | None":
+        """The run, unless it does not exist or was deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
-            return bool(self.client.get_run(run_id).info.lifecycle_stage == "active")
+            run: Run = self.client.get_run(run_id)
         except MlflowException as error:
             if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
-                return False
+                return None
             raise
+        return run if run.info.lifecycle_stage == "active" else None
 
-    def _experiment(self, client: "MlflowClient") -> str:
-        name = self._environment.mlflow_experiment_name
-        experiment = client.get_experiment_by_name(name)
+    def experiment_id(self, name: str | None = None) -> str:
+        """Return the experiment of this name, or of the environment's, and create it where it is missing."""
+        name = name or self._environment.mlflow_experiment_name
+        experiment = self.client.get_experiment_by_name(name)
         if experiment is not None:
             return str(experiment.experiment_id)
         # a server decides for itself where artifacts lie
         place = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
-        return str(client.create_experiment(name, artifact_location=place))
+        return str(self.client.create_experiment(name, artifact_location=place))
 
     def _settle_variables(self) -> None:
         for name, value in QUIET.items():
@@ -124,6 +130,83 @@ class Store:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if self.address.credentials:
             os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
+
+
+@contextlib.contextmanager
+def prepared(address: Address) -> Iterator[None]:
+    """Hold the lock of a database that MLflow shall open without a server. A SQLite file is created first, or checked."""
+    from sqlalchemy import make_url
+
+    url = make_url(address.for_mlflow)
+    database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+    lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
+    # what MLflow puts beside a database belongs under the root
+    with files.locked(lock, wait=True), contextlib.chdir(address.root):
+        try:
+            if database:
+                if not database.exists():
+                    create(database, artifacts=address.root / "mlruns")
+                refuse_unusable(database)
+            yield
+        finally:
+            lock.unlink()
+
+
+def create(database: Path, *, artifacts: Path) -> None:
+    """Create an MLflow store in a draft that takes its place when it is whole. The caller holds the lock.
+
+    MLflow creates one by dozens of migrations, and a kill in the middle of one leaves a file that no other attempt can finish.
+    """
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for leftover in database.parent.glob(f".{database.name}.*.draft*"):  # SQLite's own journals are among them
+        leftover.unlink()
+    with contextlib.suppress(FileExistsError), files.replacing(database) as draft:
+        SqlAlchemyStore(f"sqlite:///{draft}", artifacts.as_uri()).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
+        if database.exists():
+            raise FileExistsError(database)  # by a server that was started in the meantime
+
+
+def refuse_unusable(database: Path) -> None:
+    """Raises Refusal for a SQLite file that is damaged or that another version of MLflow wrote."""
+    import mlflow
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
+    known = [script.revision for script in scripts.walk_revisions()]
+    found = schema_of(database)
+    if found == known[0]:
+        return
+    version, away = f"MLflow {metadata.version('mlflow')}", f"move it away (`mv {database} {database}.damaged`)"
+    if found is None:
+        raise Refusal(
+            f"{database}: is damaged, or not a store of MLflow: {away}, then put a copy in its place or run `python -m pipeline sync`"
+        )
+    if found not in known:
+        raise Refusal(
+            f"{database}: was written by a newer version than {version} (schema {found}): use that version, or name another store"
+        )
+    raise Refusal(
+        f"{database}: has schema {found}, {version} needs {known[0]}: copy it, then run `mlflow db upgrade sqlite:///{database}`; "
+        f"if the upgrade fails, {away} and run `python -m pipeline sync`"
+    )
+
+
+def schema_of(database: Path) -> str | None:
+    """The revision of the schema; None where the file holds none that can be read."""
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname in {"SQLITE_ERROR", "SQLITE_NOTADB"} or error.sqlite_errorname.startswith("SQLITE_CORRUPT"):
+            return None
+        raise
+    return str(row[0]) if row else None
+
+
+def other_run(named: str, journal: str, run_id: str) -> str:
+    """The sentence that says that a journal goes to another run than the one that the user named."""
+    return f"MLFLOW_RUN_ID={named} is not used, for MLflow has no such run, or it was deleted, or the model already has a run: {journal} goes to the run {run_id}"
 
 
 def is_passing(error: Exception) -> bool:

@@ -71,7 +71,7 @@ def test_a_server_of_somebody_else_is_named_with_the_shared_view(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:5000/")
-    monkeypatch.setattr(ui.Store, "experiment_id", "7")
+    monkeypatch.setattr(ui.Store, "experiment_id", lambda _: "7")
     assert main(["ui"]) == 0
     told = capsys.readouterr().out
     assert told == ("compare runs: http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison\n")

@@ -30,7 +30,8 @@ def test_an_exported_model_takes_any_number_of_images(
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     np.savez("set.npz", inputs=inputs, targets=targets)
     assert main(["prepare"]) == main(["train"]) == 0
-    served, example = deployable(Path("models/model.safetensors"))
+    served, example, classes = deployable(Path("models/model.safetensors"))
+    assert classes == ("0", "1", "2")
     exported = torch.export.export(served, (torch.from_numpy(example),), dynamic_shapes=({0: Dim.AUTO},)).module()
     for count in (1, 3, 7):
         images = torch.from_numpy(inputs[:count])

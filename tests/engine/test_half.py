@@ -87,7 +87,7 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     [(found, _)] = score.predict(classifier, batches, used="half", device=cpu)
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
-    served, _ = deployable(tmp_path / "model")
+    served, *_ = deployable(tmp_path / "model")
     assert torch.equal(served(images.inputs), expected)
     assert same(classifier.network.state_dict(), training.state.classifier.network.state_dict())
 

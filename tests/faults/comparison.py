@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.tracking import events
-from pipeline.tracking.journal import mark
 from pipeline.tracking.position import SYSTEM
+from pipeline.tracking.sender import rounded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,7 +45,7 @@ def held(client: "MlflowClient", journal: str, downloads: Path) -> Held:
         "params": run.data.params,
         "tags": tags,
         "status": run.info.status,
-        "name": run.info.run_name.removesuffix(mark(journal)),
+        "name": run.info.run_name,
         "datasets": [(used.dataset.name, used.dataset.digest) for used in run.inputs.dataset_inputs],
         "models": [model.status.name for model in models],
         "tied": len(run.outputs.model_outputs) if run.outputs else 0,
@@ -64,7 +64,7 @@ def journalled(folder: Path) -> list[Point]:
     """Every point of a journal and of the machine's load beside it, with its time."""
     lines = [*events.read(folder / events.EVENTS), *events.read(folder / SYSTEM)]
     return sorted(
-        (name, line.fields["step"], shown(value), line.time_ms)
+        (name, line.fields["step"], shown(rounded(float(value))), line.time_ms)
         for line in lines
         if line.kind == "metrics"
         for name, value in line.fields["values"].items()

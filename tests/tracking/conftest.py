@@ -71,7 +71,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         from mlflow import MlflowClient, pyfunc
 
         assert pyfunc.load_model  # it is imported when it is first touched
-        Store(environment).open()
+        assert Store(environment).client
     assert mirror.deliver(journal, Store(environment), tiny.build) is mirror.Outcome.DELIVERED
 
     return Told(environment, model, journal, MlflowClient(f"sqlite:///{root}/mlflow.db"))

@@ -41,7 +41,7 @@ class Server:
         self.hanging: set[str] = set()
         self.taken: list[str] = []
         self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
-        self.store.run_for.return_value = ("a run", False)
+        self.store.run_for.return_value.info.run_id = "a run"
 
     def sender(self, *_: object) -> SimpleNamespace:
         return SimpleNamespace(send=self.send, tag=lambda _: None)

@@ -186,7 +186,7 @@ def test_sync_leaves_no_journal_behind_because_another_one_fails(told: Told, mon
         writing.close()
     run_for = Store.run_for
 
-    def failing(self: Store, name: str, *rest: object) -> tuple[str, bool]:
+    def failing(self: Store, name: str, *rest: object) -> object:
         if name == first.folder.name:
             raise OSError("this one fails")
         return run_for(self, name, *rest)

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import socket
@@ -7,12 +8,19 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from pipeline.tracking import mirror
+from pipeline.tracking.facts import Dataset, Facts
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.position import DELIVERED
+from pipeline.tracking.store import Store
 from tests.tracking import tiny
 from tests.tracking.conftest import Told
 
@@ -23,7 +31,7 @@ def model_uri(told: Told) -> str:
 
 
 def logits(told: Told, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    module, _ = tiny.build(told.model)
+    module, *_ = tiny.build(told.model)
     with torch.inference_mode():
         result: NDArray[np.float32] = module.eval()(torch.from_numpy(images)).numpy()
     return result
@@ -48,37 +56,113 @@ def test_the_logged_model_takes_raw_images_in_any_number_and_no_pickle(told: Tol
     for count in (3, 1):
         images = tiny.images(count)
         assert np.array_equal(model.predict(images), logits(told, images))
-    assert model.metadata.signature.inputs.inputs[0].shape == (-1, *tiny.SHAPE)
+        assert np.array_equal(model.predict(images.astype(np.int64)), logits(told, images))
     assert model.metadata.signature.outputs.inputs[0].shape == (-1, tiny.CLASSES)
+    assert model.metadata.metadata == {"classes": ["ant", "bee", "cat"]}
 
 
-def test_the_logged_model_answers_over_http(told: Told, store: str) -> None:
+@pytest.mark.parametrize(
+    "images", [tiny.images(2) / 255, tiny.images(2).astype(np.float32), tiny.images(2).astype(np.int16) - 300, tiny.images(2)[0]]
+)
+def test_the_logged_model_casts_nothing_silently(told: Told, store: str, images: NDArray[np.generic]) -> None:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    with pytest.raises(MlflowException, match=r"send raw images, integers from 0 to 255 of shape \(n, 4, 4, 1\)"):
+        mlflow.pyfunc.load_model(model_uri(told)).predict(images)
+
+
+def test_the_logged_model_says_what_it_is_and_has_the_metrics_of_its_split(told: Told, tmp_path: Path) -> None:
+    model, params = (
+        tiny.write(tmp_path / "model.safetensors", seed=3),
+        {"model.name": "torchvision", "model.architecture": "v1.5", "source.name": "a:b"},
+    )
+    facts = Facts(params=params, datasets=(Dataset("digits test", "d" * 8, "test"),))
+    training = Journal.create(told.environment.root, stage="train", facts=facts)
+    training.metrics(1, {"valid/accuracy": 0.2})
+    training.metrics(2, {"valid/accuracy": 0.5, "train/loss": 2.0})
+    training.model(model)
+    training.close()
+    for value in (0.5, 0.25):
+        time.sleep(0.002)  # a model has one value of a metric a millisecond
+        evaluation = Journal.reopen(training.folder, stage="evaluate", facts=Facts(), amends=True)
+        evaluation.metrics(2, {"test/accuracy": value})
+        evaluation.close()
+    for _ in range(2):  # the second time all of it is known
+        assert mirror.deliver(training.folder, Store(told.environment), tiny.build) is mirror.Outcome.DELIVERED
+        (training.folder / DELIVERED).unlink()
+    run = told.run_of(training.folder.name)
+    (output,) = run.outputs.model_outputs
+    logged = told.client.get_logged_model(output.model_id)
+    assert (logged.name, logged.status.name, logged.params) == ("v1-5-a-b", "READY", params)
+    assert "of the classes ant, bee, cat." in logged.tags["mlflow.note.content"]
+    assert sorted((point.key, point.value, point.dataset_name) for point in logged.metrics) == [
+        ("test/accuracy", 0.25, "digits test"),
+        ("test/accuracy", 0.5, "digits test"),
+        ("train/loss", 2.0, None),
+        ("valid/accuracy", 0.5, None),
+    ]
+    assert [point.step for point in told.client.get_metric_history(run.info.run_id, "test/accuracy")] == [2, 2]
+
+
+@pytest.fixture(scope="module")
+def invocations(told: Told) -> Iterator[str]:
+    """The address of a server of the model that all tests here share."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model_uri(told), "--env-manager", "local", "--port", str(port)]
     path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"  # noqa: PTH120  # resolving it would leave the environment
-    server = subprocess.Popen(
-        command, env={**os.environ, "MLFLOW_TRACKING_URI": store, "PATH": path}, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    variables = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{told.environment.root}/mlflow.db",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+        "PATH": path,
+    }
+    server = subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        answered = ask(f"http://127.0.0.1:{port}/invocations", {"inputs": tiny.images(3).tolist()}, server)
+        for _ in range(600):
+            assert server.poll() is None, "the server ended"
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=30):
+                break
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}/invocations"
     finally:
         os.killpg(server.pid, 15)
         server.wait(timeout=30)
+
+
+def ask(address: str, question: dict[str, object]) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(address, json.dumps(question).encode(), {"Content-Type": "application/json"})  # noqa: S310  # loopback
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310  # loopback
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.mark.parametrize("key", ["inputs", "instances"])
+def test_the_logged_model_answers_over_http(told: Told, invocations: str, key: str) -> None:
+    code, answered = ask(invocations, {key: tiny.images(3).tolist()})
+    assert code == 200, answered
     assert np.array_equal(np.asarray(answered["predictions"], np.float32), logits(told, tiny.images(3)))
 
 
-def ask(address: str, question: dict[str, object], server: subprocess.Popen[bytes]) -> dict[str, list[list[float]]]:
-    request = urllib.request.Request(address, json.dumps(question).encode(), {"Content-Type": "application/json"})  # noqa: S310  # loopback
-    for _ in range(600):
-        assert server.poll() is None, "the server ended"
-        try:
-            with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310  # loopback
-                answer: dict[str, list[list[float]]] = json.load(reply)
-                return answer
-        except urllib.error.HTTPError as error:
-            raise AssertionError(error.read().decode()) from error
-        except OSError:
-            time.sleep(0.2)
-    raise AssertionError("no answer")
+@pytest.mark.parametrize(
+    ("images", "found"),
+    [
+        ((tiny.images(1) / 255).tolist(), "values of type float64"),
+        (tiny.images(1).astype(float).tolist(), "values of type float64"),
+        ((tiny.images(1) + 256 * np.eye(4, dtype=int)[None, ..., None]).tolist(), "values from "),
+        ((-1 - tiny.images(1).astype(int)).tolist(), "values from -"),
+        (tiny.images(1)[..., 0].tolist(), "an array of shape (1, 4, 4)"),
+        (tiny.images(1)[0].tolist(), "an array of shape (4, 4, 1)"),
+        ([], "an array of shape (0,)"),
+        ([[[[True]] * 4] * 4], "values of type bool"),
+        ([[[["7"]] * 4] * 4], "values of type <U1"),
+    ],
+)
+def test_what_is_no_raw_image_is_refused_over_http_with_the_remedy(invocations: str, images: list[Any], found: str) -> None:
+    code, answered = ask(invocations, {"inputs": images})
+    assert (code, answered["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert f"the input holds {found}" in answered["message"]
+    assert answered["message"].endswith("send raw images, integers from 0 to 255 of shape (n, 4, 4, 1): the model normalises them itself")

@@ -208,6 +208,77 @@ def test_a_run_that_the_user_named_is_gone_on_with(told: Told) -> None:
     assert told.client.get_run(named).data.params["seed"] == "1"
 
 
+@pytest.mark.parametrize(("named", "expected"), [({"experiment": "mine"}, "mine"), ({}, "set by whoever delivers")])
+def test_a_journal_goes_to_the_experiment_that_it_names_whoever_delivers_it(told: Told, named: dict[str, str], expected: str) -> None:
+    """Journals of earlier versions name none."""
+    Journal.create(told.environment.root, stage="train", facts=Facts(), **named).close()
+    other = told.environment.model_copy(update={"mlflow_experiment_name": "set by whoever delivers"})
+    new = journal.journals(told.environment.root)[-1]
+    assert mirror.deliver(new, Store(other), tiny.build) is Outcome.DELIVERED
+    assert told.client.get_experiment(told.run_of(new.name).info.experiment_id).name == expected
+
+
+def test_a_model_is_logged_in_the_experiment_of_its_run(told: Told, tmp_path: Path) -> None:
+    new = Journal.create(told.environment.root, stage="train", facts=Facts(), experiment="models")
+    new.model(tiny.write(tmp_path / "model.safetensors", seed=2))
+    new.close()
+    for _ in range(2):  # the second time it is known
+        delivered(told, new.folder)
+        (new.folder / DELIVERED).unlink()
+    found = told.run_of(new.folder.name)
+    (output,) = found.outputs.model_outputs
+    assert told.client.get_logged_model(output.model_id).experiment_id == found.info.experiment_id
+
+
+@pytest.mark.parametrize("named", ["0" * 32, "deleted", "no id: ' /"])
+def test_a_named_run_that_cannot_be_used_is_said_with_the_run_that_is(told: Told, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if named == "deleted":
+        named = told.client.create_run("0").info.run_id
+        told.client.delete_run(named)
+    new = Journal.create(told.environment.root, stage="train", facts=FACTS, run_id=named)
+    new.close()
+    delivered(told, new.folder)
+    assert f"MLFLOW_RUN_ID={named} is not used" in (said := capsys.readouterr().out)
+    assert f"{new.folder.name} goes to the run {told.run_of(new.folder.name).info.run_id}" in said
+
+
+def test_tags_that_a_run_had_before_us_keep_their_values(told: Told) -> None:
+    """Also in later journals; our own tags change as ever."""
+    theirs = {"mlflow.user": "a stranger", "data.train": "theirs"}
+    run_id = told.client.create_run("0", tags=theirs).info.run_id
+    for value in ("1", "2"):
+        new = Journal.create(told.environment.root, stage="train", facts=FACTS, run_id=run_id)
+        new.tags({"data.train": "ours", "ours": value})
+        new.close()
+        delivered(told, new.folder)
+    tags = told.client.get_run(run_id).data.tags
+    assert theirs.items() <= tags.items()
+    assert (tags["ours"], tags["mlflow.source.git.commit"]) == ("2", "c0ffee")
+
+
+def test_a_run_keeps_the_user_who_began_it(told: Told) -> None:
+    first = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    first.close()
+    delivered(told, first.folder)
+    Journal.reopen(first.folder, stage="train", facts=Facts(tags={"mlflow.user": "someone else", "ours": "new"})).close()
+    delivered(told, first.folder)
+    tags = told.run_of(first.folder.name).data.tags
+    assert (tags["mlflow.user"], tags["ours"]) == ("someone", "new")
+
+
+def test_the_last_evaluation_counts_after_the_clock_was_set_back(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Journal.create(told.environment.root, stage="train", facts=Facts())
+    first.close()
+    now_ns = time.time_ns()
+    for hours, value in enumerate((0.9, 0.8)):
+        monkeypatch.setattr(time, "time_ns", lambda hours=hours: now_ns - hours * 3600 * 10**9)
+        again = Journal.reopen(first.folder, stage="evaluate", facts=Facts(), amends=True)
+        again.metrics(5, {"test/accuracy": value})
+        again.close()
+    delivered(told, first.folder)
+    assert told.run_of(first.folder.name).data.metrics["test/accuracy"] == 0.8
+
+
 def test_sync_delivers_what_is_left(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
     left = [Journal.create(told.environment.root, stage="train", facts=Facts()) for _ in range(2)]
     for writing in left:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 from pipeline.environment import Environment
 from pipeline.interruption import Interrupted
 from pipeline.tracking import attendant, events, journal, run
+from pipeline.tracking.address import Address
 from pipeline.tracking.facts import Facts
+from pipeline.tracking.position import Position
 from tests.tracking import beside, tiny
 
 
@@ -56,6 +59,56 @@ def test_an_addition_finds_the_journal_of_its_model(alone: Environment, tmp_path
     tiny.write(model, seed=1)
     with run.addition(alone, model, facts=Facts()) as other:
         assert other.folder not in {training.folder, beside.folder}
+
+
+class EarlierClock(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return datetime(2020, 1, 1, tzinfo=tz)
+
+
+def test_an_evaluation_is_added_to_the_last_training_of_equal_inputs_after_the_clock_was_set_back(
+    alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, work = tiny.write(tmp_path / "model.safetensors"), tmp_path / "run"
+    old = journal.shelf(tmp_path) / "20991231T235959.000000Z-01234567"  # as earlier versions named it
+    journal.Journal.create(tmp_path, stage="train", facts=Facts(), name=old.name).model(model)
+    with run.addition(alone, model, facts=Facts()) as evaluation:
+        assert evaluation.folder == old
+    folders = [old]
+    for clock in (datetime, EarlierClock, datetime):
+        monkeypatch.setattr(journal, "datetime", clock)
+        work.unlink(missing_ok=True)
+        with run.training(alone, resume_file=work, facts=Facts()) as training:
+            training.model(model)
+        folders.append(training.folder)
+        with run.addition(alone, model, facts=Facts()) as evaluation:
+            assert evaluation.folder == training.folder
+    assert journal.journals(tmp_path) == folders
+
+
+def test_a_journal_names_its_experiment(tmp_path: Path, alone: Environment) -> None:
+    environment = alone.model_copy(update={"mlflow_experiment_name": "mine"})
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()), run.addition(environment, model, facts=Facts()):
+        pass
+    begins = [next(events.read(folder / events.EVENTS)) for folder in journal.journals(tmp_path)]
+    assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize(("named", "told"), [(None, 0), ("another", 1), ("this", 0)])
+def test_a_stage_says_that_its_run_is_not_the_one_that_was_named(
+    alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str | None, told: int
+) -> None:
+    environment = alone.model_copy(update={"mlflow_run_id": named})
+    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()) as training:
+        pass
+    assert training.folder
+    Position(run_id="this").save(training.folder, Address.of(environment).key)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        attendant.Attendant(process, training.folder, environment).wait(1)
+    said = capsys.readouterr().err
+    assert said.count("MLFLOW_RUN_ID=another is not used") == said.count("goes to the run this") == told
 
 
 def test_broken_tracking_is_said_once_and_stops_nothing(alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,10 +26,10 @@ def write(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def build(path: Path) -> tuple[nn.Module, NDArray[np.uint8]]:
+def build(path: Path) -> tuple[nn.Module, NDArray[np.uint8], tuple[str, ...]]:
     module = Tiny()
     module.load_state_dict(load_file(path))
-    return module, images(2)
+    return module, images(2), ("ant", "bee", "cat")
 
 
 def images(count: int) -> NDArray[np.uint8]:

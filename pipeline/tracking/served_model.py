@@ -1,0 +1,51 @@
+"""The logged model as MLflow loads and serves it: checks its input, then asks the exported program. MLflow copies this file into the model."""
+
+from typing import Any
+
+import mlflow
+import numpy as np
+from mlflow.exceptions import MlflowException
+from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+from mlflow.pyfunc.model import PythonModel
+from numpy.typing import NDArray
+
+EXPORTED = "exported"
+
+
+class ServedModel(PythonModel):
+    """`predict` takes raw images, integers from 0 to 255 of shape (n, height, width, channels), and returns logits (n, classes).
+
+    It has no input signature: MLflow would cast what it is sent to the type of one, and 0.5 to 0, before this class sees it.
+    """
+
+    def load_context(self, context: Any) -> None:
+        self._exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
+
+    def predict(self, model_input: np.ndarray) -> NDArray[np.float32]:  # type: ignore[override]  # MLflow warns of other types
+        """Raises MlflowException, which a server answers with 400, for any other input."""
+        shape = self._exported.metadata.signature.inputs.inputs[0].shape[1:]
+        logits: NDArray[np.float32] = self._exported.predict(checked(model_input, shape))
+        return logits
+
+
+def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    try:
+        images = np.asarray(given)
+    except ValueError:
+        raise refusal("lists of different lengths", shape) from None
+    if images.shape[1:] != shape:
+        raise refusal(f"an array of shape {images.shape}", shape)
+    if images.dtype.kind not in "iu":
+        raise refusal(f"values of type {images.dtype}", shape)
+    if images.size and not 0 <= images.min() <= images.max() <= 255:
+        raise refusal(f"values from {images.min()} to {images.max()}", shape)
+    return images.astype(np.uint8, copy=False)
+
+
+def refusal(found: str, shape: tuple[int, ...]) -> MlflowException:
+    expected = f"raw images, integers from 0 to 255 of shape (n, {', '.join(map(str, shape))}): the model normalises them itself"
+    return MlflowException(f"the input holds {found}; send {expected}", error_code=INVALID_PARAMETER_VALUE)
+
+
+set_model(ServedModel())
