@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from pipeline import dvc_locks
 from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.environment import Environment
+from pipeline.foreign import shown
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import glance, load, placed
@@ -23,11 +25,19 @@ def run() -> None:
     paths, problems = Paths(), Problems()
     for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
         print(f"check: {said}")
+    problems.gather(lambda: refuse_unfit_path(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
     plan = look_over(document, environment, problems) if document else None
     problems.refuse()
     print(f"check: {paths.params} is fine: {plan}")
+
+
+def refuse_unfit_path(top: Path) -> None:
+    """Raises Refusal for a checkout whose path ends every `dvc repro` after its first stage."""
+    path = str(top.resolve())
+    if "{" in path or "}" in path:
+        raise Refusal(f"{shown(path)}: this path has a curly brace, which DVC takes for a format: move the checkout to a path without")
 
 
 class Problems:
