@@ -1,17 +1,20 @@
 """Refuse bad input before DVC deletes or runs anything."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline import dvc_locks
+from pipeline import dvc_locks, interruption
 from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.environment import Environment
 from pipeline.foreign import shown
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import glance, load, placed
+from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
@@ -79,8 +82,13 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     assert prepare
     assert train
     assert environment
-    problems.gather(lambda: load(document, TrainParams))
+    chosen = problems.gather(lambda: load(document, TrainParams))
     place = problems.gather(lambda: machine_can(train, environment, document))
+    problems.refuse()  # before anything is downloaded
+    assert chosen
+    with interruption.raised():  # SIGTERM too removes what is half downloaded
+        problems.gather(lambda: placing(document, lambda: fetch_data(prepare)))
+        problems.gather(lambda: placing(document, lambda: fetch_weights(chosen.model)))
     return f"{document.data['model']['name']} on {prepare.source.name}, {place}"
 
 
@@ -93,7 +101,7 @@ def placing(document: Document, attempt: Callable[[], Found]) -> Found:
 
 
 def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
-    """Splits and number of classes, as names and targets alone tell them of files of the user's own; of published data, only that its place is there."""
+    """Returns splits and number of classes: of the user's own files as names and targets tell them, of published data without reading it."""
     from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
 
     if not prepare.source.foreign:
@@ -101,6 +109,27 @@ def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
         return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
     collection, assigned = stage.survey(prepare, workers=1)
     return {str(name) for names in assigned.values() for name in names}, len(collection.classes)
+
+
+def fetch_data(prepare: PrepareParams) -> None:
+    """Opens a published dataset as `prepare` does, which downloads what is missing. Raises Refusal, with the remedy, where that fails."""
+    from pipeline.stages import prepare as stage
+
+    if not prepare.source.foreign:
+        stage.survey(prepare, workers=1)
+
+
+def fetch_weights(model: ModelSettings) -> None:
+    """Reads what the model begins with, or downloads it where `train` would run. Raises Refusal, with the remedy, where that fails."""
+    if model.is_fetched() or would_run("train"):
+        model.fetch()
+
+
+def would_run(stage: str) -> bool:
+    """Returns whether DVC would run the stage or one before it; True where DVC cannot tell."""
+    command = [sys.executable, "-m", "dvc", "status", "--json", "--with-deps", stage]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.returncode != 0 or answer.stdout.strip() != "{}"
 
 
 def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:

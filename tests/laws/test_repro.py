@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import files
+from pipeline.commands import check
 from tests import project
 from tests.repository import GIT, call, repository, runs
 
@@ -49,6 +50,16 @@ def test_changing_evaluate_runs_evaluate_alone(checkout: Path) -> None:
     project.write_params(checkout, {"evaluate.top_k": 2})
     try:
         assert ran(call(checkout, "dvc", "repro", "--dry")) == ["evaluate"]
+    finally:
+        project.write_params(checkout)
+
+
+def test_check_knows_whether_dvc_would_train(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkout)
+    assert not check.would_run("train")
+    project.write_params(checkout, {"train.steps": 2})
+    try:
+        assert check.would_run("train")
     finally:
         project.write_params(checkout)
 
