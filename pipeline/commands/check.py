@@ -115,7 +115,7 @@ def fetch_data(prepare: PrepareParams) -> None:
     """Opens a published dataset as `prepare` does, which downloads what is missing. Raises Refusal, with the remedy, where that fails."""
     from pipeline.stages import prepare as stage
 
-    if not prepare.source.foreign:
+    if prepare.source.downloaded:
         stage.survey(prepare, workers=1)
 
 

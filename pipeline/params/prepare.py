@@ -18,6 +18,9 @@ class SourceSettings(Section):
     foreign: ClassVar[bool] = False
     """Whether `root` holds files of the user's own, whose classes `check` looks over before anything runs."""
 
+    downloaded: ClassVar[bool] = False
+    """Whether `open` downloads what `root` does not hold, which `check` therefore does before anything runs."""
+
     name: str
     """The dataset or format: a module of `pipeline/sources/`."""
     root: Path
