@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.collection import SPLITS, TRAIN, Collection
 from pipeline.data import split, writer
+from pipeline.data.prepared import refuse_long_names
 from pipeline.environment import Environment
 from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.paths import Paths
@@ -35,6 +36,7 @@ def survey(params: PrepareParams, *, workers: int | None) -> tuple[Collection, d
     source = params.source
     refuse_missing_root(source)
     collection = source.open(workers=workers or len(os.sched_getaffinity(0)))
+    refuse_long_names(collection.classes, str(source.root))
     refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
     assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
     return collection, assigned
