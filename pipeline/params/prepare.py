@@ -1,5 +1,6 @@
 """What `prepare` may read: the seed of the splits, and the source."""
 
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -35,6 +36,8 @@ class SourceSettings(Section):
     def names_data(cls, root: Path) -> Path:
         if root == Path():
             raise ValueError("names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data")
+        if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # a line end would split what is said of it
+            raise ValueError("holds a line end or another control character: rename the folder or file")
         return root
 
     def num_classes(self) -> int | None:
