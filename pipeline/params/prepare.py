@@ -27,9 +27,9 @@ class SourceSettings(Section):
     root: Path
     """The folder or file that holds the data, inside the checkout or not; `dvc repro` watches it."""
     valid: Share
-    """Share of train kept for validation where the source brings no such split; 0 for none, and the last weights are kept."""
+    """Share of train kept for validation; 0 for none, and the last weights are kept. Unused where the source brings such a split."""
     test: Share
-    """Share of all samples kept for the test where the source brings no such split; 0 where it does."""
+    """Share of all samples kept for the test, above 0. Unused, and perhaps 0, where the source brings such a split."""
 
     @field_validator("root")
     @classmethod

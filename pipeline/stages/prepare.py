@@ -7,7 +7,7 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.collection import SPLITS, TRAIN, Collection
+from pipeline.collection import SPLITS, TEST, TRAIN, VALID, Collection
 from pipeline.data import split, writer
 from pipeline.data.prepared import refuse_long_names
 from pipeline.environment import Environment
@@ -25,7 +25,10 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     total = sum(len(targets) for targets in collection.targets.values())
     with progress("prepare", total, "images") as advance, closing(collection.blocks()) as blocks:
         record = writer.write(collection, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
+    shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
+        if name in collection.targets and shares.get(name):
+            print(f"prepare: {name}: the dataset brings this split, so source.{name} is unused")
         if name in record.splits:
             entry = record.splits[name]
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))

@@ -122,10 +122,3 @@ def test_a_signal_in_a_download_leaves_nothing_half(archive: Path, monkeypatch: 
     monkeypatch.setattr(download, "receive", receive)
     assert main(["check"]) == 128 + signal.SIGTERM
     assert not list(Path("raw").iterdir())
-
-
-def test_shares_that_published_data_do_not_take_are_refused(archive: Path, refused: Refused) -> None:
-    write_tar(Path("raw", archive.name), cifar10(), "w:gz")
-    project.write_params(Path(), {"source": {**CIFAR, "test": 0.1}})
-    [message] = refused("check")
-    assert "source.test: the dataset brings a test split of its own: write `test: 0`" in message

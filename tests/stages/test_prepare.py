@@ -117,13 +117,19 @@ def test_a_class_with_one_sample_is_named(root, tmp_path):
     assert "source.test: class eel has 1 of its samples left" in refusal(root, tmp_path)
 
 
-def test_fractions_that_are_missing_or_needless_are_refused(root, tmp_path):
+def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, capsys):
     assert "write the share to keep for it, such as `test: 0.2`" in refusal(root, tmp_path, test=0.0)
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (tmp_path / "split" / split / name).mkdir(parents=True)
-            (tmp_path / "split" / split / name / "1.png").write_bytes(picture(1))
-    assert "brings a test split of its own: write `test: 0`" in refusal(tmp_path / "split", tmp_path)
+            for number in range(4):
+                (tmp_path / "split" / split / name / f"{number}.png").write_bytes(picture(1))
+    prepared = run(tmp_path / "split", tmp_path)
+    assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 6, "valid": 2, "test": 8}
+    said = capsys.readouterr().out
+    assert "prepare: test: the dataset brings this split, so source.test is unused\n" in said
+    assert "source.valid" not in said
+    assert prepared.digest == run(tmp_path / "split", tmp_path / "again", test=0.0).digest
 
 
 def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
