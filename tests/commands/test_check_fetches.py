@@ -66,11 +66,14 @@ def test_weights_are_downloaded_once_and_damaged_ones_are_refused(
     assert f"model.weights: {downloads[0]}: holds no whole weights: remove it" in message
 
 
-def test_nothing_is_downloaded_for_a_training_that_dvc_would_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_downloaded_for_a_training_that_dvc_would_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
     monkeypatch.setattr(check, "would_run", lambda stage: stage != "train")
     assert main(["check"]) == 0
+    assert "mobilenet_v3_small on digits" in capsys.readouterr().out, "the architecture says more than `torchvision`"
 
 
 def test_nothing_is_downloaded_beside_another_mistake(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
