@@ -30,6 +30,14 @@ HANDED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FIL
 
 .PHONY: help setup setup-dev repro test faults bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
+# a colon separates the folders of PATH
+ifneq (,$(findstring :,$(CURDIR)))
+setup setup-dev: refuse-path
+.PHONY: refuse-path
+refuse-path:
+	@printf 'error: %q: this path has a colon, with which no virtual environment works: move the checkout to a path without\n' "$$PWD" >&2; exit 2
+endif
+
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 

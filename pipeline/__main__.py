@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -45,11 +46,12 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 MOST_LINES, MOST_SHOWN = 20, 2000
 MENDABLE = {
-    errno.ENOSPC: "the disk is full: free some space and run the same command again; it goes on where it was",
-    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again; it goes on where it was",
+    errno.ENOSPC: "the disk is full: free some space and run the same command again",
+    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
     errno.EROFS: "the file system is read-only: run in a folder that can be written",
     errno.EACCES: "permission denied: run as the owner of this folder, or change its permissions",
 }
+NO_INODES = "the file system has no inodes left: remove files that are not needed, and run the same command again"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -89,7 +91,17 @@ def complain_of_the_system(error: OSError) -> int:
     """What the user can mend, with the remedy; anything else is raised again."""
     if error.errno not in MENDABLE:
         raise error
-    return complain(f"{error.filename or 'writing'}: {MENDABLE[error.errno]}", BAD_INPUT)
+    message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else MENDABLE[error.errno]
+    return complain(f"{error.filename or 'writing'}: {message}", BAD_INPUT)
+
+
+def lacks_inodes(path: str | None) -> bool:
+    """Returns whether the file system of `path`, or of the working folder, has space left and no inodes. False where the system cannot tell."""
+    try:
+        found = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # pathlib would be one more import before any error is said
+    except OSError:
+        return False
+    return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
 
 
 def complain(text: str, code: int) -> int:

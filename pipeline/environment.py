@@ -9,9 +9,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, Valid
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from pipeline.foreign import shown
 from pipeline.refusal import Refusal
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
+RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
 DEVICES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 
 Threads = Annotated[int, Field(gt=0, le=1024)]
@@ -60,9 +62,24 @@ class Environment(BaseSettings):
     def read(cls) -> "Environment":
         """Raises Refusal with every variable that cannot be used."""
         try:
-            return cls()
+            environment = cls()
         except ValidationError as error:
             raise Refusal("\n".join(f"{problem['loc'][0]}: {explain(problem)}" for problem in error.errors())) from None
+        environment.refuse_unfit_root()
+        return environment
+
+    def refuse_unfit_root(self) -> None:
+        """Raises Refusal where the SQLite store would lie below a path that its address cannot hold.
+
+        After a `?` the rest of an address is its query, and MLflow and Alembic each read `%` in a way of their own.
+        """
+        root = str(self.root.resolve())
+        below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
+        if self.tracking and below_root and ("?" in root or "%" in root):
+            raise Refusal(
+                f"{shown(root)}: this path has a `?` or `%`, which the address of the MLflow store in it cannot hold: "
+                "move the checkout to a path without, or set MLFLOW_TRACKING_URI to a server"
+            )
 
 
 def is_address(text: str) -> bool:

@@ -1,15 +1,20 @@
 """Refuse bad input before DVC deletes or runs anything."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
-from pipeline import dvc_locks
+from pipeline import dvc_locks, interruption
 from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.environment import Environment
+from pipeline.foreign import shown
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import glance, load, placed
+from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
@@ -23,11 +28,19 @@ def run() -> None:
     paths, problems = Paths(), Problems()
     for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
         print(f"check: {said}")
+    problems.gather(lambda: refuse_unfit_path(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
     plan = look_over(document, environment, problems) if document else None
     problems.refuse()
     print(f"check: {paths.params} is fine: {plan}")
+
+
+def refuse_unfit_path(top: Path) -> None:
+    """Raises Refusal for a checkout whose path ends every `dvc repro` after its first stage."""
+    path = str(top.resolve())
+    if "{" in path or "}" in path:
+        raise Refusal(f"{shown(path)}: this path has a curly brace, which DVC takes for a format: move the checkout to a path without")
 
 
 class Problems:
@@ -69,9 +82,15 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     assert prepare
     assert train
     assert environment
-    problems.gather(lambda: load(document, TrainParams))
+    chosen = problems.gather(lambda: load(document, TrainParams))
     place = problems.gather(lambda: machine_can(train, environment, document))
-    return f"{document.data['model']['name']} on {prepare.source.name}, {place}"
+    problems.refuse()  # before anything is downloaded
+    assert chosen
+    with interruption.raised():  # SIGTERM too removes what is half downloaded
+        problems.gather(lambda: placing(document, lambda: fetch_data(prepare)))
+        problems.gather(lambda: placing(document, lambda: fetch_weights(chosen.model)))
+    model = document.data["model"]
+    return f"{model.get('architecture', model['name'])} on {prepare.source.name}, {place}"
 
 
 def placing(document: Document, attempt: Callable[[], Found]) -> Found:
@@ -83,7 +102,7 @@ def placing(document: Document, attempt: Callable[[], Found]) -> Found:
 
 
 def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
-    """Splits and number of classes, as names and targets alone tell them of files of the user's own; of published data, only that its place is there."""
+    """Returns splits and number of classes: of the user's own files as names and targets tell them, of published data without reading it."""
     from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
 
     if not prepare.source.foreign:
@@ -91,6 +110,27 @@ def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
         return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
     collection, assigned = stage.survey(prepare, workers=1)
     return {str(name) for names in assigned.values() for name in names}, len(collection.classes)
+
+
+def fetch_data(prepare: PrepareParams) -> None:
+    """Opens a published dataset as `prepare` does, which downloads what is missing. Raises Refusal, with the remedy, where that fails."""
+    from pipeline.stages import prepare as stage
+
+    if prepare.source.downloaded:
+        stage.survey(prepare, workers=1)
+
+
+def fetch_weights(model: ModelSettings) -> None:
+    """Reads what the model begins with, or downloads it where `train` would run. Raises Refusal, with the remedy, where that fails."""
+    if model.is_fetched() or would_run("train"):
+        model.fetch()
+
+
+def would_run(stage: str) -> bool:
+    """Returns whether DVC would run the stage or one before it; True where DVC cannot tell."""
+    command = [sys.executable, "-m", "dvc", "status", "--json", "--with-deps", stage]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.returncode != 0 or answer.stdout.strip() != "{}"
 
 
 def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:

@@ -17,7 +17,9 @@ def run(name: str) -> None:
     if name not in known:
         raise Refusal(f"there is no preset {name!r}: known are {', '.join(known)}")
     if target.exists() and target.read_bytes() not in [text.encode() for text in known.values()] and not committed(target):
-        raise Refusal(f"{target} has changes that no commit holds: commit them, or undo them with `git restore {target}`, and try again")
+        raise Refusal(
+            f"{target} is neither committed nor equal to a preset: commit it, or undo its changes with `git restore {target}`, and try again"
+        )
     files.write_text(target, known[name])
     print(f"preset: {target} is now {name}")
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from pipeline.__main__ import VERBS, complain, complain_of_the_system
-from pipeline.container import mounts, place, surroundings, whereabouts
+from pipeline.container import git_verbs, mounts, place, surroundings, whereabouts
 from pipeline.container.place import Place
 from pipeline.container.supervision import Supervision
 from pipeline.paths import Paths
@@ -34,6 +34,7 @@ def main(words: list[str]) -> int:
     try:
         commands = chosen(words)
         found = place.find(Path.cwd(), IMAGE_CODE, homes())
+        git_verbs.refuse(words, found.copy_of)
         environment = surroundings.variables(found.top, os.environ, commit=commit(found)) | (OF_REPRO if commands == REPRO else {})
     except Refusal as refusal:
         return complain(str(refusal), BAD_INPUT)

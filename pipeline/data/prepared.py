@@ -1,5 +1,6 @@
 """The prepared data on disk: one array of inputs and one of targets a split, memory-mapped, and `spec.json` that describes them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -19,6 +20,8 @@ from pipeline.spec import Spec
 FORMAT = "pipeline-prepared-1"
 RECORD_BYTES = 2 * 2**20
 """Some hundred thousand class names."""
+NAMES_BYTES = RECORD_BYTES - 2**19
+"""Leaves room for the rest of `spec.json`, and for the tensors in the header of the model file, which is bounded as `spec.json` is."""
 HEADER_BYTES = 1 << 16
 
 
@@ -80,6 +83,17 @@ class Prepared:
         if name not in self.splits:
             raise Refusal(f"the prepared data has no {name} split: set source.{name} and run `dvc repro` again")
         return self.splits[name]
+
+
+def refuse_long_names(classes: tuple[str, ...], place: str) -> None:
+    """Raises Refusal for class names with which `spec.json` or the header of the model file would be larger than is read."""
+    in_record = json.dumps({"spec": {"classes": classes}}, indent=2, ensure_ascii=False)
+    in_header = json.dumps(json.dumps(classes, ensure_ascii=False), ensure_ascii=False)
+    size_bytes = max(len(text.encode()) for text in (in_record, in_header))
+    if size_bytes > NAMES_BYTES:
+        raise Refusal(
+            f"source.root: {place} has {len(classes)} classes whose names take {size_bytes} bytes, more than {NAMES_BYTES}: shorten them"
+        )
 
 
 def read_record(folder: Path) -> PreparedRecord:

@@ -17,14 +17,11 @@ def assign(
 ) -> dict[str, NDArray[np.str_]]:
     """The split in which each sample ends, as an array of names beside each native split's targets.
 
-    A split that the source brings is kept; one that it does not bring is a share of every class of train.
-    Raises Refusal where a fraction is missing, or given for a split that the source brings.
+    A split that the source brings is kept, and its share is unused; one that it does not bring is a share of every class of train.
+    Raises Refusal where the share of a missing test split is 0.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
-    shares = {TEST: test, VALID: valid}
-    for split, share in shares.items():
-        if split in targets and share:
-            raise Refusal(f"source.{split}: the dataset brings a {split} split of its own: write `{split}: 0`")
+    shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
     if TEST not in targets and not test:
         raise Refusal("source.test: the dataset brings no test split: write the share to keep for it, such as `test: 0.2`")
     for split, share in shares.items():

@@ -1,6 +1,7 @@
 """Any classification architecture of torchvision by its name, with a stem for small images and, if wanted, pretrained weights."""
 
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -64,17 +65,35 @@ class Settings(ModelSettings):
         return cast("nn.Module", network)
 
     def prime(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # its weights come of other data
-        if self.weights is None:
-            return
-        weights = models.get_model_weights(self.architecture)[self.weights]
-        try:
-            pretrained = weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
-        except Exception as error:  # torch passes on whatever the network, the archive or its restricted unpickler raise
-            raise Refusal(
-                f"model.weights: {self.weights} cannot be fetched ({foreign.reason(error)}): "
-                f"put a whole {weights.url.rpartition('/')[2]} into $TORCH_HOME/hub/checkpoints, or write `weights: null`"
-            ) from None
-        load_what_fits(network, pretrained)
+        if self.weights is not None:
+            load_what_fits(network, pretrained(self.architecture, self.weights))
+
+    def is_fetched(self) -> bool:
+        return self.weights is None or cached(self.architecture, self.weights).exists()
+
+    def fetch(self) -> None:
+        if self.weights is not None:
+            pretrained(self.architecture, self.weights)
+
+
+def cached(architecture: str, weights: str) -> Path:
+    """Returns where torch keeps these weights once they are downloaded."""
+    return Path(torch.hub.get_dir(), "checkpoints", models.get_model_weights(architecture)[weights].url.rpartition("/")[2])
+
+
+def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
+    """Returns the tensors by name, downloaded where they are not cached. Raises Refusal where they cannot be had or read."""
+    try:
+        found: dict[str, Tensor] = models.get_model_weights(architecture)[weights].get_state_dict(
+            progress=True, check_hash=True, weights_only=True
+        )
+    except Exception as error:  # torch passes on whatever the network, the archive or its restricted unpickler raise
+        path = cached(architecture, weights)
+        if path.exists():  # torch's own words advise to unpickle it
+            raise Refusal(f"model.weights: {path}: holds no whole weights: remove it, and they are downloaded again") from None
+        remedy = f"put {path.name} into {path.parent}, or write `weights: null`"
+        raise Refusal(f"model.weights: {weights} cannot be downloaded ({foreign.reason(error)}): {remedy}") from None
+    return found
 
 
 def try_out(network: nn.Module, spec: Spec) -> None:

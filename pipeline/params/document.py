@@ -1,7 +1,7 @@
 """A YAML file as plain data, with the line of every key, read as DVC reads it (YAML 1.2: `1e-3` is a number)."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain
@@ -10,7 +10,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from pipeline import foreign
@@ -25,6 +25,7 @@ MOST_BRACKETS = 200
 """Ruamel takes seconds for a thousand that are open at once."""
 BROKEN = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 """What ruamel raises for a value that does not fit its tag."""
+TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 WORDS = {"NoneType": "nothing", "list": "a list"}
 
 Location = tuple[str | int, ...]
@@ -97,6 +98,8 @@ def parse(text: str) -> tuple[Any, Node]:
         root = yaml.compose(text)
         if root is not None:
             refuse_excess(root)
+            for node in mappings(root, set()):
+                node.value = [(named(key, text), value) for key, value in node.value]
         return plain(None if root is None else yaml.constructor.construct_document(root)), root
 
 
@@ -123,6 +126,23 @@ def parts_of(node: Node) -> list[Node]:
     if isinstance(node, MappingNode):
         return list(chain.from_iterable(node.value))
     return node.value if isinstance(node, SequenceNode) else []
+
+
+def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
+    """Yields every mapping of a tree without cycles, each once."""
+    if id(node) not in seen:
+        seen.add(id(node))
+        for part in parts_of(node):
+            yield from mappings(part, seen)
+        if isinstance(node, MappingNode):
+            yield node
+
+
+def named(key: Node, text: str) -> Node:
+    """Returns the key as the text that the file has there: `~`, `true` or `[a, b]` is then an unknown key of its own line."""
+    if key.tag in (TEXT, MERGE):
+        return key
+    return ScalarNode(TEXT, text[key.start_mark.index : key.end_mark.index], key.start_mark, key.end_mark)
 
 
 def line_of(error: MarkedYAMLError) -> int:

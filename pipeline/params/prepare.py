@@ -1,5 +1,6 @@
 """What `prepare` may read: the seed of the splits, and the source."""
 
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -18,20 +19,25 @@ class SourceSettings(Section):
     foreign: ClassVar[bool] = False
     """Whether `root` holds files of the user's own, whose classes `check` looks over before anything runs."""
 
+    downloaded: ClassVar[bool] = False
+    """Whether `open` downloads what `root` does not hold, which `check` therefore does before anything runs."""
+
     name: str
     """The dataset or format: a module of `pipeline/sources/`."""
     root: Path
     """The folder or file that holds the data, inside the checkout or not; `dvc repro` watches it."""
     valid: Share
-    """Share of train kept for validation where the source brings no such split; 0 for none, and the last weights are kept."""
+    """Share of train kept for validation; 0 for none, and the last weights are kept. Unused where the source brings such a split."""
     test: Share
-    """Share of all samples kept for the test where the source brings no such split; 0 where it does."""
+    """Share of all samples kept for the test, above 0. Unused, and perhaps 0, where the source brings such a split."""
 
     @field_validator("root")
     @classmethod
     def names_data(cls, root: Path) -> Path:
         if root == Path():
             raise ValueError("names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data")
+        if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # a line end would split what is said of it
+            raise ValueError("holds a line end or another control character: rename the folder or file")
         return root
 
     def num_classes(self) -> int | None:

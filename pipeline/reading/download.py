@@ -35,7 +35,7 @@ def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
     if not address.startswith(("https://", "http://")):
         raise ValueError("is no web address")
     state = hashlib.md5(usedforsecurity=False)
-    print(f"prepare: downloading {address}", flush=True)
+    print(f"downloading {address}", flush=True)
     with urllib.request.urlopen(address, timeout=SILENCE_S) as response, draft.open("wb") as file:  # noqa: S310  # checked above
         size_bytes = int(response.headers.get("Content-Length") or 0)
         with progress(label, -(-size_bytes // MEGABYTE), "MB") as advance:

@@ -18,6 +18,8 @@ COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 TEXTS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
 DEEP = 65_535
+PNG_DEPTH = 24
+"""The byte of a PNG that holds its bits a channel."""
 LOADED_ONCE = ("JPEG", "PNG")
 """Other readers may decode anew, and fail, when an image that they read is used a second time."""
 TURNED = range(2, 9)
@@ -66,6 +68,8 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
             refuse_oversized(*image.size, max_pixels)
             image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a fourth or an eighth where that is still twice the goal
             image.load()
+            if image.format == "PNG" and "transparency" in image.info:
+                scale_transparency(image, depth=data[PNG_DEPTH])
             whole = plain(upright(image), MODES[channels])
             return whole if whole.size == (size, size) else ImageOps.fit(whole, (size, size), Image.Resampling.BICUBIC)
     except (Oversized, Corrupt, MemoryError):
@@ -100,6 +104,15 @@ def upright(image: Image.Image) -> Image.Image:
         return image.copy()
 
 
+def scale_transparency(image: Image.Image, *, depth: int) -> None:
+    """Scale the transparent value of a PNG to 8 bits where Pillow has scaled the pixels alone: grey of 2 and 4 bits, and colours of 16 bits."""
+    value = image.info["transparency"]
+    if image.mode == "L" and depth in (2, 4):
+        image.info["transparency"] = value * 255 // (2**depth - 1)
+    elif image.mode == "RGB" and depth == 16:
+        image.info["transparency"] = tuple(part >> 8 for part in value)
+
+
 def plain(image: Image.Image, mode: str) -> Image.Image:
     """8 bits a channel, without palette and transparency."""
     if image.mode.startswith("I"):
@@ -114,8 +127,10 @@ def plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey, scaled: Pillow's own conversion clips at 255."""
+    """16-bit grey, scaled, and white where it is transparent: Pillow's own conversion clips at 255."""
     pixels = np.asarray(image).astype(np.int64)
     if pixels.min() < 0 or pixels.max() > DEEP:
         raise Corrupt(f"has pixels outside 0 to {DEEP}, whose scale is not known: store it with 8 or 16 bits")
+    if "transparency" in image.info:
+        pixels[pixels == image.info["transparency"]] = DEEP
     return Image.fromarray(((pixels * 255 + DEEP // 2) // DEEP).astype(np.uint8))

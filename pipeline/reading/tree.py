@@ -94,11 +94,13 @@ def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
 
 
 def refuse_repeated(path: Path, names: Iterable[str]) -> None:
+    """Raises Refusal for a file that an archive holds twice, `./a/0.png` beside `a/0.png` included."""
     seen: set[str] = set()
     for name in names:
-        if name in seen:
+        plain = "/".join(part for part in name.split("/") if part not in ("", "."))
+        if plain in seen:
             raise Refusal(f"source.root: {path}: {shown(name)}: comes twice: pack it again")
-        seen.add(name)
+        seen.add(plain)
 
 
 def in_byte_order(found: Listing) -> Listing:

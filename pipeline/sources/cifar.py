@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,7 @@ class Settings(SourceSettings):
     where neither is there, the archive is downloaded and checked against the published MD5. It is read where it lies, never unpacked.
     """
 
+    downloaded: ClassVar[bool] = True
     name: Literal["cifar"]
     variant: Literal["cifar10", "cifar100"]
     """`cifar10`, or `cifar100` with its 100 fine labels."""

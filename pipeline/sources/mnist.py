@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class Settings(SourceSettings):
     is downloaded there, from the addresses and with the checksums that torchvision publishes.
     """
 
+    downloaded: ClassVar[bool] = True
     name: Literal["mnist"]
     variant: Literal["mnist", "fashion", "kmnist"]
     """`mnist`: digits; `fashion`: clothes; `kmnist`: cursive Japanese characters."""

@@ -7,8 +7,9 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.collection import SPLITS, TRAIN, Collection
+from pipeline.collection import SPLITS, TEST, TRAIN, VALID, Collection
 from pipeline.data import split, writer
+from pipeline.data.prepared import refuse_long_names
 from pipeline.environment import Environment
 from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.paths import Paths
@@ -24,7 +25,10 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     total = sum(len(targets) for targets in collection.targets.values())
     with progress("prepare", total, "images") as advance, closing(collection.blocks()) as blocks:
         record = writer.write(collection, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
+    shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
+        if name in collection.targets and shares.get(name):
+            print(f"prepare: {name}: the dataset brings this split, so source.{name} is unused")
         if name in record.splits:
             entry = record.splits[name]
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))
@@ -35,6 +39,7 @@ def survey(params: PrepareParams, *, workers: int | None) -> tuple[Collection, d
     source = params.source
     refuse_missing_root(source)
     collection = source.open(workers=workers or len(os.sched_getaffinity(0)))
+    refuse_long_names(collection.classes, str(source.root))
     refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
     assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
     return collection, assigned

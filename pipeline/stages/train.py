@@ -45,8 +45,13 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
             training.save_when_due(environment)
             interrupted.pause()
     except Interrupted:
-        saved = training.save_now()
-        after = f"step {training.state.step} is saved: the same command goes on there" if saved else "the same command goes on where it can"
+        training.save_now()
+        saved = training.saver.saved_step
+        after = (
+            "there is no checkpoint: the same command begins anew"
+            if saved is None
+            else f"step {saved} is saved: the same command goes on there"
+        )
         print(f"train: {after}", flush=True)
         raise
     finally:

@@ -197,12 +197,12 @@ def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
     assert not list(prepared.glob(".*"))
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KB."""
+@pytest.fixture(params=["size=64k"])
+def tiny_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A disk of 64 KB, or of what the test asks for."""
     mounted = tmp_path / "data" / "prepared"
     mounted.mkdir(parents=True, exist_ok=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", mounted], capture_output=True, check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", mounted], capture_output=True, check=False).returncode:
         pytest.skip("mounting a disk needs root")
     yield mounted
     subprocess.run(["umount", "--lazy", mounted], check=True)
@@ -211,8 +211,15 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_really_full_ends_in_words(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
     np.savez(arrays, inputs=np.zeros((1200, 16, 16), np.uint8), targets=np.arange(1200) % 2)
     [said] = refused("prepare")
-    assert "the disk is full: free some space and run the same command again" in said
+    assert said.endswith("the disk is full: free some space and run the same command again")
     assert not (tiny_disk / "spec.json").exists()
+
+
+@pytest.mark.parametrize("tiny_disk", ["size=1m,nr_inodes=4"], indirect=True)
+def test_inodes_that_ran_out_are_told_from_a_full_disk(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
+    [said] = refused("prepare")
+    assert said.startswith("data/prepared/")
+    assert said.endswith(": the file system has no inodes left: remove files that are not needed, and run the same command again")
 
 
 def test_a_folder_that_may_not_be_written_is_named(arrays: Path, tiny_disk: Path, refused: Refused) -> None:

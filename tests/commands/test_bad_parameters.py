@@ -24,6 +24,10 @@ VALUES = [
     ("train.validate_every_steps", "55", "is no multiple of train.report_every_steps (10): write 60"),
     ("train.precision", "fp8", "should be 'auto', 'bf16', 'fp16', 'fp32' or 'half', not \"fp8\""),
     ("train.deterministic", "yes", 'should be `true` or `false`, not "yes"'),
+    *(
+        ("source.root", f'"data/a{sign}b"', "holds a line end or another control character: rename the folder or file")
+        for sign in (r"\n", r"\r", r"\x85", r"\u2028", r"\x1b")
+    ),
     ("seed", "-1", "should be greater than or equal to 0, not -1"),
     ("seed", "true", "should be a whole number, not true"),
     ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),

@@ -6,7 +6,9 @@ import pytest
 from PIL import Image
 
 from pipeline.__main__ import main
+from pipeline.params.document import Document
 from tests import project
+from tests.imports import TOP
 
 SOURCE = {
     "name": "image_folder",
@@ -61,3 +63,17 @@ def test_a_usable_dataset_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     images(tmp_path, {"cat": 9, "dog": 9})
     assert main(["check"]) == 0
     assert "mlp on image_folder, training on cpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("splits", [("",), ("train/", "test/"), ("train/", "val/"), ("train/", "valid/", "test/")])
+def test_the_preset_of_image_folders_takes_every_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]) -> None:
+    preset = Document.read(TOP / "presets/image-folder.yaml").data
+    monkeypatch.chdir(project.make(tmp_path, {name: preset[name] for name in ("source", "train", "evaluate")}))
+    monkeypatch.setenv("PIPELINE_WORKERS", "1")
+    Path("data/raw/images").mkdir(parents=True)
+    Path("images").symlink_to("data/raw/images")
+    images(tmp_path, {f"{split}{number}": 20 for split in splits for number in range(5)})
+    assert main(["check"]) == 0
+    assert main(["prepare"]) == 0
+    found = {path.name.partition("-")[0] for path in Path("data/prepared").glob("*-inputs.npy")}
+    assert found == {"train", "valid", "test"}

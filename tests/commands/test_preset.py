@@ -51,7 +51,9 @@ def test_changes_that_no_commit_holds_are_never_overwritten(refused: Refused, co
         if add:
             git(*add)
         [said] = refused("preset", "digits")
-        assert said.startswith("params.yaml has changes that no commit holds: commit them, or undo them with `git restore params.yaml`")
+        assert said.startswith(
+            "params.yaml is neither committed nor equal to a preset: commit it, or undo its changes with `git restore params.yaml`"
+        )
         assert TARGET.read_bytes() == content
     git("commit", "-m", "mine")
     assert main(["preset", "digits"]) == 0
@@ -60,9 +62,9 @@ def test_changes_that_no_commit_holds_are_never_overwritten(refused: Refused, co
 def test_an_untracked_file_and_one_outside_git_count_as_uncommitted(refused: Refused) -> None:
     git("rm", "--cached", "params.yaml")
     git("commit", "-m", "untracked")
-    assert "no commit holds" in refused("preset", "digits")[0]
+    assert "neither committed nor equal to a preset" in refused("preset", "digits")[0]
     Path(".git").rename("elsewhere")
-    assert "no commit holds" in refused("preset", "digits")[0]
+    assert "neither committed nor equal to a preset" in refused("preset", "digits")[0]
     assert TARGET.read_bytes() == b"mine: 1\n"
 
 

@@ -71,13 +71,17 @@ def test_the_recorded_draw():
 RECORDED = "rerrrrereaaraerarrrr"
 
 
-def test_a_missing_and_a_needless_fraction_are_refused():
-    targets = {TRAIN: np.arange(40) % 4}
+def test_a_missing_test_split_needs_a_share() -> None:
     with pytest.raises(Refusal, match=r"source.test: .* brings no test split: write the share to keep for it, such as `test: 0.2`"):
-        assign(targets)
-    for name in (VALID, TEST):
-        with pytest.raises(Refusal, match=rf"source.{name}: the dataset brings a {name} split of its own: write `{name}: 0`"):
-            assign({TRAIN: targets[TRAIN], TEST: targets[TRAIN], name: targets[TRAIN]}, **{name: 0.1})
+        assign({TRAIN: np.arange(40) % 4})
+
+
+@pytest.mark.parametrize("brought", [{VALID}, {TEST}, {VALID, TEST}])
+def test_the_share_of_a_split_that_the_source_brings_is_unused(brought) -> None:
+    numbers = np.arange(40) % 4
+    assigned = assign(dict.fromkeys((TRAIN, *brought), numbers), valid=0.25, test=0.25)
+    assert set(assigned[TRAIN]) == {TRAIN, VALID, TEST} - brought
+    assert all(set(assigned[name]) == {name} for name in brought)
 
 
 @pytest.mark.parametrize(("samples", "shares"), [(1, {"test": 0.1}), (2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])

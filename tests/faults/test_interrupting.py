@@ -73,6 +73,7 @@ def test_on_a_full_disk_an_interruption_ends_all_the_same_and_does_not_say_that_
     said = capsys.readouterr().out
     assert "the checkpoint cannot be written (No space left on device): there is none yet" in said
     assert "is saved" not in said
+    assert "there is no checkpoint: the same command begins anew" in said
     assert main(["train"]) == 0
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 

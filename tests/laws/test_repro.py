@@ -1,6 +1,7 @@
 """A real `dvc repro` in a repository of its own: what runs, what does not, and what MLflow then holds."""
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import files
+from pipeline.commands import check
 from tests import project
 from tests.imports import TOP
 from tests.repository import GIT, call, repository, runs
@@ -54,6 +56,16 @@ def test_changing_evaluate_runs_evaluate_alone(checkout: Path) -> None:
     project.write_params(checkout, {"evaluate.top_k": 2})
     try:
         assert ran(call(checkout, "dvc", "repro", "--dry")) == ["evaluate"]
+    finally:
+        project.write_params(checkout)
+
+
+def test_check_knows_whether_dvc_would_train(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkout)
+    assert not check.would_run("train")
+    project.write_params(checkout, {"train.steps": 2})
+    try:
+        assert check.would_run("train")
     finally:
         project.write_params(checkout)
 
@@ -142,6 +154,13 @@ def test_dvc_shows_and_compares_parameters_metrics_and_plots(checkout: Path, tmp
             page = tmp_path / command
             call(checkout, "dvc", "plots", command, "--out", str(page))
             assert "vega" in (page / "index.html").read_text(encoding="utf-8")
+        template, scripts = tmp_path / "template.html", '<script src="/srv/vega/vega.min.js"></script>'
+        template.write_text(f"<html><head>{{refresh_tag}}{scripts}</head><body>{{plot_divs}}</body></html>", encoding="utf-8")
+        call(checkout, "dvc", "plots", "show", "--html-template", str(template), "--out", str(tmp_path / "offline"))
+        offline = (tmp_path / "offline/index.html").read_text(encoding="utf-8")
+        assert scripts in offline
+        assert "vegaEmbed" in offline
+        assert not re.search(r'<(script|img|link)[^>]*"https?:', offline), "docs/tracking.md says that this page needs no network"
     finally:
         project.write_params(checkout)
         call(checkout, "dvc", "repro", PIPELINE_TRACKING="false")

@@ -140,8 +140,8 @@ def test_an_unreachable_network_is_answered_with_the_place_for_the_file(cache: P
     with pytest.raises(Refusal) as caught:
         prime()
     assert str(caught.value) == (
-        "model.weights: IMAGENET1K_V1 cannot be fetched (<urlopen error Name or service not known>): "
-        f"put a whole {FILE} into $TORCH_HOME/hub/checkpoints, or write `weights: null`"
+        "model.weights: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>): "
+        f"put {FILE} into {cache}, or write `weights: null`"
     )
 
 
@@ -162,6 +162,6 @@ def test_a_file_that_holds_no_weights_is_refused_and_nothing_in_it_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (cache / FILE).write_bytes(content)
-    with pytest.raises(Refusal, match=r"model\.weights: IMAGENET1K_V1 cannot be fetched"):
+    with pytest.raises(Refusal, match=rf"model\.weights: {cache / FILE}: holds no whole weights: remove it"):
         prime()
     assert not Path("was-run").exists()

@@ -67,7 +67,15 @@ def test_aliases_and_merged_sections_are_what_dvc_takes_them_for(tmp_path: Path)
 
 
 def test_what_yaml_knows_and_parameters_do_not_becomes_text(tmp_path: Path) -> None:
-    assert read(tmp_path, "a: 2020-01-02\n1: b\nnull: c\n").data == {"a": "2020-01-02", "1": "b", "None": "c"}
+    assert read(tmp_path, "a: 2020-01-02\n1: b\nnull: c\n").data == {"a": "2020-01-02", "1": "b", "null": "c"}
+
+
+@pytest.mark.parametrize("key", ["~", "true", ".nan", "[a, b]", "{a: 1}", "0x10", "1e3", "2020-01-02"])
+def test_a_key_that_is_no_text_has_the_words_and_the_line_of_the_file(tmp_path: Path, key: str) -> None:
+    document = read(tmp_path, f"seed: 1\ntrain:\n  steps: 3\n  {key}: x\nlast: &shared\n  {key}: y\nagain: *shared\n")
+    assert document.data["train"] == {"steps": 3, key: "x"}
+    assert document.data["last"] == document.data["again"] == {key: "y"}
+    assert document.line(("train", key)) == 4
 
 
 def test_every_key_knows_its_line_and_a_missing_one_that_of_its_section(tmp_path: Path) -> None:

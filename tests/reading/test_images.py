@@ -1,5 +1,7 @@
 """Every mode and format that Pillow reads becomes an upright square of bytes."""
 
+import struct
+import zlib
 from io import BytesIO
 
 import numpy as np
@@ -72,6 +74,41 @@ def test_transparent_pixels_are_white_whatever_colour_they_hide():
     palette.putpalette([0, 0, 0, *RED])
     palette.paste(0, (8, 0, 16, 16))
     assert np.array_equal(decode(encoded(palette, transparency=0), size=16), pixels)
+
+
+def png(depth: int, kind: int, rows: bytes, *, transparent: bytes, side: int) -> bytes:
+    """A square PNG that Pillow would not write: `kind` 0 is grey, 2 is colour; `rows` are packed, without their filter bytes."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", side, side, depth, kind, 0, 0, 0)
+    row = len(rows) // side
+    packed = zlib.compress(b"".join(b"\0" + rows[start : start + row] for start in range(0, len(rows), row)))
+    chunks = (chunk(b"IHDR", header), chunk(b"tRNS", transparent), chunk(b"IDAT", packed), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    ("depth", "rows", "transparent", "seen"),
+    [
+        (16, struct.pack(">4H", 0, 1000, 1001, 30_000), 1000, [0, 255, 4, 117]),
+        (16, struct.pack(">4H", 0, 1000, 1001, 30_000), 0, [255, 4, 4, 117]),
+        (8, bytes([0, 10, 200, 255]), 10, [0, 255, 200, 255]),
+        (4, bytes([0x05, 0xA5]), 5, [0, 255, 170, 255]),
+        (2, bytes([0b0001_0000, 0b1001_0000]), 1, [0, 255, 170, 255]),
+        (1, bytes([0b0100_0000, 0b1000_0000]), 0, [255, 255, 255, 255]),
+    ],
+)
+def test_the_transparent_grey_of_a_png_is_white_at_every_depth(depth, rows, transparent, seen):
+    data = png(depth, 0, rows, transparent=struct.pack(">H", transparent), side=2)
+    assert decode(data, size=2, channels=1).ravel().tolist() == seen
+
+
+def test_the_transparent_colour_of_a_png_of_sixteen_bits_is_white():
+    rows = struct.pack(">12H", 0, 0, 0, *(0x0A01, 0x1402, 0x1E03), *(0x0B01, 0x1402, 0x1E03), 0, 0, 0)
+    data = png(16, 2, rows, transparent=struct.pack(">3H", 0x0A01, 0x1402, 0x1E03), side=2)
+    assert decode(data, size=2).reshape(4, 3).tolist() == [[0] * 3, [255] * 3, [0x0B, 0x14, 0x1E], [0] * 3]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -302,6 +302,13 @@ def test_a_name_that_comes_twice_is_refused(tmp_path):
     assert "train/cat/a.png: comes twice" in refusal(root)
 
 
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+@pytest.mark.parametrize("name", ["./train/cat/a.png", "train//cat/a.png", "train/./cat/a.png"])
+def test_a_file_under_two_spellings_of_its_name_is_refused(tmp_path, write, name):
+    root = write(tmp_path / "images", {**dataset(), name: picture(99)})
+    assert "cat/a.png: comes twice: pack it again" in refusal(root)
+
+
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 def test_an_archive_that_is_cut_anywhere_is_refused(tmp_path, mode):
     whole = write_tar(tmp_path / "whole", dataset(), mode).read_bytes()

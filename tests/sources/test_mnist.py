@@ -82,7 +82,7 @@ def test_what_is_missing_is_downloaded_and_checked(tmp_path, monkeypatch, capsys
         assert len(asked) == 4
     assert np.array_equal(first[TRAIN], again[TRAIN])
     assert sorted(path.name for path in (root / "FashionMNIST/raw").iterdir()) == sorted(name for name, _ in resources)
-    assert f"prepare: downloading {address}train-images-idx3-ubyte.gz" in capsys.readouterr().out
+    assert f"downloading {address}train-images-idx3-ubyte.gz" in capsys.readouterr().out
 
 
 def test_a_download_that_fails_leaves_nothing_and_says_which_files_to_put_where(tmp_path, monkeypatch):

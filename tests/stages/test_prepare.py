@@ -1,19 +1,23 @@
 """The stage prepare from real files to prepared data, and what it says of datasets that nothing can be learned from."""
 
 import io
+import json
 
 import numpy as np
 import psutil
 import pytest
+import torch
 from PIL import Image
 
 from pipeline.data import writer
-from pipeline.data.prepared import Prepared
+from pipeline.data.prepared import Prepared, refuse_long_names
+from pipeline.engine import tensor_file
+from pipeline.engine.model_file import HEADER_BYTES
 from pipeline.environment import Environment
 from pipeline.params.prepare import PrepareParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
-from pipeline.sources import digits, image_folder
+from pipeline.sources import arrays, digits, image_folder
 from pipeline.stages.prepare import prepare
 
 
@@ -113,13 +117,19 @@ def test_a_class_with_one_sample_is_named(root, tmp_path):
     assert "source.test: class eel has 1 of its samples left" in refusal(root, tmp_path)
 
 
-def test_fractions_that_are_missing_or_needless_are_refused(root, tmp_path):
+def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, capsys):
     assert "write the share to keep for it, such as `test: 0.2`" in refusal(root, tmp_path, test=0.0)
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (tmp_path / "split" / split / name).mkdir(parents=True)
-            (tmp_path / "split" / split / name / "1.png").write_bytes(picture(1))
-    assert "brings a test split of its own: write `test: 0`" in refusal(tmp_path / "split", tmp_path)
+            for number in range(4):
+                (tmp_path / "split" / split / name / f"{number}.png").write_bytes(picture(1))
+    prepared = run(tmp_path / "split", tmp_path)
+    assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 6, "valid": 2, "test": 8}
+    said = capsys.readouterr().out
+    assert "prepare: test: the dataset brings this split, so source.test is unused\n" in said
+    assert "source.valid" not in said
+    assert prepared.digest == run(tmp_path / "split", tmp_path / "again", test=0.0).digest
 
 
 def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
@@ -136,3 +146,31 @@ def test_a_class_of_corrupt_images_is_refused(root, tmp_path):
     for path in (root / "dog").iterdir():
         path.write_bytes(b"broken")
     assert "train has no sample of dog that is not corrupt" in refusal(root, tmp_path, on_corrupt="skip", valid=0.0)
+
+
+def arrays_of(folder, names):
+    folder.mkdir()
+    np.savez(
+        folder / "x.npz", inputs=np.zeros((2 * len(names), 1, 1), np.uint8), targets=np.arange(2 * len(names)) % len(names), classes=names
+    )
+    return arrays.Settings(name="arrays", root=folder / "x.npz", valid=0.0, test=0.5)
+
+
+@pytest.mark.parametrize("name", ["n" * 240, "\N{GREEK SMALL LETTER ALPHA}" * 120, '"' * 60], ids=["ascii", "greek", "quotes"])
+def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_is_written(tmp_path, name):
+    few, many = ([f"{name}{number}" for number in range(count)] for count in (5_000, 10_000))
+    with pytest.raises(Refusal, match=r"has 10000 classes whose names take \d+ bytes, more than \d+: shorten them"):
+        prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment())
+    assert not Paths(tmp_path).prepared.exists()
+    prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())
+    assert Prepared.open(Paths(tmp_path).prepared).spec.num_classes == 5_000
+
+
+def test_the_largest_class_names_fit_the_model_file(tmp_path):
+    names = tuple(f"{'n' * 240}{number:04d}" for number in range(6_150))
+    refuse_long_names(names, "place")
+    with pytest.raises(Refusal):
+        refuse_long_names((*names, *(f"more{number}" for number in range(1_000))), "place")
+    text = json.dumps({"spec": {"classes": names}})
+    tensor_file.save(tmp_path / "model.safetensors", {f"layer.{n}.weight": torch.zeros(1) for n in range(4_000)}, json.loads(text))
+    assert tensor_file.load(tmp_path / "model.safetensors", header_bytes=HEADER_BYTES)[1] == json.loads(text)
