@@ -69,9 +69,11 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     assert prepare
     assert train
     assert environment
-    problems.gather(lambda: load(document, TrainParams))
+    judged = problems.gather(lambda: load(document, TrainParams))
     place = problems.gather(lambda: machine_can(train, environment, document))
-    return f"{document.data['model']['name']} on {prepare.source.name}, {place}"
+    problems.refuse()
+    assert judged
+    return f"{judged.model.title} on {prepare.source.name}, {place}"
 
 
 def placing(document: Document, attempt: Callable[[], Found]) -> Found:
