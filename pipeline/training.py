@@ -75,7 +75,7 @@ class Training:
         params.model.prime(network, partial(examples, classifier, prepared.train))
         state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
         if settings.activation_checkpointing and not recompute.recompute(classifier.network):
-            raise Refusal(f"train.activation_checkpointing: the model {params.model.name} has no blocks to compute again: write `false`")
+            raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")
         planned = {switch["step"]: switch["micro_batch_size"] for switch in switches}
         num_steps = settings.num_steps(len(prepared.train))
         plan = Plan(settings, params.schedule, params.optimizer.learning_rate, num_steps, params.seed, planned)
@@ -90,7 +90,7 @@ class Training:
             self.restore(*found)
         begun = f"going on after step {self.state.step}" if found else "from the start"
         print(
-            f"train: {self.params.model.name} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}; "
+            f"train: {self.params.model.title} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}; "
             f"{self.images}",
             flush=True,
         )

@@ -89,8 +89,7 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     with interruption.raised():  # SIGTERM too removes what is half downloaded
         problems.gather(lambda: placing(document, lambda: fetch_data(prepare)))
         problems.gather(lambda: placing(document, lambda: fetch_weights(chosen.model)))
-    model = document.data["model"]
-    return f"{model.get('architecture', model['name'])} on {prepare.source.name}, {place}"
+    return f"{chosen.model.title} on {prepare.source.name}, {place}"
 
 
 def placing(document: Document, attempt: Callable[[], Found]) -> Found:

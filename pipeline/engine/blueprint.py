@@ -61,6 +61,6 @@ def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
     memory_bytes = psutil.virtual_memory().total
     if size_bytes > memory_bytes:
         raise Refusal(
-            f"model.name: the weights of this {model.name} take {size_bytes / 1e9:.0f} GB, the machine has {memory_bytes / 1e9:.0f} GB: "
+            f"model.name: the weights of this {model.title} take {size_bytes / 1e9:.0f} GB, the machine has {memory_bytes / 1e9:.0f} GB: "
             "make it smaller"
         )

@@ -81,7 +81,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
             classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last, half=half)
             classifier.network.load_state_dict(weights)
     except RuntimeError as error:
-        raise Refusal(f"{path}: its weights do not fit the model {params.model.name} of this checkout: {foreign.reason(error)}") from None
+        raise Refusal(f"{path}: its weights do not fit the model {params.model.title} of this checkout: {foreign.reason(error)}") from None
     return classifier.eval().requires_grad_(False)
 
 

@@ -49,6 +49,10 @@ class Settings(ModelSettings):
                 raise ValueError(f"{info.data['architecture']} has no weights {weights!r}: known are {', '.join(known)}, and null for none")
         return weights
 
+    @property
+    def title(self) -> str:
+        return self.architecture
+
     def build(self, spec: Spec) -> nn.Module:
         extra: dict[str, Any] = {"aux_logits": False, "init_weights": True} if self.architecture in AUXILIARY_HEADS else {}
         if self.architecture.startswith("vit_"):

@@ -20,6 +20,11 @@ class ModelSettings(Section):
     name: str
     """The architecture: a module of `pipeline/models/`."""
 
+    @property
+    def title(self) -> str:
+        """The architecture's own name, for messages."""
+        return self.name
+
     def build(self, spec: "Spec") -> "nn.Module":
         """A module from (n, channels, height, width) to logits (n, classes)."""
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")

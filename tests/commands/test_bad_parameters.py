@@ -9,6 +9,7 @@ import pytest
 from torch.torch_version import TorchVersion
 
 from pipeline.__main__ import main
+from tests import project
 from tests.commands.parameters import Parameters
 from tests.imports import TOP
 
@@ -239,6 +240,15 @@ def test_good_parameters_are_called_fine_with_what_will_run(parameters: Paramete
     said = capsys.readouterr()
     assert said.out.startswith("check: params.yaml is fine: convnet on digits, training on ")
     assert said.err == ""
+
+
+def test_check_names_the_architecture_and_not_the_library_that_it_comes_from(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
+    project.write_params(Path(), {"model": model})
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out.startswith("check: params.yaml is fine: mobilenet_v3_small on digits, training on ")
 
 
 def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
