@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from pipeline import dvc_locks
+from pipeline import checkout_lock, dvc_locks
 from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.environment import Environment
 from pipeline.params.document import Document
@@ -21,8 +21,9 @@ Found = TypeVar("Found")
 def run() -> None:
     """Says what will run where, or everything that is wrong at once."""
     paths, problems = Paths(), Problems()
-    for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
-        print(f"check: {said}")
+    with checkout_lock.held(paths.top):
+        for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
+            print(f"check: {said}")
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
     plan = look_over(document, environment, problems) if document else None
