@@ -1,15 +1,15 @@
 # The CUDA base without libraries: the wheels of the lock bring CUDA with them, and only the driver's are mounted by `--gpus all`.
-ARG BASE_DIGEST=sha256:2ab6381d970b211fb93853796dc6707eb8a72575a375c422b17cf4d8b2641701
-ARG BASE_IMAGE=nvidia/cuda:13.0.2-base-ubuntu24.04@${BASE_DIGEST}
+ARG BASE_IMAGE=nvidia/cuda:13.0.2-base-ubuntu24.04@sha256:2ab6381d970b211fb93853796dc6707eb8a72575a375c422b17cf4d8b2641701
 
 # what a training needs of the system: its versions are those of the base's distribution
 FROM ${BASE_IMAGE} AS system
 # git: the commit in MLflow, `dvc exp`.  g++: Triton builds its launcher and the compiler its CPU kernels with it (train.compile).  tini: signals
-# hadolint ignore=DL3008
+# Docker makes the folders above a mount as root: those that people mount are there already, for any user
+# hadolint ignore=DL3003,DL3008
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends g++ git python3 tini \
     && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*-old \
-    && mkdir --mode=1777 /home/pipeline
+    && cd /home && mkdir --mode=1777 pipeline pipeline/.dvc pipeline/.dvc/cache pipeline/data pipeline/data/raw pipeline/models
 
 FROM system AS dependencies
 # hadolint ignore=DL3008
@@ -18,24 +18,29 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements.lock /
 # setuptools first: what has no wheel is built with the lock's own, and with nothing from outside the lock. Then out goes what no training loads:
-# archives for linking, tests, Triton's AMD half and its own profiler, NVSHMEM for kernels of one's own, the solver for several GPUs, and the
-# installer itself (docs/container.md has the sizes)
+# archives for linking, tests, Triton's AMD half and its own profiler, NVSHMEM for kernels of one's own, the solver for several GPUs, hardware
+# counters of CUPTI (torch.profiler calls only its activities) and the compiler of protocol buffers (docs/container.md has the sizes)
 # hadolint ignore=DL3003
-RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /opt/venv \
+RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /installer && python3 -m venv --without-pip /opt/venv \
     && sed -n '/^setuptools==/,/# via/p' /requirements.lock > /setuptools.lock \
     && for lock in /setuptools.lock /requirements.lock; do \
-         /opt/venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-compile --no-deps --require-hashes --requirement "$lock" || exit 1; done \
+         /installer/bin/pip --python /opt/venv/bin/python install --disable-pip-version-check --no-build-isolation --no-compile --no-deps --require-hashes --requirement "$lock" || exit 1; done \
     && find /opt/venv -name '*.a' -delete \
-    && find /opt/venv -name tests -type d -prune -exec rm -r {} + \
     && cd /opt/venv/lib/python3*/site-packages \
-    && rm -r triton/backends/amd/lib triton/backends/nvidia/lib/cupti* nvidia/nvshmem/lib/*.bc nvidia/cu13/lib/libcusolverMg.so.* pip* /opt/venv/bin/pip* \
+    && find matplotlib networkx numpy pandas pyarrow scipy sklearn sympy -name tests -type d -prune -exec rm -r {} + \
+    && rm -r triton/backends/amd/lib triton/backends/nvidia/lib/cupti* nvidia/nvshmem/lib/*.bc torch/bin/protoc* \
+    && cd nvidia/cu13/lib && rm libcusolverMg.so.* libnvperf_*.so libcheckpoint.so libpcsamplingutil.so \
     && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash -x torch/testing/_internal /opt/venv/lib \
     && mkdir /headers && cp --parents --recursive /usr/include/python3* /usr/include/*/python3* /headers
 
 FROM system AS code
 ARG SOURCE_DATE_EPOCH=0
 COPY . /layer/opt/pipeline
+# the digests of all files tell the image's own code from what is mounted over it
+# hadolint ignore=DL3003
 RUN find /layer/opt/pipeline/pipeline -type f ! -name '*.py' -delete \
+    && cd /layer/opt/pipeline \
+    && python3 -B -c "import json; from pathlib import Path; from pipeline.container import place; print(json.dumps(place.digests(Path())))" > ../pipeline.json \
     && python3 -m compileall -q --invalidation-mode unchecked-hash -s /layer /layer/opt/pipeline \
     && chmod -R u=rwX,go=rX /layer \
     && find /layer -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +
@@ -57,7 +62,6 @@ ENTRYPOINT ["tini", "-g", "--", "env", "PYTHONPATH=/opt/pipeline", "python", "-P
 
 # what changes with each commit stands last
 ARG BASE_IMAGE
-ARG BASE_DIGEST
 ARG REVISION=unknown
 ARG VERSION=unknown
 ENV PIPELINE_IMAGE_REVISION=${REVISION}
@@ -65,5 +69,4 @@ LABEL org.opencontainers.image.title="pipeline" \
       org.opencontainers.image.description="A reproducible training pipeline: DVC stages, typed parameters, MLflow tracking" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.base.name="${BASE_IMAGE}" \
-      org.opencontainers.image.base.digest="${BASE_DIGEST}"
+      org.opencontainers.image.base.name="${BASE_IMAGE}"

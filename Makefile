@@ -62,13 +62,12 @@ $(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
 
 repro: setup ## prepare, train and evaluate what changed; PRESET=name puts a preset in place first
 	$(if $(PRESET),$(PYTHON) -m pipeline preset $(PRESET))
-	$(PYTHON) -m pipeline check
-	PIPELINE_SUMMARY_FOLLOWS=true dvc repro
-	$(PYTHON) -m pipeline summary
+	$(PYTHON) -m pipeline repro
 
 image: ## build the image IMAGE from requirements.lock and this checkout's code
 	DOCKER_BUILDKIT=1 $(DOCKER) build --tag $(IMAGE) \
-	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg BASE_DIGEST=$(or $(word 2,$(subst @, ,$(BASE_IMAGE))),none)) \
+	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) \
+	  $(addprefix --label org.opencontainers.image.base.digest=,$(word 2,$(subst @, ,$(or $(BASE_IMAGE),$(shell sed -n 's/^ARG BASE_IMAGE=//p' Dockerfile))))) \
 	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(BUILD_ARGS) .
 
 # the Git of a worktree lies elsewhere

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from pipeline import cgroup
+
 ROUNDS = 5
 CLASSES, DIFFERENT = 2, 50
 
@@ -46,7 +48,7 @@ CASES = (Case("photos", 1600, 500, 375, 224), Case("small images", 60_000, 32, 3
 
 
 def main() -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = cgroup.usable_cpus()
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             files = make(Path(folder) / "images", case)

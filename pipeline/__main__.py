@@ -13,6 +13,7 @@ from pipeline.interruption import Interrupted, tell
 from pipeline.refusal import Refusal
 
 VERBS = {
+    "repro": "check, `dvc repro` and summary; no other container works in this checkout meanwhile",
     "prepare": "stage: from a source to data/prepared/",
     "train": "stage: from data/prepared/ to models/model.safetensors",
     "evaluate": "stage: score the test split with the model file",
@@ -45,9 +46,12 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
 BAD_INPUT = 2
 INTERRUPTED = 130
 MOST_LINES, MOST_SHOWN = 20, 2000
+MOUNTED = "it is mounted, or belongs to another user, and cannot be replaced: change it where it comes from, or mount its folder"
 MENDABLE = {
     errno.ENOSPC: "the disk is full: free some space and run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
+    errno.EBUSY: MOUNTED,
+    errno.EPERM: MOUNTED,
     errno.EROFS: "the file system is read-only: run in a folder that can be written",
     errno.EACCES: "permission denied: run as the owner of this folder, or change its permissions",
 }

@@ -23,7 +23,8 @@ def replacing(path: Path) -> Iterator[Path]:
         draft.replace(path)
         sync(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a failed write does not say where
+        if error.filename in (None, str(draft)):  # a failed write does not say where
+            error.filename = str(path)
         raise
     finally:
         draft.unlink(missing_ok=True)

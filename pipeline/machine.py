@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pipeline import graphics
+from pipeline import cgroup, graphics
 from pipeline.environment import Environment
 from pipeline.refusal import Refusal
 
@@ -32,7 +32,7 @@ class Machine:
         """Choose the device, set the number of compute threads and how memory is kept. Raises Refusal for a device that is not there."""
         # read by cuBLAS when it starts; without it its workspace, and so its sums, may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        threads = environment.threads or len(os.sched_getaffinity(0))
+        threads = environment.threads or cgroup.usable_cpus()
         torch.set_num_threads(threads)
         keep_freed_memory()
         return cls(choose_device(environment.device), threads)

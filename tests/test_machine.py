@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import machine
+from pipeline import cgroup, machine
 from pipeline.environment import Environment
 from pipeline.machine import Machine, choose_device
 from pipeline.refusal import Refusal
@@ -67,7 +67,8 @@ def test_a_machine_is_claimed_with_the_threads_that_were_asked_for(monkeypatch: 
     try:
         monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
         monkeypatch.delenv("PIPELINE_THREADS")
-        assert Machine.claim(Environment.read()).threads == len(os.sched_getaffinity(0))
+        monkeypatch.setattr(cgroup, "usable_cpus", lambda: 3)
+        assert Machine.claim(Environment.read()).threads == 3
         monkeypatch.setenv("PIPELINE_THREADS", "1")
         assert Machine.claim(Environment.read()) == Machine(torch.device("cpu"), 1)
         assert torch.get_num_threads() == 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline import dvc_locks, interruption
+from pipeline import checkout_lock, dvc_locks, interruption
 from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.environment import Environment
 from pipeline.foreign import shown
@@ -26,8 +26,9 @@ Found = TypeVar("Found")
 def run() -> None:
     """Says what will run where, or everything that is wrong at once."""
     paths, problems = Paths(), Problems()
-    for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
-        print(f"check: {said}")
+    with checkout_lock.held(paths.top):
+        for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
+            print(f"check: {said}")
     problems.gather(lambda: refuse_unfit_path(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))

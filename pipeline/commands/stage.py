@@ -1,8 +1,9 @@
 """Run one stage as DVC does: read its own sections of params.yaml, and call it."""
 
+from contextlib import nullcontext
 from importlib import import_module
 
-from pipeline import interruption, lifeline
+from pipeline import checkout_lock, interruption, lifeline
 from pipeline.environment import Environment
 from pipeline.params.document import Document
 from pipeline.params.load import STAGE_PARAMS, load, placed
@@ -23,7 +24,8 @@ def call(stage: str) -> None:
     document = Document.read(paths.params)
     params = load(document, STAGE_PARAMS[stage])
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
-    try:
-        function(params, paths, environment)
-    except Refusal as refusal:
-        raise placed(document, refusal) from None
+    with checkout_lock.held(environment.root) if environment.dvc_stage else nullcontext():
+        try:
+            function(params, paths, environment)
+        except Refusal as refusal:
+            raise placed(document, refusal) from None

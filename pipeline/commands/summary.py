@@ -18,7 +18,8 @@ def run() -> None:
         record_restored(paths, environment, scores)
     print(recorded.result_line(scores))
     name = tracking.journal_of(environment, paths.model)
-    print(f"model: {paths.model}    figures: {paths.plots}/    compare runs: make ui" + (f"    run: {name}" if name else ""))
+    print(f"model: {paths.model}    figures: {paths.plots}/" + (f"    run: {name}" if name else ""))
+    print(f"compare runs: {tracking.comparison_hint(environment, name)}")
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:

@@ -1,9 +1,12 @@
 """Below `tini -g` in the container: `python -m pipeline.container [WORD ...]`."""
 
+import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
+from pipeline import cgroup, checkout_lock
 from pipeline.__main__ import VERBS, complain, complain_of_the_system
 from pipeline.container import git_verbs, mounts, place, surroundings, whereabouts
 from pipeline.container.place import Place
@@ -11,7 +14,8 @@ from pipeline.container.supervision import Supervision
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 
-IMAGE_CODE = Path("/opt/pipeline")
+IMAGE_CODE, BUILT_FROM = Path("/opt/pipeline"), Path("/opt/pipeline.json")
+"""The image's code, and the digests of its files as the build wrote them: what is mounted over the code is not the image's."""
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
 OF_REPRO = {"PIPELINE_SUMMARY_FOLLOWS": "true"}
@@ -24,7 +28,8 @@ usage: docker run [--gpus all] [-v NAME:{place.HOME}] IMAGE [WORD ...]
 
   no WORD, repro   check, dvc repro, summary
   dvc ...          as in a checkout
-  mlflow ...       `mlflow ui --host 0.0.0.0`, say, with -p 127.0.0.1:5000:5000
+  ui --host 0.0.0.0   the MLflow UI, with -p 127.0.0.1:5000:5000
+  mlflow ...       as in a checkout
   VERB ...         of the command below, which stands for `python -m pipeline`
 """
 BAD_INPUT = 2
@@ -32,16 +37,28 @@ BAD_INPUT = 2
 
 def main(words: list[str]) -> int:
     try:
-        commands = chosen(words)
-        found = place.find(Path.cwd(), IMAGE_CODE, homes())
-        git_verbs.refuse(words, found.copy_of)
-        environment = surroundings.variables(found.top, os.environ, commit=commit(found)) | (OF_REPRO if commands == REPRO else {})
+        return run(chosen(words))
     except Refusal as refusal:
         return complain(str(refusal), BAD_INPUT)
     except OSError as error:
         return complain_of_the_system(error)
-    tell_of_the_copy(found)
-    code = Supervision(environment, top=found.top).run_all(commands)
+
+
+def run(commands: tuple[tuple[str, ...], ...]) -> int:
+    """The exit code of the commands. Raises Refusal where they cannot run."""
+    table, built = mounts.TABLE.read_text(encoding="utf-8"), json.loads(BUILT_FROM.read_bytes())
+    name, mounted = mounts.container(table), [mount.point for mount in mounts.mounts(table)]
+    found = place.find(Path.cwd(), IMAGE_CODE, homes(), lock=built["requirements.lock"], mounted=mounted)
+    git_verbs.refuse(commands[0], found.copy_of)
+    uses_dvc = any(command[0] == "dvc" for command in commands)  # which would take the DVC of another container for dead
+    with checkout_lock.held(found.top, place=f"in the container {name}" if name else "") if uses_dvc else nullcontext():
+        kept = place.copy(found.copy_of, found.top) if found.copy_of else ()
+        tell_of_the_copy(found, kept)
+        environment = surroundings.variables(found.top, os.environ, commit=commit(found, kept, built))
+        environment |= OF_REPRO if commands == REPRO else {}
+        code = Supervision(environment, top=found.top).run_all(commands)
+    if code and cgroup.killed_for_memory():
+        say("the kernel killed a process of this container, whose memory ran out: allow it more (`docker run --memory`)")
     if found.copy_of:
         tell_what_is_kept(found.top, commands, code)
     return code
@@ -58,9 +75,7 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
     if words[0] in VERBS:
         return ((*VERB, *words),)
     known = ", ".join(VERBS)
-    raise Refusal(
-        f"there is no verb {words[0]!r}: without one it is repro (check, dvc repro, summary); the others are {known}, dvc ... and mlflow ..."
-    )
+    raise Refusal(f"there is no verb {words[0]!r}: without one it is repro; the others are {known}, dvc ... and mlflow ...")
 
 
 def homes() -> list[Path]:
@@ -69,20 +84,20 @@ def homes() -> list[Path]:
     return [Path(named)] if named else [place.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # it is this container's own
 
 
-def commit(found: Place) -> str:
-    """Of the code that runs, where no Git can say it: the image's, as far as nobody changed it."""
+def commit(found: Place, kept: tuple[str, ...], built: dict[str, str]) -> str:
+    """That of the image, where Git cannot tell and the code is the image's own, apart from what a user changed in its copy; otherwise unknown."""
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
-    if found.copy_of != IMAGE_CODE or not revision:
+    if not revision or not found.copy_of or place.digests(found.copy_of) != built:
         return ""
-    return f"{revision}-changed" if found.kept and not revision.endswith("-changed") else revision
+    return f"{revision}-changed" if kept and not revision.endswith("-changed") else revision
 
 
-def tell_of_the_copy(found: Place) -> None:
+def tell_of_the_copy(found: Place, kept: tuple[str, ...]) -> None:
     if found.copy_of and found.copy_of != IMAGE_CODE:
         is_read_only = os.statvfs(found.copy_of).f_flag & os.ST_RDONLY
         remedy = "mount it without `:ro` to run there" if is_read_only else "add `--user $(id -u):$(id -g)` to run there"
         say(f"uid {os.getuid()} cannot write in {found.copy_of}: this runs in a copy, {found.top}; {remedy}")
-    for path in found.kept:
+    for path in kept:
         say(f"{found.top / path} was changed by hand: it stays as it is")
 
 
@@ -91,6 +106,8 @@ def tell_what_is_kept(top: Path, commands: tuple[tuple[str, ...], ...], code: in
     table, home = mounts.TABLE.read_text(encoding="utf-8"), homes()[0]
     if commands == REPRO and code == 0:
         say(f"the model {whereabouts.of(Paths(top).model, table, home=home)}")
+        if mounts.holding(top, table).outlives_the_container:
+            say(f"compare runs: docker run --rm -p 127.0.0.1:5000:5000 -v NAME:{home} IMAGE ui --host 0.0.0.0")
     elif code and needs_results(commands) and not mounts.holding(top, table).outlives_the_container:
         say(f"{top} is new in each container: -v NAME:{home} keeps what a job makes for the next")
 

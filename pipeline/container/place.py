@@ -2,12 +2,12 @@
 
 import json
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import files
+from pipeline import checkout_lock, files
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 
@@ -20,33 +20,44 @@ RECORD, LOCK = ".pipeline/copied.json", ".pipeline/copied.lock"
 
 @dataclass(frozen=True)
 class Place:
-    """A checkout that can be written. `copy_of` names where its files were taken from, `kept` those that a user changed."""
+    """A checkout that can be written. `copy_of` names where its files are to be taken from."""
 
     top: Path
     copy_of: Path | None = None
-    kept: tuple[str, ...] = ()
 
 
-def find(here: Path, image: Path, homes: list[Path]) -> Place:
-    """Raises Refusal where nothing can be written, or a checkout's lock is not the one that the image was built from."""
+def find(here: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iterable[Path] = ()) -> Place:
+    """Where a job started in `here` runs: there, or in the first of `homes` that can be written.
+
+    Raises Refusal where nothing can be written, where the lock's digest is not `lock`, that of the installed packages, and where one of the
+    folders that were `mounted` is a checkout which the job would pass over.
+    """
     source = here if is_checkout(here) else image
-    if source != image:
-        refuse_other_lock(source, image)
-        if os.access(source, os.W_OK):
-            return Place(source)
-    home = writable(homes)
-    return Place(home, copy_of=source, kept=copy(source, home))
+    if source == image:
+        refuse_checkout_elsewhere({*mounted} - {image, *homes})
+    refuse_other_lock(source, lock)
+    if source != image and os.access(source, os.W_OK):
+        return Place(source)
+    return Place(writable(homes), copy_of=source)
 
 
 def is_checkout(folder: Path) -> bool:
-    return (folder / "dvc.yaml").is_file() and (folder / "pipeline/__main__.py").is_file()
+    return all(os.path.isfile(folder / part) for part in ("dvc.yaml", "pipeline/__main__.py"))  # noqa: PTH113  # False where nobody may look
 
 
-def refuse_other_lock(checkout: Path, image: Path) -> None:
-    lock = Paths(checkout).lock
-    if not lock.is_file() or lock.read_bytes() != Paths(image).lock.read_bytes():
+def refuse_checkout_elsewhere(mounted: set[Path]) -> None:
+    for folder in filter(is_checkout, sorted(mounted)):
         raise Refusal(
-            f"{lock} is not the lock that this image was built from, and its versions are not the installed ones: run `make image` there"
+            f"{folder} is a checkout, but the job would run the image's code: add `-w {folder}` to run there "
+            "(`-v $PWD:$PWD -w $PWD` keeps paths valid outside), or mount only its data"
+        )
+
+
+def refuse_other_lock(source: Path, lock: str) -> None:
+    path = Paths(source).lock
+    if not path.is_file() or files.digest(path) != lock:
+        raise Refusal(
+            f"{path} is not the lock that this image was built from, and its versions are not the installed ones: run `make image` there"
         )
 
 
@@ -59,8 +70,9 @@ def writable(homes: list[Path]) -> Path:
             continue
         if not os.access(home, os.W_OK | os.X_OK):
             if os.path.ismount(home):
-                remedy = "add `--user $(id -u):$(id -g)`, or change its owner"
-                raise Refusal(f"{home} is mounted and uid {os.getuid()} cannot write there: {remedy}")
+                owner = f"{home.stat().st_uid}:{home.stat().st_gid}"
+                remedy = f"add `--user {owner}`, or change its owner"
+                raise Refusal(f"{home} is mounted and belongs to {owner}; uid {os.getuid()} cannot write there: {remedy}")
         elif (home / ".git").exists():
             raise Refusal(f"{home} is a checkout of its own: mount it at its own path and start in it (-v {home}:{home} -w {home})")
         else:
@@ -74,24 +86,32 @@ def copy(source: Path, home: Path) -> tuple[str, ...]:
     with files.locked(home / LOCK, wait=True):
         record = home / RECORD
         known: dict[str, list[str]] = json.loads(record.read_bytes()) if record.is_file() else {}
-        wanted = {str(path): files.digest(source / path) for path in code(source)}
+        wanted = digests(source)
         there = {path: files.digest(home / path) for path in {*known, *wanted} if (home / path).is_file()}
         kept = sorted(path for path, digest in there.items() if digest not in [*known.get(path, []), wanted.get(path)])
-        # whatever of it a kill leaves undone is recognised as ours
-        files.write_json(record, known | {path: [*known.get(path, []), digest] for path, digest in wanted.items()})
-        replace({path: digest for path, digest in wanted.items() if path not in kept and there.get(path) != digest}, source, home)
-        for path in there.keys() - wanted.keys() - set(kept):
-            (home / path).unlink()
-        if not (home / ".dvc/config.local").exists():
-            files.write_text(home / ".dvc/config.local", WITHOUT_GIT)
-        files.write_json(record, {path: known.get(path, []) if path in kept else [digest] for path, digest in wanted.items()})
+        changed = {path: digest for path, digest in wanted.items() if path not in kept and there.get(path) != digest}
+        gone = there.keys() - wanted.keys() - set(kept)
+        with checkout_lock.held(home) if changed or gone else nullcontext():  # another container may be running this code
+            # whatever of it a kill leaves undone is recognised as ours
+            files.write_json(record, known | {path: [*known.get(path, []), digest] for path, digest in wanted.items()})
+            replace(changed, source, home)
+            for path in gone:
+                (home / path).unlink()
+            if not (home / ".dvc/config.local").exists():
+                files.write_text(home / ".dvc/config.local", WITHOUT_GIT)
+            files.write_json(record, {path: known.get(path, []) if path in kept else [digest] for path, digest in wanted.items()})
     return tuple(kept)
 
 
 def replace(digests: Mapping[str, str], source: Path, home: Path) -> None:
     for path in digests:
         with files.replacing(home / path) as draft:
-            shutil.copyfile(source / path, draft)
+            draft.write_bytes((source / path).read_bytes())
+
+
+def digests(source: Path) -> dict[str, str]:
+    """The SHA-256 of each file that `code` names."""
+    return {str(path): files.digest(source / path) for path in code(source)}
 
 
 def code(source: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import cgroup
 from pipeline.collection import SPLITS, TEST, TRAIN, VALID, Collection
 from pipeline.data import split, writer
 from pipeline.data.prepared import refuse_long_names
@@ -38,7 +39,7 @@ def survey(params: PrepareParams, *, workers: int | None) -> tuple[Collection, d
     """The dataset by its names and targets alone, and the split of each sample; no sample is read."""
     source = params.source
     refuse_missing_root(source)
-    collection = source.open(workers=workers or len(os.sched_getaffinity(0)))
+    collection = source.open(workers=workers or cgroup.usable_cpus())
     refuse_long_names(collection.classes, str(source.root))
     refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
     assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)

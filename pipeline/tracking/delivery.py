@@ -30,7 +30,6 @@ class Delivery:
         self._build = build
         self._position = Position.load(folder, store.address.key)
         self._sending: Sender | None = None
-        self._experiment_id = ""
         self._lost_s = 0.0
 
     @property
@@ -92,9 +91,9 @@ class Delivery:
         run_id = run.info.run_id
         kept = self._store.tags_to_keep(run)
         if run_id != self._position.run_id:
-            self._position = Position(run_id=run_id)
+            self._position = Position(run_id)
             self._save()
-        self._experiment_id = run.info.experiment_id
+        self._position.experiment_id = run.info.experiment_id
         self._sending = Sender(self._store, run_id, self.folder, self._build, kept)
 
     @property
@@ -119,7 +118,7 @@ class Delivery:
     def _update_comparison(self) -> None:
         """Show the run in the experiment's comparison. A failure costs no delivery: the next run brings the comparison up to date."""
         try:
-            comparison.update(self._store.client, self._experiment_id)
+            comparison.update(self._store.client, str(self._position.experiment_id))
         except Exception as error:  # whatever MLflow raises
             print(f"tracking: the comparison was not updated: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 

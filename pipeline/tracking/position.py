@@ -20,6 +20,7 @@ class Position:
     """
 
     run_id: str | None = None
+    experiment_id: str | None = None
     offset: int = 0
     system_offset: int = 0
     status: str = ""
@@ -35,7 +36,7 @@ class Position:
         except (KeyError, TypeError):
             return cls()
         # a journal that a backup brought back is shorter, or has other lines by now: its offsets mean nothing
-        return position if position.seal == position.sealed(folder) else cls(run_id=position.run_id)
+        return position if position.seal == position.sealed(folder) else cls(position.run_id, position.experiment_id)
 
     def sealed(self, folder: Path) -> str:
         return events.seal(folder / events.EVENTS, self.offset) + events.seal(folder / SYSTEM, self.system_offset)

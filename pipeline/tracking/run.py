@@ -1,6 +1,7 @@
 """What a stage uses to report: it never raises into the stage, and the stage waits for it at the end only."""
 
 import importlib.util
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from pathlib import Path
 from pipeline import files
 from pipeline.environment import Environment
 from pipeline.interruption import Interrupted
-from pipeline.tracking import attendant, journal, mirror, position
+from pipeline.tracking import attendant, comparison, journal, mirror, position
+from pipeline.tracking.address import Address
 from pipeline.tracking.events import EVENTS
 from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal, Status
@@ -175,3 +177,13 @@ def journal_of(environment: Environment, model: Path) -> str | None:
     """The name of the journal that holds the run of this model file."""
     folder = journal.find(environment.root, files.digest(model))
     return folder.name if folder else None
+
+
+def comparison_hint(environment: Environment, name: str | None) -> str:
+    """Return where the run of a journal is compared with others: an address on a server, or the command that serves the UI here."""
+    address = Address.of(environment)
+    if address.is_server and name:
+        experiment_id = position.Position.load(journal.shelf(environment.root) / name, address.key).experiment_id
+        if experiment_id:
+            return f"{address.for_mlflow.rstrip('/')}/{comparison.link(experiment_id)}"
+    return "make ui" if shutil.which("make") else "python -m pipeline ui"

@@ -16,6 +16,7 @@ import pytest
 from pipeline import files
 from tests.container import docker
 from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, let_others_in, run, volume, wait_until_said
+from tests.imports import TOP
 from tests.repository import GIT, call, client, runs
 
 pytestmark = pytest.mark.container
@@ -90,6 +91,7 @@ def test_a_verb_runs_and_a_wrong_one_is_answered_with_all(image: str) -> None:
     words = ("repro", "prepare", "train", "evaluate", "check", "verify", "dvc", "mlflow")
     assert all(word in said for word in words)
     assert all(word in run(*HARDENED, image, "--help") for word in words)
+    assert "usage: python -m pipeline repro" in run(*HARDENED, image, "repro", "--help")
 
 
 def test_a_verb_that_misses_results_is_told_how_they_are_kept(image: str) -> None:
@@ -106,11 +108,65 @@ def test_a_checkout_that_cannot_be_written_is_copied_and_that_is_said(image: str
     assert f"container: uid {FOREIGN} cannot write in {folder}: this runs in a copy, {HOME}; add `--user" in said
 
 
+def test_a_checkout_that_was_mounted_and_not_named_is_refused(image: str, tmp_path: Path) -> None:
+    folder = clone(tmp_path / "theirs")
+    let_others_in(folder)
+    said = run("--volume", f"{folder}:/workspace", image, "check", code=2)
+    assert "/workspace is a checkout, but the job would run the image's code: add `-w /workspace`" in said
+
+
+def test_another_lock_over_the_images_is_refused(image: str, tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("torch==1\n", encoding="utf-8")
+    (tmp_path / "lock").chmod(0o644)
+    let_others_in(tmp_path / "lock")
+    said = run("--volume", f"{tmp_path / 'lock'}:/opt/pipeline/requirements.lock:ro", image, "check", code=2)
+    assert "/opt/pipeline/requirements.lock is not the lock that this image was built from" in said
+
+
+def test_a_second_container_on_one_volume_is_refused_and_the_first_ends_well(image: str) -> None:
+    with volume() as name:
+        words = ("--volume", f"{name}:{HOME}", image)
+        with container(*words) as first:
+            wait_until_said(first, "Running stage")
+            said = run(*words, code=2)
+            assert f"error: {HOME}: a job in the container {inspect(first)['Id'][:12]} is at work here: wait until it has ended" in said
+            assert "mlflow, version" in run(*words, "mlflow", "--version"), "what runs no DVC is free to look on"
+            assert docker.docker("wait", first).strip() == "0", docker.docker("logs", first)
+
+
+def test_a_quota_of_cpus_is_what_the_job_counts(image: str) -> None:
+    program = "from pipeline import cgroup; print(cgroup.usable_cpus())"
+    assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"
+
+
+def test_a_memory_limit_that_killed_is_named(image: str) -> None:
+    said = run("--memory", "150m", image, "check", code=137)
+    assert "container: the kernel killed a process of this container, whose memory ran out: allow it more" in said
+
+
+def test_a_volume_for_raw_data_can_be_filled_by_any_user(image: str) -> None:
+    with volume() as name:
+        words = ("--volume", f"{name}:{HOME}/data/raw", "--user", f"{FOREIGN}:{FOREIGN}")
+        assert "params.yaml is fine" in run(*words, image, "check")
+        run(*words, "--entrypoint", "touch", image, f"{HOME}/data/raw/x")
+
+
+def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path: Path) -> None:
+    text = (TOP / "params.yaml").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(text + "# mine\n", encoding="utf-8")
+    let_others_in(tmp_path / "mine.yaml")
+    words = ("--volume", f"{tmp_path / 'mine.yaml'}:{HOME}/params.yaml", image)
+    assert f"{HOME}/params.yaml was changed by hand: it stays as it is" in run(*words, "check")
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    said = run(*words, "preset", "cifar10-resnet", code=2)
+    assert "error: params.yaml: it is mounted, or belongs to another user, and cannot be replaced" in said
+
+
 def test_a_place_that_cannot_be_written_is_refused_with_the_remedy(image: str, tmp_path: Path) -> None:
     assert "add `--tmpfs /tmp`" in run("--read-only", image, "check", code=2)
     tmp_path.chmod(0o700)
     said = run("--user", f"{FOREIGN}:{FOREIGN}", "--volume", f"{tmp_path}:{HOME}", image, "check", code=2)
-    assert f"{HOME} is mounted and uid {FOREIGN} cannot write there: add `--user" in said
+    assert f"{HOME} is mounted and belongs to 0:0; uid {FOREIGN} cannot write there: add `--user 0:0`" in said
 
 
 def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default: Default) -> None:

@@ -1,21 +1,41 @@
 """Where a container's job runs: in the mounted checkout, or in a copy that keeps what its user changed."""
 
+import errno
+import hashlib
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from pipeline import checkout_lock
 from pipeline.container import place
+from pipeline.container.place import Place
 from pipeline.refusal import Refusal
 from tests.imports import TOP
 
+LOCK = "torch==1\n"
 
-def checkout(folder: Path, *, lock: str = "torch==1\n") -> Path:
+
+def checkout(folder: Path, *, lock: str = LOCK) -> Path:
     for part in (*place.PARTS, "pipeline/__main__.py", "pipeline/models/mlp.py", "presets/digits.yaml"):
         path = folder / part
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(part, encoding="utf-8")
     (folder / "requirements.lock").write_text(lock, encoding="utf-8")
     return folder
+
+
+def find(here: Path, image: Path, homes: list[Path], mounted: Iterable[Path] = ()) -> Place:
+    """The place of a job in an image that was built from the lock of `checkout`."""
+    return place.find(here, image, homes, lock=hashlib.sha256(LOCK.encode()).hexdigest(), mounted=mounted)
+
+
+def copied(source: Path, home: Path) -> tuple[Path, tuple[str, ...]]:
+    """Where the job runs, and what a user changed there."""
+    found = find(source, source, [home])
+    assert found.copy_of
+    return found.top, place.copy(found.copy_of, found.top)
 
 
 @pytest.fixture
@@ -31,7 +51,7 @@ def nothing_else_is_writable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_a_checkout_that_can_be_written_is_the_place(tmp_path: Path, image: Path) -> None:
     mounted = checkout(tmp_path / "mounted")
-    assert place.find(mounted, image, [tmp_path / "home"]) == place.Place(mounted)
+    assert find(mounted, image, [tmp_path / "home"]) == Place(mounted)
     assert not (tmp_path / "home").exists()
 
 
@@ -39,11 +59,12 @@ def test_without_one_the_images_code_is_copied(tmp_path: Path, image: Path) -> N
     (image / "pipeline/__pycache__").mkdir()
     (image / "pipeline/__pycache__/x.pyc").touch()
     for here in (image, tmp_path):
-        found = place.find(here, image, [tmp_path / "home"])
-        assert found == place.Place(tmp_path / "home", copy_of=image)
-    copied = {path.relative_to(found.top).as_posix() for path in found.top.rglob("*") if path.is_file()}
-    more = {".dvc/config.local", ".pipeline/copied.json", ".pipeline/copied.lock"}
-    assert copied == {*place.PARTS, "pipeline/__main__.py", "pipeline/models/mlp.py", "presets/digits.yaml", *more}
+        found = find(here, image, [tmp_path / "home"])
+        assert found == Place(tmp_path / "home", copy_of=image)
+        place.copy(image, found.top)
+    there = {path.relative_to(found.top).as_posix() for path in found.top.rglob("*") if path.is_file()}
+    more = {".dvc/config.local", ".pipeline/copied.json", ".pipeline/copied.lock", checkout_lock.LOCK}
+    assert there == {*place.PARTS, "pipeline/__main__.py", "pipeline/models/mlp.py", "presets/digits.yaml", *more}
     assert "no_scm = true" in (found.top / ".dvc/config.local").read_text()
 
 
@@ -51,20 +72,21 @@ def test_without_one_the_images_code_is_copied(tmp_path: Path, image: Path) -> N
 def test_a_checkout_that_cannot_be_written_is_copied_with_its_parameters(tmp_path: Path, image: Path) -> None:
     mounted = checkout(tmp_path / "mounted")
     (mounted / "params.yaml").write_text("mine", encoding="utf-8")
-    found = place.find(mounted, image, [tmp_path / "home"])
-    assert found == place.Place(tmp_path / "home", copy_of=mounted)
+    found = find(mounted, image, [tmp_path / "home"])
+    assert found == Place(tmp_path / "home", copy_of=mounted)
+    place.copy(mounted, found.top)
     assert (found.top / "params.yaml").read_text() == "mine"
 
 
 def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_path: Path, image: Path) -> None:
-    home = place.find(image, image, [tmp_path / "home"]).top
+    home, _ = copied(image, tmp_path / "home")
     (home / "params.yaml").write_text("mine", encoding="utf-8")
     (home / "models").mkdir()
     (home / "models/model.safetensors").touch()
     for part in ("params.yaml", "pipeline/models/mlp.py"):
         (image / part).write_text("newer", encoding="utf-8")
     for _ in range(2):
-        assert place.find(image, image, [home]).kept == ("params.yaml",)
+        assert copied(image, home) == (home, ("params.yaml",))
     assert (home / "params.yaml").read_text() == "mine"
     assert (home / "pipeline/models/mlp.py").read_text() == "newer"
     assert (home / "models/model.safetensors").exists()
@@ -73,25 +95,25 @@ def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_
 def test_what_another_image_no_longer_has_goes_unless_it_was_changed(tmp_path: Path, image: Path) -> None:
     for name in ("old.py", "mine.py"):
         (image / "pipeline/models" / name).touch()
-    home = place.find(image, image, [tmp_path / "home"]).top
+    home, _ = copied(image, tmp_path / "home")
     (home / "pipeline/models/mine.py").write_text("mine", encoding="utf-8")
     (home / "pipeline/models/own.py").touch()
     for name in ("old.py", "mine.py"):
         (image / "pipeline/models" / name).unlink()
-    place.find(image, image, [home])
+    copied(image, home)
     assert {path.name for path in (home / "pipeline/models").iterdir()} == {"mlp.py", "mine.py", "own.py"}
 
 
 def test_a_copy_that_was_killed_is_finished_by_another_image(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = place.find(image, image, [tmp_path / "home"]).top
+    home, _ = copied(image, tmp_path / "home")
     for text in ("second", "third"):
         for part in ("params.yaml", "pipeline/models/mlp.py"):
             (image / part).write_text(text, encoding="utf-8")
         with monkeypatch.context() as patch:
             patch.setattr(place, "replace", replace_one_and_die)
             with pytest.raises(KeyboardInterrupt):
-                place.find(image, image, [home])
-    assert place.find(image, image, [home]).kept == ()
+                copied(image, home)
+    assert copied(image, home) == (home, ())
     assert (home / "params.yaml").read_text() == (home / "pipeline/models/mlp.py").read_text() == "third"
 
 
@@ -102,37 +124,73 @@ def replace_one_and_die(digests: dict[str, str], source: Path, home: Path) -> No
 
 
 def test_what_a_user_configured_for_dvc_stays(tmp_path: Path, image: Path) -> None:
-    home = place.find(image, image, [tmp_path / "home"]).top
+    home, _ = copied(image, tmp_path / "home")
     (home / ".dvc/config.local").write_text("[core]\n    no_scm = true\n    remote = mine\n", encoding="utf-8")
-    place.find(image, image, [home])
+    copied(image, home)
     assert "mine" in (home / ".dvc/config.local").read_text()
 
 
 def test_no_checkout_is_taken_for_a_copy(tmp_path: Path, image: Path) -> None:
     (tmp_path / "home/.git").mkdir(parents=True)
     with pytest.raises(Refusal, match="home is a checkout of its own: mount it at its own path"):
-        place.find(image, image, [tmp_path / "home"])
+        find(image, image, [tmp_path / "home"])
 
 
 @pytest.mark.usefixtures("nothing_else_is_writable")
 def test_a_volume_that_cannot_be_written_is_not_passed_over(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "volume")
-    with pytest.raises(Refusal, match="volume is mounted and uid"):
-        place.find(image, image, [tmp_path / "volume", tmp_path / "home"])
+    (tmp_path / "volume").mkdir()
+    owner = f"{os.getuid()}:{os.getgid()}"
+    with pytest.raises(Refusal, match=f"volume is mounted and belongs to {owner}; uid .* cannot write there: add `--user {owner}`"):
+        find(image, image, [tmp_path / "volume", tmp_path / "home"])
 
 
 def test_a_checkout_of_another_lock_is_refused(tmp_path: Path, image: Path) -> None:
     mounted = checkout(tmp_path / "mounted", lock="torch==2\n")
     with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from.*make image"):
-        place.find(mounted, image, [tmp_path / "home"])
+        find(mounted, image, [tmp_path / "home"])
+
+
+def test_another_lock_is_refused_also_where_it_is_mounted_over_the_images(tmp_path: Path) -> None:
+    mounted_over = checkout(tmp_path / "image", lock="torch==2\n")
+    with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from"):
+        find(mounted_over, mounted_over, [tmp_path / "home"])
+
+
+def test_a_mounted_checkout_that_the_job_would_pass_over_is_refused(tmp_path: Path, image: Path) -> None:
+    mounted, home = checkout(tmp_path / "mounted"), checkout(tmp_path / "home")
+    with pytest.raises(Refusal, match=rf"{mounted} is a checkout, but the job would run the image's code: add `-w {mounted}`"):
+        find(image, image, [home], mounted=[Path("/"), tmp_path / "none", mounted])
+    assert find(mounted, image, [home], mounted=[mounted]) == Place(mounted)
+    assert find(image, image, [home], mounted=[image, home]) == Place(home, copy_of=image)
+
+
+def test_code_that_another_container_runs_is_not_replaced(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, _ = copied(image, tmp_path / "home")
+    with checkout_lock.held(home), monkeypatch.context() as elsewhere:
+        elsewhere.setattr("socket.gethostname", lambda: "elsewhere")
+        assert copied(image, home) == (home, ()), "there is nothing to replace"
+        (image / "params.yaml").write_text("newer", encoding="utf-8")
+        with pytest.raises(Refusal, match="is at work here"):
+            copied(image, home)
+        assert (home / "params.yaml").read_text() == "params.yaml"
+
+
+def test_a_disk_that_is_full_is_named_by_the_file_that_does_not_fit(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match=str(tmp_path / "home")):
+        copied(image, tmp_path / "home")
 
 
 @pytest.mark.usefixtures("nothing_else_is_writable")
 def test_the_first_home_that_can_be_written_is_taken_and_without_one_the_flags_are_named(tmp_path: Path, image: Path) -> None:
     homes = [tmp_path / "elsewhere", Path("/proc/none"), tmp_path / "home"]
-    assert place.find(image, image, homes).top == tmp_path / "home"
+    assert find(image, image, homes).top == tmp_path / "home"
     with pytest.raises(Refusal, match=r"--tmpfs /tmp.*-v NAME:"):
-        place.find(image, image, homes[:2])
+        find(image, image, homes[:2])
 
 
 def test_the_image_holds_what_is_copied() -> None:

@@ -70,6 +70,10 @@ def test_the_compose_file_is_valid_and_keeps_to_its_word(tmp_path: Path) -> None
     assert "deploy" not in services["trainer-cpu"]
     holders = {name for name, service in services.items() if "postgres" in json.dumps(service.get("secrets", []))}
     assert holders == {"mlflow", "postgres"}
+    networks = {name: set(service["networks"]) for name, service in services.items()}
+    assert not networks["postgres"] & (networks["trainer"] | networks["trainer-cpu"])
+    assert all(networks[name] & networks["mlflow"] for name in services)
+    assert "@sha256:" in services["postgres"]["image"]
     assert all("PASSWORD" not in name or name.endswith("_FILE") for service in services.values() for name in service["environment"])
 
 

@@ -23,6 +23,7 @@ QUIETLY = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_CHEC
 BUSY = ("is busy, it is being blocked by", "Unable to acquire lock")
 TRAINS_ALREADY = "another process trains from the same inputs: wait for it, or stop it"
 TRAIN = ("dvc", "repro", "--force", "--single-item", "train")
+JOB = (sys.executable, "-m", "pipeline", "repro")
 WITHIN_S = 120
 
 
@@ -110,6 +111,15 @@ def test_of_two_trainings_one_works_and_the_other_says_what_to_do(twins: Twins, 
     assert remains(twins.folder) == []
 
 
+def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins: Twins, tmp_path: Path) -> None:
+    folder = repository(tmp_path, CHANGES)
+    with in_the_middle(folder, *JOB) as job:
+        job.process.send_signal(signal.SIGTERM)
+        assert job.end().code == 128 + signal.SIGTERM
+    assert "going on after step" in repeat(folder, *JOB)
+    assert digests(folder) == twins.digests
+
+
 def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins) -> None:
     with in_the_middle(twins.folder, *TRAIN) as dvc:
         dvc.process.kill()
@@ -120,15 +130,16 @@ def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins
         assert refused.code == 255
         assert "JSON structure is corrupted" in refused.said, "where DVC mends this itself, check need not"
         assert "left it half written" in call(twins.folder, "python", "-m", "pipeline", "check", **QUIETLY)
-        repeat(twins.folder)
+        repeat(twins.folder, *TRAIN)
     assert digests(twins.folder) == twins.digests
     assert remains(twins.folder) == []
 
 
-def repeat(folder: Path) -> None:
-    """The same command again, for as long as the training of the killed DVC has not noticed its death."""
+def repeat(folder: Path, *command: str) -> str:
+    """What the same command says again, for as long as the training of the killed DVC has not noticed its death."""
     deadline = time.monotonic() + WITHIN_S
-    end = Command(folder, *TRAIN).end()
+    end = Command(folder, *command).end()
     while end.code and TRAINS_ALREADY in end.said and time.monotonic() < deadline:
-        end = Command(folder, *TRAIN).end()
+        end = Command(folder, *command).end()
     assert end.code == 0, end.said
+    return end.said

@@ -5,7 +5,6 @@ scores without the name of the model file that they are of.
 """
 
 import json
-import os
 import shutil
 import tempfile
 from importlib import metadata
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import files
+from pipeline import cgroup, files
 from pipeline.__main__ import main
 from pipeline.engine import model_file, tensor_file
 from pipeline.reports import recorded as recorded_scores
@@ -24,7 +23,7 @@ from tests.imports import TOP
 
 RECORDED = TOP / "tests/laws/golden.json"
 COMMAND = "make golden"
-CORES = len(os.sched_getaffinity(0))
+CORES = cgroup.usable_cpus()
 STAGES = ("prepare", "train", "evaluate")
 SCORES = "metrics/evaluate.json"
 WRITTEN = ("metrics/train.json", "plots/history.csv", "plots/confusion.csv", "plots/reliability.csv")

@@ -1,0 +1,39 @@
+"""`make repro`: check, `dvc repro` and summary as one job, which holds the checkout."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline import checkout_lock
+from pipeline.commands import check, summary
+from pipeline.refusal import Refusal
+
+
+def run() -> int:
+    """Returns the exit code of DVC. Raises Refusal for bad input, and while another container works in the checkout."""
+    with checkout_lock.held(Path()):
+        check.run()
+        if code := dvc_repro():
+            return code
+    summary.run()
+    return 0
+
+
+def dvc_repro() -> int:
+    """The exit code of `dvc repro`, 128 and the signal's number where one ended it. Waits for its end after a signal, too."""
+    sys.stdout.flush()
+    try:
+        process = subprocess.Popen(["dvc", "repro"], env={**os.environ, "PIPELINE_SUMMARY_FOLLOWS": "true"})
+    except FileNotFoundError:
+        raise Refusal("dvc is not on the PATH: run `source .venv/bin/activate`") from None
+    # a SIGINT from the keyboard reaches DVC by itself; a SIGTERM that `make` hands on reaches this process alone
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
