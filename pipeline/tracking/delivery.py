@@ -93,7 +93,7 @@ class Delivery:
         if run_id != self._position.run_id:
             self._position = Position(run_id)
             self._save()
-        self._position.experiment_id = run.info.experiment_id
+        self._position.experiment_id = str(run.info.experiment_id)
         self._sending = Sender(self._store, run_id, self.folder, self._build, kept)
 
     @property

@@ -140,7 +140,9 @@ def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
 ) -> None:
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
     assert main(["summary"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith(f"run: {run_name()}")
+    *_, model, hint = capsys.readouterr().out.splitlines()
+    assert model.endswith(f"run: {run_name()}")
+    assert hint == "compare runs: make ui"
     reseal(lambda _, metadata: metadata.update(step=3))
     assert refused("summary") == [f"metrics/evaluate.json: is of another model than {MODEL}: run `dvc repro`"]
     MODEL.unlink()

@@ -30,6 +30,9 @@ def test_all_else_runs_in_a_copy(words: str) -> None:
 def test_the_first_process_refuses_before_dvc_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    built = tmp_path / "pipeline.json"
+    built.write_text('{"requirements.lock": "digest"}')
+    monkeypatch.setattr(container, "BUILT_FROM", built)
     monkeypatch.setattr(place, "find", lambda *_, **__: place.Place(tmp_path, copy_of=COPY))
     assert container.main(["dvc", "exp", "run"]) == 2
     assert "`dvc exp run` needs Git" in capsys.readouterr().err

@@ -68,7 +68,7 @@ DRIVER = """
 import json, os, sys, time
 import pipeline.models.convnet, pipeline.sources.image_folder
 import pipeline.stages.evaluate, pipeline.stages.prepare, pipeline.stages.train
-import torch._inductor.config  # which optimizers import late
+import scipy.stats, torch._inductor.config  # imported late by the interval of the accuracy, and by optimizers
 from pipeline.__main__ import main
 from pipeline.reports.figures import confusion, history, mistakes, reliability
 
