@@ -31,5 +31,5 @@ def record_restored(paths: Paths, environment: Environment, scores: dict[str, An
     inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
     restored = {**facts.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"}
     with tracking.addition(environment, paths.model, facts=replace(facts, provenance=restored)) as added:
-        story.add_training(added, paths)
-        story.add_evaluation(added, paths, step=manifest.step, scores=scores)
+        story.add_training(added, paths, facts)
+        story.add_evaluation(added, paths, facts, step=manifest.step, scores=scores)

@@ -12,8 +12,10 @@ import webbrowser
 from typing import TYPE_CHECKING
 
 from pipeline.environment import Environment
+from pipeline.foreign import shown
 from pipeline.refusal import Refusal
 from pipeline.tracking import comparison
+from pipeline.tracking.mirror import secretive
 from pipeline.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -21,36 +23,50 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+LONGEST_REASON = 200
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # served there only where the user says so
 # A shared view is lost when the page is reloaded. What the UI itself keeps in the browser is not: this page puts the view there.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
+const place = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
+try {
 localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
 localStorage.setItem("mlflow.workflowType_v1", JSON.stringify("machine_learning"));
 localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
 localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
-location.replace("/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : ""));
+location.replace(place);
+} catch { location.replace(place + "&viewStateShareKey=comparison"); }
 </script>"""
 
 
 def run(host: str, port: int) -> int:
     """Serve until interrupted. Raises Refusal where the port is taken; returns at once where MLFLOW_TRACKING_URI is a server."""
     store = Store(Environment.read())
-    if store.address.is_server:
-        show(f"{store.address.for_mlflow.rstrip('/')}/{comparison.link(store.experiment_id())}")
-        return 0
-    refuse_taken(host, port)
-    serve(store, host, port)
+    with secretive(store.address):
+        if store.address.is_server:
+            show(f"{store.address.shown}/{comparison.link(experiment_of(store))}")
+        else:
+            refuse_taken(host, port)
+            serve(store, host, port)
     return 0
 
 
+def experiment_of(store: Store) -> str:
+    """Return the id of the experiment on a server. Raises Refusal where the server does not answer."""
+    try:
+        return store.experiment_id()
+    except Exception as error:  # whatever MLflow and its libraries raise
+        reason = shown(store.address.redacted(str(error)), LONGEST_REASON)
+        raise Refusal(f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start it, or unset the variable") from None
+
+
 def refuse_taken(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            remedy = f"take another port, as in `make ui PORT={port + 1}`"
-            raise Refusal(f"{host}:{port} cannot be served ({error.strerror}): {remedy}") from None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise Refusal(f"{host}:{port} cannot be served ({error.strerror}): name another port, as in `make ui PORT=5050`") from None
 
 
 def serve(store: Store, host: str, port: int) -> None:
@@ -65,11 +81,14 @@ def serve(store: Store, host: str, port: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow imports what Starlette has deprecated
         from mlflow.server.fastapi_app import app
-    from starlette.responses import HTMLResponse
+    from starlette.responses import HTMLResponse, RedirectResponse
     from starlette.routing import Route
 
     def compare(_request: "Request") -> "Response":
-        return HTMLResponse(page(store))
+        try:
+            return HTMLResponse(page(store))
+        except Exception:  # a busy store, or a view that somebody else wrote in another form
+            return RedirectResponse(f"/{comparison.link(store.experiment_id())}")
 
     app.router.routes.insert(0, Route("/compare", compare))
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))

@@ -39,7 +39,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
     facts = story.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     with tracking.addition(environment, paths.model, facts=facts) as run:
-        story.add_evaluation(run, paths, step=manifest.step, scores=scores)
+        story.add_evaluation(run, paths, facts, step=manifest.step, scores=scores)
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)
 

@@ -30,11 +30,12 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
         files.sweep(place.folder)
         with complaints.in_words(size="model"):
             training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
-        with tracking.training(environment, resume_file=place.folder / "run", facts=facts(paths, environment, training, identity)) as run:
+        known = facts(paths, environment, training, identity)
+        with tracking.training(environment, resume_file=place.folder / "run", facts=known) as run:
             with interruption.deferred() as interrupted, complaints.in_words(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
-            story.add_training(run, paths)
+            story.add_training(run, paths, known)
         place.clear()
 
 

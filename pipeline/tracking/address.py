@@ -54,6 +54,11 @@ class Address:
         return self.given
 
     @property
+    def shown(self) -> str:
+        """The address of a server as it may be printed: without user, password, token and query."""
+        return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
+
+    @property
     def key(self) -> str:
         """Names the store in `delivered.json`; the same with another password."""
         bare = urlsplit(self.for_mlflow)

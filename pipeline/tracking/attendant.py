@@ -11,7 +11,7 @@ from pipeline.environment import Environment
 from pipeline.tracking import events
 from pipeline.tracking.address import Address
 from pipeline.tracking.position import Position
-from pipeline.tracking.store import other_run
+from pipeline.tracking.store import unused_run_message
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOG = "mirror.log"
@@ -46,7 +46,7 @@ class Attendant:
                 self._process.wait()
         position, named = Position.load(self._folder, self._store), self._environment.mlflow_run_id
         if named and position.run_id and position.run_id != named:
-            say(self._environment, other_run(named, self._folder.name, position.run_id))
+            say(self._environment, unused_run_message(named, self._folder.name, position.run_id))
         if not position.is_complete(self._folder):
             num_left = sum(1 for _ in events.read(self._folder / events.EVENTS, position.first_left))
             say(

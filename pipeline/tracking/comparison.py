@@ -6,6 +6,8 @@ of the UI of MLflow 3.17, found out by trying; MLflow documents none of them.
 
 import base64
 import json
+import math
+import re
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,31 +21,47 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 VIEW_TAG = "mlflow.sharedViewState.comparison"
-WRITTEN_TAG = "pipeline.comparison"
-"""The digests of the view and the description that were written last: what somebody else changed since is left alone."""
+PROOF = "\n\n[//]: # (pipeline {})"
+"""The last line of a description that nobody edited, with a digest of the lines before it. Markdown shows no link definition."""
 COMPRESSED = "deflate;"
 MOST_TAG_CHARACTERS = 20_000
-MOST_RUNS = 1000
+MOST_RUNS = 200
 ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
 SECTIONS_OF_PARAMS = ("source", "model", "optimizer", "schedule", "augment", "train", "evaluate", "seed")
-MOST_DIFFERING = 16
+SIZES = ((16, 80), (8, 40), (4, 10), (0, 0))
+"""How many differing parameters and charts a view may have: the first pair with which it fits into a tag is taken."""
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
-NOT_COMPARED = ("/low", "/high", "/samples")
+NO_BARS = ("/low", "/high", "/samples")
+"""Ends of names of test metrics that are no scores to compare."""
 
 
 def update(client: "MlflowClient", experiment_id: str) -> None:
-    """Bring view and description up to date with the experiment's runs, unless somebody edited them in MLflow."""
-    tags = client.get_experiment(experiment_id).tags
-    runs = client.search_runs([experiment_id], max_results=MOST_RUNS)
+    """Bring view and description up to date with the experiment's newest runs, unless somebody edited them in MLflow."""
+    runs = trained_here(client.search_runs([experiment_id], max_results=MOST_RUNS))
     fresh = {VIEW_TAG: view(runs), NOTE_TAG: note(runs, experiment_id)}
-    written = json.loads(tags.get(WRITTEN_TAG, "{}"))
+    tags = client.get_experiment(experiment_id).tags
     for tag, text in fresh.items():
-        is_ours = tag not in tags or files.digest_of(tags[tag]) == written.get(tag)
-        if is_ours and content(tags.get(tag, "")) != content(text):
-            # The digest goes first: a kill between the two leaves a tag that is not rewritten, never one that was edited and is lost.
-            written[tag] = files.digest_of(text)
-            client.set_experiment_tag(experiment_id, WRITTEN_TAG, json.dumps(written))
+        held = tags.get(tag)
+        if held is None or (is_unedited(held) and content(held) != content(text)):
             client.set_experiment_tag(experiment_id, tag, text)
+
+
+def trained_here(runs: "Sequence[Run]") -> "list[Run]":
+    """Leave out the runs of other programs in the same experiment."""
+    return [run for run in runs if "train.metric" in run.data.params]
+
+
+def is_unedited(text: str) -> bool:
+    """Tell whether a view or a description is as it was written here, by the digest that it holds of itself."""
+    try:
+        envelope = json.loads(text)
+        return bool(envelope["digest"] == files.digest_of(envelope["state"]))
+    except (ValueError, LookupError, TypeError):
+        return text == proven(text.rpartition(PROOF.partition("{")[0])[0])
+
+
+def proven(text: str) -> str:
+    return text + PROOF.format(files.digest_of(text)[:16])
 
 
 def content(text: str) -> str:
@@ -52,13 +70,13 @@ def content(text: str) -> str:
 
 
 def view(runs: "Sequence[Run]") -> str:
-    """The tag of a view in the form in which MLflow stores one."""
+    """Return the tag of a view in the form in which MLflow stores one, with a digest of its state."""
     now_ms = time.time_ns() // 1_000_000
-    for most in range(MOST_DIFFERING, -1, -4):
-        packed = zlib.compress(json.dumps(state(runs, most), separators=(",", ":")).encode(), 9)
-        packed_state = COMPRESSED + base64.b64encode(packed).decode()
-        text = json.dumps({"name": "Comparison", "createdAt": now_ms, "updatedAt": now_ms, "state": packed_state})
-        if len(text) <= MOST_TAG_CHARACTERS:
+    for most_differing, most_cards in SIZES:
+        shown = json.dumps(state(runs, most_differing, most_cards), separators=(",", ":"))
+        packed = COMPRESSED + base64.b64encode(zlib.compress(shown.encode(), 9)).decode()
+        envelope = {"name": "Comparison", "createdAt": now_ms, "updatedAt": now_ms, "state": packed, "digest": files.digest_of(packed)}
+        if len(text := json.dumps(envelope)) <= MOST_TAG_CHARACTERS:
             break
     return text
 
@@ -69,19 +87,19 @@ def unpacked(text: str) -> dict[str, Any]:
     return dict(json.loads(zlib.decompress(base64.b64decode(packed))))
 
 
-def state(runs: "Sequence[Run]", most_differing: int = MOST_DIFFERING) -> dict[str, Any]:
-    """Table and charts of the runs, newest first: what the UI keeps of them."""
-    trained = [run for run in runs if run.data.params]
-    metrics = sorted({name for run in trained for name in run.data.metrics})
-    chosen = chosen_metric(trained)
+def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[str, Any]:
+    """Return table and charts of the runs, newest first, as the UI stores them."""
+    # runs of earlier versions have metrics for each class
+    metrics = sorted({name for run in runs for name in run.data.metrics if not name.startswith("test/per_class/")})
+    chosen = chosen_metric(runs)
     scored = "test/" + chosen.partition("/")[2]
-    differing = differing_params(trained)[:most_differing]
+    differing = differing_params(runs)[:most_differing]
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
     columns += [f"metrics.`{name}`" for name in (scored, chosen)]
     columns += [f"params.`{name}`" for name in dict.fromkeys((*ALWAYS_SHOWN, *differing))]
-    columns += [f"tags.`{name}`" for name in differing_tags(trained)]
+    columns += [f"tags.`{name}`" for name in differing_tags(runs)]
     columns += ["attributes.`Description`"]
-    charts = list(cards(metrics, chosen=chosen, scored=scored, params=shared_params(trained, differing)))
+    charts = list(cards(metrics[:most_cards], chosen=chosen, scored=scored, params=shared_params(runs, differing)))
     return {
         "searchFilter": "",
         "orderByKey": f"metrics.`{chosen}`",
@@ -130,7 +148,8 @@ def section_rank(name: str) -> tuple[int, str]:
 
 
 def differing_tags(runs: "Sequence[Run]") -> list[str]:
-    """The settings of `evaluate` in which the runs differ: they are tags, because a model can be evaluated again."""
+    """Return the settings of `evaluate` in which the runs differ: they are tags, because a model can be evaluated again."""
+    # runs of earlier versions have the tag `evaluate.git.commit`, which is no setting
     names = {name for run in runs for name in run.data.tags if name.startswith("evaluate.") and ".git." not in name}
     return sorted(name for name in names if len({run.data.tags.get(name) for run in runs}) > 1)
 
@@ -150,8 +169,8 @@ def cards(metrics: Sequence[str], *, chosen: str, scored: str, params: Sequence[
         elif not name.startswith("test/"):
             yield line(name, "machine")
     tested = [name for name in metrics if name.startswith("test/")]
-    for name in sorted(tested, key=lambda name: (name != scored, name.endswith(NOT_COMPARED), name)):
-        yield card(name, "test", "BAR", metricKey=name, deleted=name.endswith(NOT_COMPARED))
+    for name in sorted(tested, key=lambda name: (name != scored, name.endswith(NO_BARS), name)):
+        yield card(name, "test", "BAR", metricKey=name, deleted=name.endswith(NO_BARS))
     if params:
         yield card("parallel", "parameters", "PARALLEL", selectedParams=list(params), selectedMetrics=[scored], showAllRuns=False)
 
@@ -172,13 +191,17 @@ def note(runs: "Sequence[Run]", experiment_id: str) -> str:
     """The experiment's description in Markdown. Its first line, with the links, is always visible."""
     links = f"[Table]({link(experiment_id)}) and [charts]({link(experiment_id, charts=True)}) that compare the runs"
     chosen = chosen_metric(runs)
-    scored = [run for run in runs if chosen in run.data.metrics]
+    scored = [run for run in runs if math.isfinite(run.data.metrics.get(chosen, math.nan))]
     if not scored:
-        return f"{links}."
+        return proven(f"{links}.")
     best = sorted(scored, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
-    named = f"[{best.info.run_name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
-    differing = ", ".join(f"`{name}`" for name in differing_params(runs)[:MOST_DIFFERING]) or "no parameter"
-    return f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {named}.\n\n{len(runs)} runs; they differ in {differing}."
+    name = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", best.info.run_name)
+    named = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
+    differing = ", ".join(f"`{name}`" for name in differing_params(runs)[:16]) or "no parameter"
+    count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
+    return proven(
+        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {named}.\n\nOf {count}, these parameters differ: {differing}."
+    )
 
 
 def link(experiment_id: str, *, charts: bool = False) -> str:

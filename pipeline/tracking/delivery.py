@@ -65,6 +65,8 @@ class Delivery:
             self._settle_status()
         if self.is_complete:
             self._tidy()
+        if self._position.experiment_id:
+            self._update_comparison()
 
     def _settle_status(self) -> None:
         if self._position.run_id and self._position.status == "RUNNING":
@@ -89,7 +91,7 @@ class Delivery:
         start: Mapping[str, Any] = first.fields if first and first.kind == "start" else {}
         run = self._store.run_for(self.folder.name, start, self._position.run_id)
         run_id = run.info.run_id
-        kept = self._store.tags_to_keep(run)
+        kept = self._store.protect_tags(run)
         if run_id != self._position.run_id:
             self._position = Position(run_id)
             self._save()
@@ -112,7 +114,7 @@ class Delivery:
         elif last.kind == "end":
             self._position.status = last.fields["status"]
         self._save()
-        if last.kind in {"start", "reopen", "end"}:
+        if last.kind == "start":
             self._update_comparison()
 
     def _update_comparison(self) -> None:

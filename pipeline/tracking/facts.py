@@ -25,8 +25,10 @@ class Facts:
     tags: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     datasets: Sequence[Dataset] = ()
+    subject: str = ""
+    """Model and data, for the descriptions of the run."""
     description: str = ""
     name: str = ""
 
     def as_fields(self) -> dict[str, Any]:
-        return asdict(self) | {"datasets": [asdict(dataset) for dataset in self.datasets]}
+        return asdict(self)

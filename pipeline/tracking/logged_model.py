@@ -1,5 +1,6 @@
 """The trained model in MLflow: raw uint8 images in, logits out, loadable without pickle, with the metrics of its run."""
 
+import math
 import re
 import tempfile
 import textwrap
@@ -24,7 +25,7 @@ LONGEST_LIST = 500
 SPLITS = ("train", "valid", "test")
 
 
-def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, build: Build) -> None:
+def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
     """Log the model once: a run that has it whole is left alone, and what an interrupted attempt began is completed."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
@@ -43,10 +44,7 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
         client.log_model_artifacts(model.model_id, f"{folder}/model")
     if model.model_id not in {output.model_id for output in (run.outputs and run.outputs.model_outputs) or []}:
         client.log_outputs(run_id, models=[LoggedModelOutput(model.model_id, step)])
-    points = [
-        point for name in run.data.metrics if split_of(name) for point in client.get_metric_history(run_id, name) if point.step == step
-    ]
-    client.log_batch(run_id, metrics=linked(points, run, model))
+    client.log_batch(run_id, metrics=linked([point for point in points if split_of(point.key)], run, model))
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
@@ -80,7 +78,8 @@ def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Me
             dataset_name=dataset.name if dataset else None, dataset_digest=dataset.digest if dataset else None,
         )  # fmt: skip
 
-    return [link(point) for point in points if (point.key, point.timestamp, point.step) not in held]
+    # MLflow would show what is not finite as 0
+    return [link(point) for point in points if math.isfinite(point.value) and (point.key, point.timestamp, point.step) not in held]
 
 
 def split_of(metric: str) -> str:

@@ -185,5 +185,5 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
     if address.is_server and name:
         experiment_id = position.Position.load(journal.shelf(environment.root) / name, address.key).experiment_id
         if experiment_id:
-            return f"{address.for_mlflow.rstrip('/')}/{comparison.link(experiment_id)}"
+            return f"{address.shown}/{comparison.link(experiment_id)}"
     return "make ui" if shutil.which("make") else "python -m pipeline ui"

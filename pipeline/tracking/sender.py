@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline import files
 from pipeline.flatten import Scalar
 from pipeline.tracking import events
 from pipeline.tracking.logged_model import Build, add_scores, log_model
-from pipeline.tracking.store import MODEL_TAG, NOTE_TAG, Store
+from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, Store, describing
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -58,10 +59,9 @@ class Sender:
 
     def _describe(self, text: str) -> None:
         """Set the description, unless it is one that somebody wrote in MLflow."""
-        found = self._client.get_run(self._run_id).data.tags.get(NOTE_TAG)
-        ours = (event.fields.get("text", event.fields.get("description")) for event in events.read(self._folder / events.EVENTS))
-        if not found or found in ours:
-            self.tag({NOTE_TAG: text})
+        tags = self._client.get_run(self._run_id).data.tags
+        if NOTE_TAG not in tags or files.digest_of(tags[NOTE_TAG]) == tags.get(DESCRIBED_TAG):
+            self.tag(describing(text))
 
     def _log_points(self, batch: list[events.Event]) -> None:
         points = [point for event in batch for point in metrics_of(event)]
@@ -110,7 +110,9 @@ class Sender:
     def _log_model(self, fields: Mapping[str, Any]) -> None:
         self.tag({MODEL_TAG: fields["sha256"]})
         path, digest, step = self._folder / fields["file"], fields["sha256"], fields["step"]
-        log_model(self._store, self._run_id, path, digest=digest, step=step, build=self._build)
+        lines = events.read(self._folder / events.EVENTS)
+        points = [point for line in lines if line.kind == "metrics" and line.fields["step"] == step for point in metrics_of(line)]
+        log_model(self._store, self._run_id, path, digest=digest, step=step, points=points, build=self._build)
 
 
 def metrics_of(event: events.Event) -> "list[Metric]":

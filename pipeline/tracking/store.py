@@ -23,7 +23,8 @@ JOURNAL_TAG = "pipeline.journal"
 KEPT_TAG = "pipeline.kept_tags"
 USER_TAG = "mlflow.user"
 MODEL_TAG = "pipeline.model_sha256"
-NOTE_TAG = "mlflow.note.content"
+NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
+LONGEST_NAME, LONGEST_TAG = 250, 8000
 # the mirror repeats by itself and keeps its place: MLflow's own repetitions would block it for minutes
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -50,7 +51,7 @@ class Store:
         """Raises whatever MLflow raises when it cannot be reached, and Refusal for a SQLite file that it could not use."""
         if self._opened is None:
             self._settle_variables()
-            with contextlib.nullcontext() if self.address.is_server else prepared(self.address):
+            with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
                 from mlflow import MlflowClient
 
                 self._opened = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
@@ -76,14 +77,16 @@ class Store:
             found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
         run = found or self._create(journal, start, experiment_id)
         if named:
-            print(f"tracking: {other_run(named, journal, run.info.run_id)}", flush=True)
+            print(f"tracking: {unused_run_message(named, journal, run.info.run_id)}", flush=True)
         return run
 
-    def tags_to_keep(self, run: "Run") -> frozenset[str]:
-        """The tags that a run had before its first journal, and the name of its user: no journal changes them."""
+    def protect_tags(self, run: "Run") -> frozenset[str]:
+        """Record the tags that a run had before its first journal, and return them with that of its user: no journal changes them."""
         tags = run.data.tags
-        if KEPT_TAG not in tags and JOURNAL_TAG not in tags:
+        if KEPT_TAG not in tags and not any(name.startswith("pipeline.") for name in tags):
             kept = json.dumps(sorted(tags))
+            if len(kept) > LONGEST_TAG:  # MLflow would cut it off
+                kept = json.dumps(sorted(name for name in tags if name.startswith("mlflow.")))
             self.client.set_tag(run.info.run_id, KEPT_TAG, kept)
         else:
             kept = tags.get(KEPT_TAG, "[]")
@@ -92,8 +95,10 @@ class Store:
     def _create(self, journal: str, start: Mapping[str, Any], experiment_id: str) -> "Run":
         tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
         if start.get("description"):
-            tags[NOTE_TAG] = start["description"]
-        run: Run = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=start.get("name") or journal, tags=tags)
+            tags |= describing(start["description"])
+        run: Run = self.client.create_run(
+            experiment_id, start_time=start.get("time_ms"), run_name=(start.get("name") or journal)[:LONGEST_NAME], tags=tags
+        )
         return run
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
@@ -133,7 +138,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def prepared(address: Address) -> Iterator[None]:
+def locked_database(address: Address) -> Iterator[None]:
     """Hold the lock of a database that MLflow shall open without a server. A SQLite file is created first, or checked."""
     from sqlalchemy import make_url
 
@@ -180,7 +185,7 @@ def refuse_unusable(database: Path) -> None:
     version, away = f"MLflow {metadata.version('mlflow')}", f"move it away (`mv {database} {database}.damaged`)"
     if found is None:
         raise Refusal(
-            f"{database}: is damaged, or not a store of MLflow: {away}, then put a copy in its place or run `python -m pipeline sync`"
+            f"{database}: is damaged, not a store of MLflow, or being created by it just now: {away}, then put a copy in its place or run `python -m pipeline sync`"
         )
     if found not in known:
         raise Refusal(
@@ -204,7 +209,12 @@ def schema_of(database: Path) -> str | None:
     return str(row[0]) if row else None
 
 
-def other_run(named: str, journal: str, run_id: str) -> str:
+def describing(text: str) -> dict[str, str]:
+    """Return the tags that make `text` the description of a run, and tell later that it was not written by a person."""
+    return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)}
+
+
+def unused_run_message(named: str, journal: str, run_id: str) -> str:
     """The sentence that says that a journal goes to another run than the one that the user named."""
     return f"MLFLOW_RUN_ID={named} is not used, for MLflow has no such run, or it was deleted, or the model already has a run: {journal} goes to the run {run_id}"
 

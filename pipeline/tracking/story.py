@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,10 @@ CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "wd"}
 MOST_CHANGES = 4
 PER_CLASS = "per_class"
+DESCRIBED = ("loss", "objective", "accuracy")
 NAMED = ("model.name", "model.architecture", "source.name")
-"""What the name of a run says anyway."""
+"""The parameters that every run's name begins with."""
+LONGEST_VALUE = 24
 
 
 def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]) -> Facts:
@@ -37,6 +40,7 @@ def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str
         tags=SOURCE | provenance.tags(facts) | evaluation_tags(document),
         provenance={**facts, **more},
         datasets=datasets_of(document, prepared, ("train", "valid")),
+        subject=subject(document),
         description=f"in training, {subject(document)}",
         name=name_of(document, paths, environment),
     )
@@ -50,6 +54,7 @@ def of_evaluation(paths: Paths, environment: Environment, *, prepared: Mapping[s
         tags=evaluation_tags(document),
         provenance=provenance.gather(environment),
         datasets=datasets_of(document, prepared, ("test",)),
+        subject=subject(document),
         description=f"{subject(document)}; its training is not known here",
         name=name_of(document, paths, environment),
     )
@@ -75,7 +80,10 @@ def params_of(document: Mapping[str, Any]) -> dict[str, Scalar]:
 
 def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
     """Return evaluate's parameters as tags: MLflow's parameters cannot change when the same model is evaluated otherwise."""
-    return {name: str(value) for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()
+    }
 
 
 def subject(document: Mapping[str, Any]) -> str:
@@ -105,35 +113,34 @@ def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
 
 
 def short(value: Scalar) -> str:
-    """Write a number in its shortest form (`5e-3`), everything else as YAML does."""
+    """Write a number in its shortest form (`5e-3`), everything else as YAML does, in LONGEST_VALUE characters at most."""
     if not isinstance(value, float):
-        return value if isinstance(value, str) else json.dumps(value)
+        return textwrap.shorten(value if isinstance(value, str) else json.dumps(value), LONGEST_VALUE, placeholder="...")
     plain, (mantissa, _, exponent) = f"{value:g}", f"{value:e}".partition("e")
     scientific = f"{float(mantissa):g}e{int(exponent)}" if exponent else plain
     return min(plain, scientific, key=len)
 
 
-def add_training(run: Run, paths: Paths) -> None:
+def add_training(run: Run, paths: Paths, facts: Facts) -> None:
     """Add the files of a finished training, and its result as the description."""
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
     run.artifact(paths.plots / "history.csv", folder="plots")
-    document = Document.read(paths.params).data
     trained = json.loads((paths.metrics / "train.json").read_bytes())
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in trained.get("valid", trained["train"]).items())
-    run.describe(f"{'valid' if 'valid' in trained else 'train'} {scores} at step {trained['exported_step']}; {subject(document)}")
+    split = "valid" if "valid" in trained else "train"
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
+    run.describe(f"{split} {scores} at step {trained['exported_step']}; {facts.subject}")
     run.model(paths.model)
 
 
-def add_evaluation(run: Run, paths: Paths, *, step: int, scores: Mapping[str, Any]) -> None:
+def add_evaluation(run: Run, paths: Paths, facts: Facts, *, step: int, scores: Mapping[str, Any]) -> None:
     """Add the scores, at the step whose weights were scored, the figures, and the result as the description."""
-    document = Document.read(paths.params).data
     run.metrics(step, test_metrics(scores))
     low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
     run.describe(
         f"test accuracy {scores['accuracy']:.4f} ({low:.4f} to {high:.4f}), loss {scores['loss']:.4f} "
-        f"on {scores['samples']} samples; {subject(document)}"
+        f"on {scores['samples']} samples; {facts.subject}"
     )
     for name in FIGURES:
         if (paths.plots / name).exists():

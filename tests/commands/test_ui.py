@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from pipeline.__main__ import main
 from pipeline.commands import ui
+from pipeline.tracking import comparison
 from tests.imports import TOP
 
 START_S = 90
@@ -64,7 +66,7 @@ def test_a_port_in_use_is_refused_with_another(refused: Callable[..., list[str]]
         port = taken.getsockname()[1]
         (told,) = refused("ui", "--port", str(port))
     assert f"127.0.0.1:{port} cannot be served (Address already in use)" in told
-    assert f"make ui PORT={port + 1}" in told
+    assert "make ui PORT=" in told
 
 
 def test_a_server_of_somebody_else_is_named_with_the_shared_view(
@@ -75,3 +77,19 @@ def test_a_server_of_somebody_else_is_named_with_the_shared_view(
     assert main(["ui"]) == 0
     told = capsys.readouterr().out
     assert told == ("compare runs: http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison\n")
+
+
+def test_a_server_that_is_away_is_refused_without_its_secrets(monkeypatch: pytest.MonkeyPatch, refused: Callable[..., list[str]]) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://secret@127.0.0.1:{free_port()}")
+    (told,) = refused("ui")
+    assert "does not answer" in told
+    assert "secret" not in told
+
+
+def test_a_view_in_another_form_opens_the_shared_view_instead(served: str, tmp_path: Path) -> None:
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    assert "localStorage" in fetch(served)
+    (experiment,) = client.search_experiments(filter_string="name = 'pipeline'")
+    client.set_experiment_tag(experiment.experiment_id, comparison.VIEW_TAG, "of another form")
+    with urllib.request.urlopen(served, timeout=START_S) as answer:  # noqa: S310  # loopback
+        assert "localStorage" not in answer.read().decode()

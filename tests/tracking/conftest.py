@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NUM_STEPS = 300
 FACTS = Facts(
-    params={"seed": 1, "model.name": "tiny", "train.compile": False, "train.clip": None},
+    params={"seed": 1, "model.name": "tiny", "train.compile": False, "train.clip": None, "train.metric": "valid/accuracy"},
     tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
     provenance={"git.commit": "c0ffee", "gpu": "unknown: no NVIDIA driver here"},
     datasets=(Dataset("digits train", "d" * 64, "training", {"classes": 3}),),
@@ -64,7 +64,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             reports.model(model)
         patch.setattr(attendant, "start", lambda *_: None)
         with run.addition(environment, model, facts=Facts(params={"seed": 2}, tags={"evaluate.top_k": "3"})) as reports:
-            reports.metrics(NUM_STEPS, {"test/accuracy": 0.75})
+            reports.metrics(NUM_STEPS, {"test/accuracy": 0.75, "valid/accuracy": 0.5})
     (journal,) = journals(root)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported

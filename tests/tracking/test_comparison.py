@@ -1,7 +1,9 @@
 """The comparison view: what its columns and charts are made from, and who may write it."""
 
 import json
+import math
 import random
+import string
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from pipeline.tracking import comparison
 from pipeline.tracking.store import NOTE_TAG
-from tests.tracking.conftest import Told
+from tests.tracking.conftest import FACTS, Told
 
 METRICS = {
     "system/cpu_utilization_percentage": 5.0,
@@ -29,7 +31,7 @@ def make_run(params: dict[str, str], *, accuracy: float = 0.9, **tags: str) -> A
 
 
 def columns(*runs: Any) -> list[str]:
-    return list(comparison.state(runs)["selectedColumns"])
+    return list(comparison.state(runs, 16, 80)["selectedColumns"])
 
 
 def test_the_parameters_that_differ_are_columns_and_the_others_are_not() -> None:
@@ -55,12 +57,12 @@ def test_settings_of_evaluate_are_columns_where_they_differ() -> None:
 
 @pytest.mark.parametrize(("metric", "ascending"), [("valid/accuracy", False), ("valid/loss", True)])
 def test_runs_are_sorted_by_the_metric_that_chose_their_weights(metric: str, ascending: bool) -> None:
-    state = comparison.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})])
+    state = comparison.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})], 16, 80)
     assert (state["orderByKey"], state["orderByAsc"]) == (f"metrics.`{metric}`", ascending)
 
 
 def test_curves_come_first_and_every_metric_has_one_card() -> None:
-    state = comparison.state([make_run({"seed": "1"}), make_run({"seed": "2"})])
+    state = comparison.state([make_run({"seed": "1"}), make_run({"seed": "2"})], 16, 80)
     assert [section["name"] for section in state["compareRunSections"]] == ["valid", "train", "test", "parameters", "machine"]
     keys = [card["metricKey"] for card in state["compareRunCharts"] if "metricKey" in card]
     assert sorted(keys) == sorted(METRICS)
@@ -75,38 +77,49 @@ def test_curves_come_first_and_every_metric_has_one_card() -> None:
 
 def test_parallel_coordinates_leave_out_parameters_that_some_run_lacks() -> None:
     runs = [make_run({"seed": "1", "model.width": "8"}), make_run({"seed": "2", "model.width": "9"}), make_run({"seed": "3"})]
-    (parallel,) = [card for card in comparison.state(runs)["compareRunCharts"] if card["type"] == "PARALLEL"]
+    (parallel,) = [card for card in comparison.state(runs, 16, 80)["compareRunCharts"] if card["type"] == "PARALLEL"]
     assert parallel["selectedParams"] == ["seed"]
 
 
-def test_a_view_fits_into_a_tag_however_many_parameters_differ() -> None:
+def test_a_view_fits_into_a_tag_however_many_parameters_and_metrics_there_are() -> None:
     dice = random.Random(0)
-    names = ["".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=240)) for _ in range(200)]
+    names = ["".join(dice.choices(string.ascii_letters + string.digits, k=200)) for _ in range(2000)]
     runs = [make_run({f"train.{name}": value for name in names}) for value in ("1", "2")]
     for run in runs:
-        run.data.metrics = {**METRICS, **{f"valid/{name}": 1.0 for name in names[:20]}}
+        run.data.metrics = {**METRICS, **{f"valid/{name}": 1.0 for name in names}}
+    assert len(json.dumps(comparison.state(runs, 16, 80))) > comparison.MOST_TAG_CHARACTERS
     assert len(comparison.view(runs)) <= comparison.MOST_TAG_CHARACTERS
+
+
+def test_runs_of_other_programs_and_of_earlier_versions_do_not_spoil_the_comparison() -> None:
+    foreign, old = make_run({}), make_run({"seed": "2"})
+    foreign.data.params, old.data.metrics = {"alpha": "1"}, {**METRICS, "test/per_class/cat/f1": 1.0}
+    runs = comparison.trained_here([foreign, old, make_run({"seed": "1"})])
+    state = comparison.state(runs, 16, 80)
+    assert [card["selectedParams"] for card in state["compareRunCharts"] if card["type"] == "PARALLEL"] == [["seed"]]
+    assert not [card for card in state["compareRunCharts"] if "per_class" in card.get("metricKey", "")]
 
 
 def test_a_view_is_read_back_as_it_was_written() -> None:
     runs = [make_run({})]
-    assert comparison.unpacked(comparison.view(runs)) == json.loads(json.dumps(comparison.state(runs)))
+    assert comparison.unpacked(comparison.view(runs)) == json.loads(json.dumps(comparison.state(runs, 16, 80)))
 
 
 def test_the_description_links_table_and_charts_and_names_the_best_run() -> None:
-    first, _, second = comparison.note([make_run({"seed": "1"}, accuracy=0.5), make_run({"seed": "2"}, accuracy=0.75)], "7").splitlines()
+    runs = [make_run({"seed": "1"}, accuracy=0.5), make_run({"seed": "2"}, accuracy=0.75), make_run({}, accuracy=math.nan)]
+    first, _, second, *_ = comparison.note(runs, "7").splitlines()
     assert "(#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison)" in first
     assert "compareRunsMode=CHART" in first
     assert "[run-0.75](#/experiments/7/runs/id-0.75)" in first
     assert "0.7500" in first
-    assert second == "2 runs; they differ in `seed`."
+    assert second == "Of 3 runs, these parameters differ: `seed`."
 
 
 def test_delivering_a_run_keeps_view_and_description(told: Told) -> None:
     (experiment,) = told.client.search_experiments(filter_string="name = 'pipeline'")
     state = comparison.unpacked(experiment.tags[comparison.VIEW_TAG])
-    assert "metrics.`test/accuracy`" in state["selectedColumns"]
-    assert "that compare the runs" in experiment.tags[NOTE_TAG]
+    assert "test/accuracy" in [card.get("metricKey") for card in state["compareRunCharts"]]
+    assert FACTS.name in experiment.tags[NOTE_TAG]
 
 
 def test_what_somebody_edited_is_left_alone(told: Told) -> None:
@@ -116,14 +129,36 @@ def test_what_somebody_edited_is_left_alone(told: Told) -> None:
     for name in ("a", "b"):
         run = told.client.create_run(experiment_id, run_name=name)
         told.client.log_param(run.info.run_id, "model.name", name)
+        told.client.log_param(run.info.run_id, "train.metric", "valid/accuracy")
         told.client.log_metric(run.info.run_id, "valid/accuracy", 0.5)
     told.client.set_experiment_tag(experiment_id, NOTE_TAG, "mine")
     comparison.update(told.client, experiment_id)
     second = told.client.get_experiment(experiment_id).tags
     assert second[NOTE_TAG] == "mine"
     assert comparison.content(second[comparison.VIEW_TAG]) != comparison.content(first[comparison.VIEW_TAG])
-    theirs = json.dumps(json.loads(second[comparison.VIEW_TAG]) | {"name": "Mine"})
+    theirs = json.dumps(json.loads(second[comparison.VIEW_TAG]) | {"state": "deflate;another"})
     told.client.set_experiment_tag(experiment_id, comparison.VIEW_TAG, theirs)
     told.client.log_metric(run.info.run_id, "valid/loss", 0.5)
     comparison.update(told.client, experiment_id)
     assert told.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG] == theirs
+
+
+def test_an_update_that_fails_between_its_two_tags_is_made_good_by_the_next(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment_id = told.client.create_experiment("failing")
+    comparison.update(told.client, experiment_id)
+    run = told.client.create_run(experiment_id, run_name="best")
+    told.client.log_param(run.info.run_id, "train.metric", "valid/accuracy")
+    told.client.log_metric(run.info.run_id, "valid/accuracy", 0.5)
+    write = told.client.set_experiment_tag
+
+    def fail(experiment_id: str, tag: str, text: str) -> None:
+        if tag == NOTE_TAG:
+            raise ConnectionError
+        write(experiment_id, tag, text)
+
+    monkeypatch.setattr(told.client, "set_experiment_tag", fail)
+    with pytest.raises(ConnectionError):
+        comparison.update(told.client, experiment_id)
+    monkeypatch.undo()
+    comparison.update(told.client, experiment_id)
+    assert "best" in told.client.get_experiment(experiment_id).tags[NOTE_TAG]

@@ -25,7 +25,13 @@ def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
     found = told.run_of(told.journal.name)
     assert found.info.status == "FINISHED"
     assert found.info.run_name == FACTS.name
-    assert found.data.params == {"seed": "1", "model.name": "tiny", "train.compile": "false", "train.clip": "null"}
+    assert found.data.params == {
+        "seed": "1",
+        "model.name": "tiny",
+        "train.compile": "false",
+        "train.clip": "null",
+        "train.metric": "valid/accuracy",
+    }
     assert (
         found.data.tags.items()
         >= {
@@ -39,6 +45,7 @@ def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
     assert found.data.metrics["test/accuracy"] == 0.75
     for name in ("train/loss", "train/scale", "valid/loss"):
         assert [point.step for point in told.client.get_metric_history(found.info.run_id, name)] == list(range(1, NUM_STEPS + 1))
+    assert next(iter(found.data.metrics)) == "valid/loss", "MLflow compares runs by the metric that they were given first"
     assert "pipeline.refused" not in found.data.tags
     (dataset,) = found.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest, dataset.tags[0].value) == ("digits train", "d" * 8, "training")
@@ -242,9 +249,11 @@ def test_a_named_run_that_cannot_be_used_is_said_with_the_run_that_is(told: Told
     assert f"{new.folder.name} goes to the run {told.run_of(new.folder.name).info.run_id}" in said
 
 
-def test_tags_that_a_run_had_before_us_keep_their_values(told: Told) -> None:
-    """Also in later journals; our own tags change as ever."""
-    theirs = {"mlflow.user": "a stranger", "data.train": "theirs"}
+@pytest.mark.parametrize("num_others", [0, 300])
+def test_tags_that_a_run_had_before_us_keep_their_values(told: Told, num_others: int) -> None:
+    """Also in later journals; our own tags change as ever. MLflow cuts the list of very many tags off: then only its own are kept."""
+    theirs = {"mlflow.user": "a stranger", "mlflow.source.type" if num_others else "data.train": "theirs"}
+    theirs |= {f"{number:040}": "theirs" for number in range(num_others)}
     run_id = told.client.create_run("0", tags=theirs).info.run_id
     for value in ("1", "2"):
         new = Journal.create(told.environment.root, stage="train", facts=FACTS, run_id=run_id)

@@ -126,7 +126,9 @@ def test_scores_of_classes_are_a_table_and_no_metrics() -> None:
 def test_the_result_becomes_the_description(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     with run.training(alone, resume_file=tmp_path / "run", facts=facts(alone)) as reports:
-        story.add_evaluation(reports, Paths(), step=7, scores=SCORES)
+        known = facts(alone)
+        Path("params.yaml").write_text("edited: [while it trained")
+        story.add_evaluation(reports, Paths(), known, step=7, scores=SCORES)
         assert reports.folder
         told = [event.fields for event in events.read(reports.folder / events.EVENTS)]
     assert [fields["text"] for fields in told if fields["kind"] == "description"] == [
