@@ -146,5 +146,5 @@ def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(
 def test_a_lock_file_that_a_kill_left_half_written_is_taken(checkout: Path) -> None:
     (checkout / checkout_lock.LOCK).parent.mkdir()
     (checkout / checkout_lock.LOCK).write_text("ho", encoding="utf-8")
-    with checkout_lock.held(checkout):
-        assert check_elsewhere().returncode == 2
+    with checkout_lock.held(checkout), start(checkout) as process:
+        assert answer(process) == "refused"
