@@ -54,6 +54,9 @@ MENDABLE = {
     errno.EPERM: MOUNTED,
     errno.EROFS: "the file system is read-only: run in a folder that can be written",
     errno.EACCES: "permission denied: run as the owner of this folder, or change its permissions",
+    **dict.fromkeys(
+        (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP), "the file system has no locks (flock): use one that has, such as a local disk"
+    ),
 }
 NO_INODES = "the file system has no inodes left: remove files that are not needed, and run the same command again"
 

@@ -15,6 +15,8 @@ from typing import TextIO
 from pipeline.refusal import Refusal
 
 LOCK = ".pipeline/checkout.lock"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Tells hosts apart, whose first PID namespaces all have one number; a host name can change during a job."""
 CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
 """Others hold the file for an instant to read who works here."""
 
@@ -27,7 +29,7 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
     """
     path = top / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
-    namespace = f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
+    namespace = f"{BOOT.read_text(encoding='ascii').strip()} {Path('/proc/self/ns/pid').readlink()}"
     with path.open("a+", encoding="utf-8") as file:
         deadline = time.monotonic() + CLAIM_WITHIN_S
         while (holder := claim(file, namespace, place or f"on {socket.gethostname()}")) is not None:

@@ -20,8 +20,12 @@ def mend(temporary: Path) -> list[str]:
     DVC writes a record in place: killed in between, it leaves half of it, which every later DVC refuses. And it takes a process number that is
     in use again, as it soon is in a new container, for the DVC that was killed, and calls the stage busy.
     """
-    records = [folder / RECORD for folder in (temporary, temporary / "exps")]
-    return [said for path in records if path.exists() for said in mend_record(path)]
+    return [said for path in records(temporary) for said in mend_record(path)]
+
+
+def records(temporary: Path) -> list[Path]:
+    """Returns the records that are there."""
+    return [path for path in (temporary / RECORD, temporary / "exps" / RECORD) if path.exists()]
 
 
 def mend_record(path: Path) -> list[str]:

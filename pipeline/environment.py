@@ -16,6 +16,8 @@ TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mys
 RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
 DEVICES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 
+SUMMARY_FOLLOWS = "PIPELINE_SUMMARY_FOLLOWS"
+
 Threads = Annotated[int, Field(gt=0, le=1024)]
 
 
@@ -32,7 +34,7 @@ class Environment(BaseSettings):
     checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
-    summary_follows: bool = Field(False, validation_alias="PIPELINE_SUMMARY_FOLLOWS")
+    summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
     """Set by jobs that end with `summary`, which prints the result: `evaluate` does not print it as well."""
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")

@@ -98,6 +98,21 @@ def test_processes_of_one_namespace_hold_it_together(checkout: Path) -> None:
         assert main(["check"]) == 0
 
 
+def test_a_host_that_is_renamed_meanwhile_still_holds_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with checkout_lock.held(checkout):
+        monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+        with checkout_lock.held(checkout):
+            pass
+
+
+def test_another_host_with_the_same_number_of_its_namespace_is_refused(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkout / "boot_id").write_text("of another host\n", encoding="ascii")
+    with checkout_lock.held(checkout):
+        monkeypatch.setattr(checkout_lock, "BOOT", checkout / "boot_id")
+        with pytest.raises(Refusal, match="is at work here"), checkout_lock.held(checkout):
+            pass
+
+
 def test_a_killed_holder_holds_no_more(checkout: Path) -> None:
     with elsewhere(checkout) as process:
         with pytest.raises(Refusal, match="a job in the container c0ffee is at work here"), checkout_lock.held(checkout):
@@ -131,5 +146,5 @@ def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(
 def test_a_lock_file_that_a_kill_left_half_written_is_taken(checkout: Path) -> None:
     (checkout / checkout_lock.LOCK).parent.mkdir()
     (checkout / checkout_lock.LOCK).write_text("ho", encoding="utf-8")
-    with checkout_lock.held(checkout):
-        assert check_elsewhere().returncode == 2
+    with checkout_lock.held(checkout), start(checkout) as process:
+        assert answer(process) == "refused"

@@ -26,9 +26,10 @@ Found = TypeVar("Found")
 def run() -> None:
     """Says what will run where, or everything that is wrong at once."""
     paths, problems = Paths(), Problems()
-    with checkout_lock.held(paths.top):
-        for said in dict.fromkeys(dvc_locks.mend(paths.top / ".dvc/tmp")):
-            print(f"check: {said}")
+    if dvc_locks.records(temporary := paths.top / ".dvc/tmp"):  # otherwise nothing is written, which may be forbidden here
+        with checkout_lock.held(paths.top):
+            for said in dict.fromkeys(dvc_locks.mend(temporary)):
+                print(f"check: {said}")
     problems.gather(lambda: refuse_unfit_path(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
@@ -113,16 +114,16 @@ def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
 
 
 def fetch_data(prepare: PrepareParams) -> None:
-    """Opens a published dataset as `prepare` does, which downloads what is missing. Raises Refusal, with the remedy, where that fails."""
+    """Opens a published dataset where `prepare` would run, which downloads what is missing. Raises Refusal, with the remedy, where that fails."""
     from pipeline.stages import prepare as stage
 
-    if prepare.source.downloaded:
+    if prepare.source.downloaded and would_run("prepare"):
         stage.survey(prepare, workers=1)
 
 
 def fetch_weights(model: ModelSettings) -> None:
-    """Reads what the model begins with, or downloads it where `train` would run. Raises Refusal, with the remedy, where that fails."""
-    if model.is_fetched() or would_run("train"):
+    """Reads what the model begins with where `train` would run, and downloads what is missing. Raises Refusal, with the remedy, where that fails."""
+    if model.downloaded and would_run("train"):
         model.fetch()
 
 

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline import checkout_lock
+from pipeline import checkout_lock, interruption
 from pipeline.commands import check, summary
+from pipeline.environment import SUMMARY_FOLLOWS
 from pipeline.refusal import Refusal
+
+TOLD = ".pipeline/interrupted"
 
 
 def run() -> int:
@@ -22,10 +25,12 @@ def run() -> int:
 
 
 def dvc_repro() -> int:
-    """The exit code of `dvc repro`, 128 and the signal's number where one ended it. Waits for its end after a signal, too."""
+    """Returns the exit code of `dvc repro`, or 128 and the signal's number where one ended it or its stage. Waits for its end after a signal, too."""
     sys.stdout.flush()
+    told = Path(TOLD).absolute()
+    told.unlink(missing_ok=True)  # a stage that outlived its DVC may have written it
     try:
-        process = subprocess.Popen(["dvc", "repro"], env={**os.environ, "PIPELINE_SUMMARY_FOLLOWS": "true"})
+        process = subprocess.Popen(["dvc", "repro"], env={**os.environ, SUMMARY_FOLLOWS: "true", interruption.TOLD_IN: str(told)})
     except FileNotFoundError:
         raise Refusal("dvc is not on the PATH: run `source .venv/bin/activate`") from None
     # a SIGINT from the keyboard reaches DVC by itself; a SIGTERM that `make` hands on reaches this process alone
@@ -36,4 +41,6 @@ def dvc_repro() -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if code and told.exists():
+        return int(told.read_text(encoding="utf-8"))
     return code if code >= 0 else 128 - code

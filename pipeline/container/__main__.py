@@ -11,6 +11,7 @@ from pipeline.__main__ import VERBS, complain, complain_of_the_system
 from pipeline.container import git_verbs, mounts, place, surroundings, whereabouts
 from pipeline.container.place import Place
 from pipeline.container.supervision import Supervision
+from pipeline.environment import SUMMARY_FOLLOWS
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 
@@ -18,7 +19,6 @@ IMAGE_CODE, BUILT_FROM = Path("/opt/pipeline"), Path("/opt/pipeline.json")
 """The image's code, and the digests of its files as the build wrote them: what is mounted over the code is not the image's."""
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
-OF_REPRO = {"PIPELINE_SUMMARY_FOLLOWS": "true"}
 PROGRAMS = ("dvc", "mlflow")
 AFTER_OTHERS = ("train", "evaluate", "summary", "verify")
 """Verbs that read what an earlier job made."""
@@ -55,7 +55,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
         kept = place.copy(found.copy_of, found.top) if found.copy_of else ()
         tell_of_the_copy(found, kept)
         environment = surroundings.variables(found.top, os.environ, commit=commit(found, kept, built))
-        environment |= OF_REPRO if commands == REPRO else {}
+        environment |= {SUMMARY_FOLLOWS: "true"} if commands == REPRO else {}
         code = Supervision(environment, top=found.top).run_all(commands)
     if code and cgroup.killed_for_memory():
         say("the kernel killed a process of this container, whose memory ran out: allow it more (`docker run --memory`)")

@@ -1,5 +1,6 @@
-"""Optimizers from their settings, fused, with weight decay on the weights of linear and convolutional layers alone."""
+"""Builds the optimizer of the settings, fused, with weight decay on the weights of MATRIX_LAYERS only."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,11 +19,15 @@ MATRIX_LAYERS = (
     nn.ConvTranspose1d,
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
+    nn.Bilinear,
     nn.MultiheadAttention,
     nn.RNNBase,
+    nn.RNNCellBase,
 )
 """The kinds of modules, subclasses included, whose weights multiply their inputs as matrices."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*\.original1?")
+"""The name of a weight in its layer, also below a parametrization; not of the magnitudes of a weight norm (`weight_g`, `original0`)."""
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -66,8 +71,8 @@ def identities(module: nn.Module) -> tuple[set[int], set[int]]:
         (id(parameter), isinstance(layer, MATRIX_LAYERS))
         for layer in module.modules()
         if isinstance(layer, (*MATRIX_LAYERS, *EMBEDDINGS))
-        for name, parameter in layer.named_parameters(recurse=False)
-        if "weight" in name
+        for name, parameter in layer.named_parameters()
+        if WEIGHT.fullmatch(name) and parameter.ndim >= 2
     ]
     matrices = {identity for identity, _ in layers} - {identity for identity, is_matrix in layers if not is_matrix}
     ends = {identity for identity, _ in (*layers[:1], *layers[-1:])}

@@ -72,8 +72,9 @@ class Settings(ModelSettings):
         if self.weights is not None:
             load_what_fits(network, pretrained(self.architecture, self.weights))
 
-    def is_fetched(self) -> bool:
-        return self.weights is None or cached(self.architecture, self.weights).exists()
+    @property
+    def downloaded(self) -> bool:
+        return self.weights is not None
 
     def fetch(self) -> None:
         if self.weights is not None:

@@ -32,9 +32,10 @@ class ModelSettings(Section):
     def prime(self, network: "nn.Module", examples: "Examples") -> None:
         """Called once before a training begins, and never when a model file is opened: the place for weights that are pretrained or come of the data."""
 
-    def is_fetched(self) -> bool:
-        """Returns whether all that `prime` needs is on this machine."""
-        return True
+    @property
+    def downloaded(self) -> bool:
+        """Returns whether `prime` needs files that `fetch` downloads."""
+        return False
 
     def fetch(self) -> None:
         """Downloads what `prime` needs where it is missing, and reads it. Raises Refusal, with the remedy, where it cannot be had or read."""

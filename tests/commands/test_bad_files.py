@@ -182,7 +182,12 @@ def test_images_too_small_for_the_model_are_refused_at_its_line(prepared: Path, 
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the disk quota is used up"), (errno.EROFS, "the file system is read-only")],
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "the disk quota is used up"),
+        (errno.EROFS, "the file system is read-only"),
+        (errno.ENOLCK, "the file system has no locks"),
+    ],
 )
 def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
     prepared: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, number: int, words: str

@@ -66,12 +66,16 @@ def test_weights_are_downloaded_once_and_damaged_ones_are_refused(
     assert f"model.weights: {downloads[0]}: holds no whole weights: remove it" in message
 
 
-def test_nothing_is_downloaded_for_a_training_that_dvc_would_not_run(
+def test_nothing_is_downloaded_or_read_for_a_training_that_dvc_would_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
     monkeypatch.setattr(check, "would_run", lambda stage: stage != "train")
+    assert main(["check"]) == 0
+    path = tmp_path / "torch/hub/checkpoints" / FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not weights")
     assert main(["check"]) == 0
     assert "mobilenet_v3_small on digits" in capsys.readouterr().out, "the architecture says more than `torchvision`"
 
@@ -115,6 +119,15 @@ def test_a_dataset_is_downloaded_once_and_a_damaged_one_is_refused(
     Path("raw", archive.name).write_bytes(archive.read_bytes()[:-30])
     [message] = refused("check")
     assert "cannot be read as a whole" in message
+
+
+@pytest.mark.usefixtures("archive")
+def test_no_dataset_is_downloaded_or_read_where_dvc_would_not_prepare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "ADDRESS", "http://127.0.0.1:9/")
+    monkeypatch.setattr(check, "would_run", lambda stage: stage != "prepare")
+    assert main(["check"]) == 0
+    Path("raw/cifar-10-binary.tar.gz").write_bytes(b"not an archive")
+    assert main(["check"]) == 0
 
 
 def test_a_signal_in_a_download_leaves_nothing_half(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

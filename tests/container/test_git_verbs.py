@@ -12,7 +12,17 @@ COPY = Path("/opt/pipeline")
 
 
 @pytest.mark.parametrize(
-    "words", ["dvc exp run -S seed=2", "dvc -q exp run --temp", "dvc experiments show", "dvc metrics diff", "dvc diff"]
+    "words",
+    [
+        "dvc exp run -S seed=2",
+        "dvc -q exp run --temp",
+        "dvc --cd models exp show",
+        "dvc experiments show",
+        "dvc queue start",
+        "dvc metrics diff",
+        "dvc plots diff",
+        "dvc diff",
+    ],
 )
 def test_what_needs_git_is_refused_in_a_copy_with_the_remedy(words: str) -> None:
     with pytest.raises(
@@ -22,7 +32,22 @@ def test_what_needs_git_is_refused_in_a_copy_with_the_remedy(words: str) -> None
     git_verbs.refuse(words.split(), None)
 
 
-@pytest.mark.parametrize("words", ["dvc repro", "dvc metrics show", "dvc status", "mlflow ui", "check", ""])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dvc repro",
+        "dvc metrics show",
+        "dvc status",
+        "dvc",
+        "dvc add exp",
+        "dvc pull exp",
+        "dvc repro diff",
+        "dvc --cd exp repro",
+        "mlflow ui",
+        "check",
+        "",
+    ],
+)
 def test_all_else_runs_in_a_copy(words: str) -> None:
     git_verbs.refuse(words.split(), COPY)
 

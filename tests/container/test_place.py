@@ -168,7 +168,8 @@ def test_a_mounted_checkout_that_the_job_would_pass_over_is_refused(tmp_path: Pa
 def test_code_that_another_container_runs_is_not_replaced(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, _ = copied(image, tmp_path / "home")
     with checkout_lock.held(home), monkeypatch.context() as elsewhere:
-        elsewhere.setattr("socket.gethostname", lambda: "elsewhere")
+        (tmp_path / "boot_id").write_text("elsewhere", encoding="ascii")
+        elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
         assert copied(image, home) == (home, ()), "there is nothing to replace"
         (image / "params.yaml").write_text("newer", encoding="utf-8")
         with pytest.raises(Refusal, match="is at work here"):

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
+from torch.nn.utils import weight_norm as old_weight_norm
 from torchvision import models
 
 from pipeline.engine import optimizers
@@ -97,6 +99,35 @@ def test_an_embedding_is_the_first_layer_and_a_weight_that_it_shares_is_no_matri
     matrices = attention | {"memory.weight_ih_l0", "memory.weight_hh_l0"}
     assert chosen(Language(), ADAMW, lambda group: group["weight_decay"] > 0) == matrices
     assert chosen(Language(), MUON, lambda group: group["hidden"]) == matrices
+
+
+class Scaled(nn.Linear):
+    """A linear layer with two parameters that are named after its weight and are no matrices."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.weight_scale = nn.Parameter(torch.ones(4))
+        self.weight_temperature = nn.Parameter(torch.ones(()))
+
+
+PARAMETRIZED = {
+    "weight_norm": (lambda: parametrizations.weight_norm(nn.Linear(4, 4)), {"parametrizations.weight.original1"}),
+    "spectral_norm": (lambda: parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)), {"parametrizations.weight.original"}),
+    "old weight_norm": (lambda: old_weight_norm(nn.Linear(4, 4)), {"weight_v"}),
+    "scaled": (Scaled, {"weight"}),
+    "cell": (lambda: nn.LSTMCell(4, 4), {"weight_ih", "weight_hh"}),
+    "bilinear": (lambda: nn.Bilinear(4, 4, 4), {"weight"}),
+}
+"""A layer, and the names of its matrices."""
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize(("layer", "matrices"), PARAMETRIZED.values(), ids=PARAMETRIZED)
+def test_of_a_layer_the_matrices_alone_decay_however_they_are_parametrized(layer: Callable[[], nn.Module], matrices: set[str]) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), layer(), nn.Linear(4, 4))
+    hidden = {f"1.{name}" for name in matrices}
+    assert chosen(module, ADAMW, lambda group: group["weight_decay"] > 0) == hidden | {"0.weight", "2.weight"}
+    assert chosen(module, MUON, lambda group: group["hidden"]) == hidden
 
 
 @pytest.mark.parametrize("preset", sorted((TOP / "presets").glob("*.yaml")), ids=lambda path: path.stem)
