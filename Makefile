@@ -113,7 +113,7 @@ faults: setup-dev ## attack the promises at length, some hours: docs/reliability
 	$(PYTHON) -m tests.faults.signals 20
 	$(PYTHON) -m tests.faults.flips 10000
 	$(PYTHON) -m tests.faults.fuzz 600
-	$(PYTHON) -m tests.faults.cost
+	$(PYTHON) -m tests.faults.tracking_cost
 
 $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
 	$(PYTHON) -m venv --without-pip $(BENCH_VENV)

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.job import MODELS, Job
 from benchmarks.worker import WAYS, Block, Worker
-from pipeline.machine import Machine
+from pipeline.runtime.machine import Machine
 
 TOLERANCE = 0.05
 UNTRAINED = ("floor", "data")
@@ -83,7 +83,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def parsed() -> argparse.Namespace:
-    from pipeline.environment import Environment
+    from pipeline.runtime.environment import Environment
 
     threads = Machine.claim(Environment.read()).threads
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

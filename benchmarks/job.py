@@ -12,9 +12,9 @@ from pipeline import seeding
 from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import optimizers, precision
 from pipeline.engine.update import summed_loss
-from pipeline.machine import Machine
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
+from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
 
 SEED = 1

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from pipeline import cgroup
+from pipeline.runtime import cgroup
 
 ROUNDS = 5
 CLASSES, DIFFERENT = 2, 50
@@ -111,10 +111,10 @@ def decode_and_resize(files: list[Path], size: int) -> None:
 
 
 def run_stage(root: Path, top: Path, size: int) -> None:
-    from pipeline.environment import Environment  # late: each process of the stage begins by importing this file
     from pipeline.params.load import from_data
     from pipeline.params.prepare import PrepareParams
     from pipeline.paths import Paths
+    from pipeline.runtime.environment import Environment  # late: each process of the stage begins by importing this file
     from pipeline.stages.prepare import prepare
 
     source = {"name": "image_folder", "root": str(root), "valid": 0.1, "test": 0.1, "size": size, "channels": 3}

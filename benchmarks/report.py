@@ -46,8 +46,8 @@ def table(measured: "Measured") -> str:
 
 def machine() -> dict[str, Any]:
     """What the figures are of, without the name of the machine."""
-    from pipeline.environment import Environment
-    from pipeline.machine import Machine
+    from pipeline.runtime.environment import Environment
+    from pipeline.runtime.machine import Machine
 
     return Machine.claim(Environment.read()).fingerprint()
 

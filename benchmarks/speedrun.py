@@ -25,16 +25,16 @@ import torch
 
 from benchmarks.job import SIDE
 from pipeline import seeding
-from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.data.prepared import Prepared
-from pipeline.engine import views
+from pipeline.engine import tta
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.environment import Environment
-from pipeline.machine import Machine, set_determinism
 from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
+from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.stages.evaluate import predict
 from pipeline.training import Training
 
@@ -62,7 +62,7 @@ def ours(params: TrainParams, prepared: Prepared, here: Machine) -> Trained:
             pass
     if training.progress.switches:
         raise Refusal("the GPU's memory ran out, so this run was another: free what others hold of it")
-    averaged, test = views.Averaged(training.state.scored, "mirror_translate"), prepared.split(TEST)
+    averaged, test = tta.Averaged(training.state.scored, "mirror_translate"), prepared.split(TEST)
     logits = predict(averaged, test, here, used=training.state.used, batch_size=SCORED_AT_ONCE)
     elapsed_s = time.perf_counter() - first_s
     return Trained(float((logits.argmax(-1) == test.targets).mean()), elapsed_s, first_s - begin_s)

@@ -119,8 +119,8 @@ def work(way: str, job: Job, connection: Connection) -> None:
     """Runs in the process of its own."""
     from benchmarks.gate import Gate
     from benchmarks.job import images
-    from pipeline.environment import Environment
-    from pipeline.machine import Machine, set_determinism
+    from pipeline.runtime.environment import Environment
+    from pipeline.runtime.machine import Machine, set_determinism
 
     os.chdir(job.folder)
     for variable in [variable for variable in os.environ if variable.startswith(FOREIGN)]:

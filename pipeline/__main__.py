@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from pipeline.foreign import shown
-from pipeline.interruption import Interrupted, tell
+from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
+from pipeline.runtime.interruption import Interrupted, tell
 
 VERBS = {
     "repro": "check, `dvc repro` and summary; no other container works in this checkout meanwhile",

@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from pipeline import inspection, seeding
-from pipeline.collection import VALID
+from pipeline import nonfinite_dump, seeding
 from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.batch import Batch
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import blueprint, compilation, fit, memory, precision, recompute, score
+from pipeline.engine import activation_checkpointing, compilation, fit, meta_model, oom, precision, score
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, Switch, Tensors, TrainState
-from pipeline.environment import Environment
-from pipeline.foreign import reason
-from pipeline.machine import Machine
+from pipeline.io.untrusted import reason
 from pipeline.params.train import TrainParams
+from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
 
 Pause = Callable[[], None]
 DIVERGED = 10
@@ -66,7 +66,7 @@ class Training:
         settings = params.train
         settings.refuse_missing_validation(prepared.splits)
         params.augment.refuse_misfit(prepared.spec)
-        blueprint.refuse_too_large(params.model, prepared.spec)
+        meta_model.refuse_too_large(params.model, prepared.spec)
         used = precision.choose(settings.precision, here.device)
         precision.refuse_lost_updates(used, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
@@ -74,7 +74,7 @@ class Training:
         classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last, half=used == "half")
         params.model.prime(network, partial(examples, classifier, prepared.train))
         state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
-        if settings.activation_checkpointing and not recompute.recompute(classifier.network):
+        if settings.activation_checkpointing and not activation_checkpointing.recompute(classifier.network):
             raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")
         planned = {switch["step"]: switch["micro_batch_size"] for switch in switches}
         num_steps = settings.num_steps(len(prepared.train))
@@ -102,7 +102,7 @@ class Training:
             self.state.restore(tensors, scalars["state"])
             self.progress.restore(tensors, scalars["progress"], self.here.device)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and memory.is_out_of_memory(error):
+            if isinstance(error, RuntimeError) and oom.is_out_of_memory(error):
                 raise
             raise Refusal(f"{folder}: holds a checkpoint of no such training ({reason(error)}): remove this folder") from None
         self.saver.saved_step = self.state.step
@@ -153,7 +153,7 @@ class Training:
     def kept(self, step: int) -> str:
         """What a step was made with; its batch, made again, lies beside the checkpoints then."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
-        return inspection.keep(
+        return nonfinite_dump.keep(
             batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
 

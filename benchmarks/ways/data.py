@@ -8,7 +8,7 @@ from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.prepared import Prepared
 from pipeline.engine.classifier import Classifier
-from pipeline.machine import Machine
+from pipeline.runtime.machine import Machine
 
 
 def train(job: Job, prepared: Prepared, here: Machine, gate: Gate) -> None:

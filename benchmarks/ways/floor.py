@@ -6,7 +6,7 @@ from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job
 from pipeline.data.prepared import Prepared
 from pipeline.engine.classifier import Classifier
-from pipeline.machine import Machine, set_determinism
+from pipeline.runtime.machine import Machine, set_determinism
 
 
 def train(job: Job, prepared: Prepared, here: Machine, gate: Gate) -> None:

@@ -10,7 +10,7 @@ from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job
 from benchmarks.ways import loaders
 from pipeline.data.prepared import Prepared
-from pipeline.machine import Machine
+from pipeline.runtime.machine import Machine
 
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 TUNED = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "benchmark": True}

@@ -9,13 +9,13 @@ from benchmarks.gate import Gate
 from benchmarks.job import Job
 from pipeline.data.prepared import Prepared
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.environment import Environment
-from pipeline.interruption import Interruption
-from pipeline.machine import Machine, set_determinism
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import Interruption
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.stages.train import loop
 from pipeline.tracking import run as tracking
-from pipeline.tracking.facts import Facts
-from pipeline.tracking.position import DELIVERED
+from pipeline.tracking.cursor import DELIVERED
+from pipeline.tracking.run_info import Facts
 from pipeline.training import Training
 
 MIRROR_LIMIT_S = 120.0

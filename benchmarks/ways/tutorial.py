@@ -4,7 +4,7 @@ from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job
 from benchmarks.ways import loaders
 from pipeline.data.prepared import Prepared
-from pipeline.machine import Machine
+from pipeline.runtime.machine import Machine
 
 
 def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, workers: bool = False) -> None:

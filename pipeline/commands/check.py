@@ -7,10 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline import checkout_lock, dvc_locks, interruption
-from pipeline.collection import TEST, TRAIN, VALID
-from pipeline.environment import Environment
-from pipeline.foreign import shown
+from pipeline.io.untrusted import shown
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import glance, load, placed
@@ -18,7 +15,10 @@ from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
+from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
+from pipeline.runtime import checkout_lock, dvc_locks, interruption
+from pipeline.runtime.environment import Environment
 
 Found = TypeVar("Found")
 
@@ -106,7 +106,7 @@ def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Returns splits and number of classes: of the user's own files as names and targets tell them, of published data without reading it."""
     from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
 
-    if not prepare.source.foreign:
+    if not prepare.source.untrusted:
         stage.refuse_missing_root(prepare.source)
         return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
     collection, assigned = stage.survey(prepare, workers=1)
@@ -137,7 +137,7 @@ def would_run(stage: str) -> bool:
 def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:
     """The device and precision that training would use."""
     from pipeline.engine import precision  # late: torch takes seconds, and a typing error is said without it
-    from pipeline.machine import Machine
+    from pipeline.runtime.machine import Machine
 
     machine = Machine.claim(environment)
     used = placing(document, lambda: precision.choose(params.train.precision, machine.device))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.commands.sync import build
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from pipeline.tracking.mirror import mirror
 
 

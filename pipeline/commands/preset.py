@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 

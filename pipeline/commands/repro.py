@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline import checkout_lock, interruption
 from pipeline.commands import check, summary
-from pipeline.environment import SUMMARY_FOLLOWS
 from pipeline.refusal import Refusal
+from pipeline.runtime import checkout_lock, interruption
+from pipeline.runtime.environment import SUMMARY_FOLLOWS
 
 TOLD = ".pipeline/interrupted"
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.params import reference
 from pipeline.refusal import Refusal
 

@@ -3,18 +3,18 @@
 from contextlib import nullcontext
 from importlib import import_module
 
-from pipeline import checkout_lock, interruption, lifeline
-from pipeline.environment import Environment
 from pipeline.params.document import Document
 from pipeline.params.load import STAGE_PARAMS, load, placed
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
+from pipeline.runtime import checkout_lock, interruption, parent_watch
+from pipeline.runtime.environment import Environment
 
 
 def run(stage: str) -> None:
     """A signal ends the stage in good order, and so does the end of DVC."""
     with interruption.raised():
-        lifeline.hold()
+        parent_watch.hold()
         call(stage)
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.data.prepared import read_record
-from pipeline.environment import Environment
 from pipeline.paths import Paths
 from pipeline.reports import recorded
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import run as tracking
-from pipeline.tracking import story
+from pipeline.tracking import run_description
 
 
 def run() -> None:
@@ -27,9 +27,9 @@ def record_restored(paths: Paths, environment: Environment, scores: dict[str, An
     from pipeline.engine import model_file  # late: torch takes seconds, and nearly every summary does without
 
     _, manifest = model_file.load(paths.model)
-    facts = story.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    facts = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
     restored = {**facts.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"}
     with tracking.addition(environment, paths.model, facts=replace(facts, provenance=restored)) as added:
-        story.add_training(added, paths, facts)
-        story.add_evaluation(added, paths, facts, step=manifest.step, scores=scores)
+        run_description.add_training(added, paths, facts)
+        run_description.add_evaluation(added, paths, facts, step=manifest.step, scores=scores)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import run as tracking
 
 if TYPE_CHECKING:

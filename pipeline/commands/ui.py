@@ -11,9 +11,9 @@ import warnings
 import webbrowser
 from typing import TYPE_CHECKING
 
-from pipeline.environment import Environment
-from pipeline.foreign import shown
+from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import comparison
 from pipeline.tracking.mirror import secretive
 from pipeline.tracking.store import Store

@@ -1,7 +1,7 @@
 """Say whether a model is what it claims to be, or the first thing that differs."""
 
-from pipeline.environment import Environment
 from pipeline.paths import Paths
+from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, retrain: bool) -> int:

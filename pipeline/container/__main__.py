@@ -6,14 +6,14 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from pipeline import cgroup, checkout_lock
 from pipeline.__main__ import VERBS, complain, complain_of_the_system
-from pipeline.container import git_verbs, mounts, place, surroundings, whereabouts
-from pipeline.container.place import Place
+from pipeline.container import checkout, git_verbs, job_environment, mounts, whereabouts
+from pipeline.container.checkout import Place
 from pipeline.container.supervision import Supervision
-from pipeline.environment import SUMMARY_FOLLOWS
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
+from pipeline.runtime import cgroup, checkout_lock
+from pipeline.runtime.environment import SUMMARY_FOLLOWS
 
 IMAGE_CODE, BUILT_FROM = Path("/opt/pipeline"), Path("/opt/pipeline.json")
 """The image's code, and the digests of its files as the build wrote them: what is mounted over the code is not the image's."""
@@ -24,7 +24,7 @@ AFTER_OTHERS = ("train", "evaluate", "summary", "verify")
 """Verbs that read what an earlier job made."""
 HELP = ("-h", "--help")
 USAGE = f"""\
-usage: docker run [--gpus all] [-v NAME:{place.HOME}] IMAGE [WORD ...]
+usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] IMAGE [WORD ...]
 
   no WORD, repro   check, dvc repro, summary
   dvc ...          as in a checkout
@@ -48,13 +48,13 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     """The exit code of the commands. Raises Refusal where they cannot run."""
     table, built = mounts.TABLE.read_text(encoding="utf-8"), json.loads(BUILT_FROM.read_bytes())
     name, mounted = mounts.container(table), [mount.point for mount in mounts.mounts(table)]
-    found = place.find(Path.cwd(), IMAGE_CODE, homes(), lock=built["requirements.lock"], mounted=mounted)
+    found = checkout.find(Path.cwd(), IMAGE_CODE, homes(), lock=built["requirements.lock"], mounted=mounted)
     git_verbs.refuse(commands[0], found.copy_of)
     uses_dvc = any(command[0] == "dvc" for command in commands)  # which would take the DVC of another container for dead
     with checkout_lock.held(found.top, place=f"in the container {name}" if name else "") if uses_dvc else nullcontext():
-        kept = place.copy(found.copy_of, found.top) if found.copy_of else ()
+        kept = checkout.copy(found.copy_of, found.top) if found.copy_of else ()
         tell_of_the_copy(found, kept)
-        environment = surroundings.variables(found.top, os.environ, commit=commit(found, kept, built))
+        environment = job_environment.variables(found.top, os.environ, commit=commit(found, kept, built))
         environment |= {SUMMARY_FOLLOWS: "true"} if commands == REPRO else {}
         code = Supervision(environment, top=found.top).run_all(commands)
     if code and cgroup.killed_for_memory():
@@ -81,13 +81,13 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
 def homes() -> list[Path]:
     """Where a copy may lie: what the user names, or what a volume keeps, or what ends with the container."""
     named = os.environ.get("PIPELINE_HOME")
-    return [Path(named)] if named else [place.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # it is this container's own
+    return [Path(named)] if named else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # it is this container's own
 
 
 def commit(found: Place, kept: tuple[str, ...], built: dict[str, str]) -> str:
     """That of the image, where Git cannot tell and the code is the image's own, apart from what a user changed in its copy; otherwise unknown."""
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
-    if not revision or not found.copy_of or place.digests(found.copy_of) != built:
+    if not revision or not found.copy_of or checkout.digests(found.copy_of) != built:
         return ""
     return f"{revision}-changed" if kept and not revision.endswith("-changed") else revision
 

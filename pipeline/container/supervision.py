@@ -11,7 +11,7 @@ from types import FrameType
 
 import psutil
 
-from pipeline import interruption
+from pipeline.runtime import interruption
 
 REMIND_EVERY_S = 0.5
 # DVC would die of SIGTERM and leave its stage; a signal that is ignored from the start stays so

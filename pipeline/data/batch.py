@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment.augmentation import Augmentation
-from pipeline.data.course import Course
+from pipeline.data.sampling import Course
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from pipeline.data import course
+from pipeline.data import sampling
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.batch import Batch, Pictures
-from pipeline.data.course import Course, Layout
 from pipeline.data.prepared import Split
+from pipeline.data.sampling import Course, Layout
 from pipeline.data.stream import read_ahead
 
 RESIDENT_SHARE = 0.5
@@ -71,7 +71,7 @@ def free_bytes(device: torch.device) -> int:
 def training(images: Images, *, batch_size: int, seed: int, start: int) -> Generator[Batch]:
     """Endless full batches from step `start` on."""
     size = batch_size * images.block_size(batch_size)
-    courses = course.training(images.layout, images.augmentation, size=size, seed=seed, first=start * batch_size)
+    courses = sampling.training(images.layout, images.augmentation, size=size, seed=seed, first=start * batch_size)
     with closing(images.read(courses)) as blocks:
         for pictures in blocks:
             for first in range(0, size, batch_size):
@@ -81,5 +81,5 @@ def training(images: Images, *, batch_size: int, seed: int, start: int) -> Gener
 def scoring(images: Images, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Every sample once, in order, in batches of one size, and how many of each are real: the last is padded with its first sample."""
     firsts = range(0, len(images), batch_size)
-    for first, pictures in zip(firsts, images.read(course.scoring(images.layout, batch_size=batch_size)), strict=True):
+    for first, pictures in zip(firsts, images.read(sampling.scoring(images.layout, batch_size=batch_size)), strict=True):
         yield pictures[:], pictures.course.targets, min(batch_size, len(images) - first)

@@ -12,8 +12,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
-from pipeline import files, foreign
-from pipeline.collection import SPLITS, TRAIN
+from pipeline.io import files, untrusted
+from pipeline.raw_dataset import SPLITS, TRAIN
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
@@ -99,16 +99,16 @@ def refuse_long_names(classes: tuple[str, ...], place: str) -> None:
 def read_record(folder: Path) -> PreparedRecord:
     path = folder / "spec.json"
     try:
-        return PreparedRecord.model_validate_json(foreign.read(path, RECORD_BYTES))
+        return PreparedRecord.model_validate_json(untrusted.read(path, RECORD_BYTES))
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro prepare`") from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        what = foreign.shown(f"{place}: {first['msg']}")
+        what = untrusted.shown(f"{place}: {first['msg']}")
         raise Refusal(f"{path}: is not of the format {FORMAT} ({what}): run `dvc repro -f prepare`") from None
     except OSError as error:
-        raise Refusal(f"{path}: cannot be read ({foreign.reason(error)}): run `dvc repro -f prepare`") from None
+        raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
 
 
 def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
@@ -123,11 +123,11 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
     """The mapped array of a file that has the digest. Raises Refusal for all else, and reads no file that is larger than the array."""
     try:
-        extra_bytes = foreign.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize
+        extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize
         described = extra_bytes <= HEADER_BYTES and files.digest(path) == digest
         array: NDArray[Any] | None = npy.open_memmap(path, mode="c") if described else None
     except Exception as error:  # numpy evaluates the header as a literal, and its parser may raise anything
-        raise Refusal(f"{path}: cannot be read ({foreign.reason(error)}): run `dvc repro -f prepare`") from None
+        raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
     if array is None:
         raise Refusal(f"{path}: is not the file that spec.json describes: run `dvc repro -f prepare`")
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.collection import TEST, TRAIN, VALID
+from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 from pipeline.seeding import generator
 

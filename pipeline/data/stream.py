@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.data.course import Course
+from pipeline.data.sampling import Course
 
 NUM_SLOTS = 3
 """One is trained on, one is on its way, one is being filled."""

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from pipeline import files
-from pipeline.collection import SPLITS, TRAIN, Block, Collection
 from pipeline.data.prepared import FORMAT, PreparedRecord, SplitRecord
+from pipeline.io import files
+from pipeline.raw_dataset import SPLITS, TRAIN, Block, Collection
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 

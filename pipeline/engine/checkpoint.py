@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from pipeline.engine import tensor_file
 from pipeline.engine.state import Tensors
+from pipeline.io import tensor_file
 from pipeline.refusal import Refusal
 
 

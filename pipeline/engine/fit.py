@@ -8,8 +8,8 @@ import torch
 
 from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, Tensors, TrainState
+from pipeline.engine.step_metrics import Reading, Row, Window
 from pipeline.engine.update import Batch, Forward, update
-from pipeline.engine.window import Reading, Row, Window
 from pipeline.params.loop import LoopSettings
 from pipeline.refusal import Refusal
 

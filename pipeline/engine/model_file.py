@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pipeline import foreign
-from pipeline.engine import blueprint, precision, tensor_file
+from pipeline.engine import meta_model, precision
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.state import Tensors
+from pipeline.io import tensor_file, untrusted
 from pipeline.params.load import from_data
 from pipeline.params.section import Steps
 from pipeline.params.train import TrainParams
@@ -76,12 +76,14 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
     params, half = manifest.train_params, manifest.precision == "half"
     try:
         with refusing(path):
-            blueprint.compare(weights, params.model, manifest.spec, half=half)
+            meta_model.compare(weights, params.model, manifest.spec, half=half)
             network = params.model.build(manifest.spec)
             classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last, half=half)
             classifier.network.load_state_dict(weights)
     except RuntimeError as error:
-        raise Refusal(f"{path}: its weights do not fit the model {params.model.title} of this checkout: {foreign.reason(error)}") from None
+        raise Refusal(
+            f"{path}: its weights do not fit the model {params.model.title} of this checkout: {untrusted.reason(error)}"
+        ) from None
     return classifier.eval().requires_grad_(False)
 
 
@@ -92,7 +94,7 @@ def refusing(path: Path) -> Iterator[None]:
         yield
     except ValidationError as error:
         first = error.errors()[0]
-        what = foreign.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        what = untrusted.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
         raise Refusal(f"{path}: was not written by this pipeline, or is no model file ({what}): run `dvc repro`, or name another") from None
     except Refusal as refusal:
         raise Refusal("\n".join(f"{path}: {line}" for line in str(refusal).splitlines())) from None

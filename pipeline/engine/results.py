@@ -5,9 +5,9 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import files
 from pipeline.engine.state import Progress
-from pipeline.engine.window import Row
+from pipeline.engine.step_metrics import Row
+from pipeline.io import files
 from pipeline.refusal import Refusal
 
 COLUMNS = (

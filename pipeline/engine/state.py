@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.engine import optimizers, precision
-from pipeline.engine.average import Average
-from pipeline.engine.buffers import Buffers
+from pipeline.engine.buffer_snapshot import Buffers
 from pipeline.engine.classifier import Classifier
-from pipeline.engine.window import Row, Window
+from pipeline.engine.ema import Average
+from pipeline.engine.step_metrics import Row, Window
 from pipeline.params.optimizer import OptimizerSettings
 
 Tensors = dict[str, Tensor]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pipeline.engine import memory, precision
+from pipeline.engine import oom, precision
 from pipeline.engine.state import Progress, TrainState
 from pipeline.seeding import reseed
 
@@ -50,7 +50,7 @@ def update(state: TrainState, batch: Batch, progress: Progress, manner: Manner, 
     """
     state.buffers.keep()
     attempt = partial(gather, state, batch, manner=manner, forward=forward)
-    loss, correct = memory.in_parts_that_fit(attempt, state, progress, whole=manner.whole)
+    loss, correct = oom.in_parts_that_fit(attempt, state, progress, whole=manner.whole)
     norm, skipped = descend(state, loss, manner)
     if skipped is not None:
         state.buffers.put_back_where(skipped)

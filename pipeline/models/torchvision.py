@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision import models
 
-from pipeline import foreign
+from pipeline.io import untrusted
 from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
@@ -64,7 +64,7 @@ class Settings(ModelSettings):
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
                 f"model.architecture: {self.architecture} with `stem: {self.stem}` does not take images of {spec.height}x{spec.width} "
-                f"({foreign.reason(error)}): raise source.size, or choose another stem or architecture"
+                f"({untrusted.reason(error)}): raise source.size, or choose another stem or architecture"
             ) from None
         return cast("nn.Module", network)
 
@@ -97,7 +97,7 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
         if path.exists():  # torch's own words advise to unpickle it
             raise Refusal(f"model.weights: {path}: holds no whole weights: remove it, and they are downloaded again") from None
         remedy = f"put {path.name} into {path.parent}, or write `weights: null`"
-        raise Refusal(f"model.weights: {weights} cannot be downloaded ({foreign.reason(error)}): {remedy}") from None
+        raise Refusal(f"model.weights: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
     return found
 
 

@@ -13,8 +13,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from pipeline import foreign
-from pipeline.foreign import shown
+from pipeline.io import untrusted
+from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 
 MOST_BYTES = 20_000
@@ -54,7 +54,7 @@ class Document:
         except RecursionError:
             raise Refusal(f"{path}:1: is nested too deeply: this cannot be a parameter file") from None
         except BROKEN as error:
-            raise Refusal(f"{path}:1: holds a value that cannot be read: {foreign.reason(error)}") from None
+            raise Refusal(f"{path}:1: holds a value that cannot be read: {untrusted.reason(error)}") from None
         if not isinstance(data, dict):
             found = WORDS.get(type(data).__name__, "a single value")
             raise Refusal(f"{path}:1: should hold sections such as `train:`, but holds {found}: copy one of presets/ there")
@@ -73,11 +73,11 @@ class Document:
 
 def read_text(path: Path) -> str:
     try:
-        content = foreign.read(path, MOST_BYTES)
+        content = untrusted.read(path, MOST_BYTES)
         return content.decode("utf-8")
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: copy one of presets/ there") from None
-    except foreign.TooLarge:
+    except untrusted.TooLarge:
         raise Refusal(f"{path}:1: is larger than {MOST_BYTES} bytes: this cannot be a parameter file") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1

@@ -10,13 +10,13 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from pipeline import foreign
-from pipeline.family import Family
+from pipeline.io import untrusted
 from pipeline.params.document import MOST_BYTES, Document, Location
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
+from pipeline.registry import Family
 
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
@@ -85,7 +85,7 @@ def place(document: Document, text: str) -> str:
 
 
 def dotted(location: Location) -> str:
-    return ".".join(foreign.shown(part, MOST_SHOWN) for part in location)
+    return ".".join(untrusted.shown(part, MOST_SHOWN) for part in location)
 
 
 def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
@@ -173,4 +173,4 @@ def suggestion(name: object, known: tuple[str, ...]) -> str:
 
 def shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return foreign.shown(text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "...")
+    return untrusted.shown(text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "...")

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
-from pipeline.collection import VALID
 from pipeline.params.section import Count, Section, Share, Steps
+from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
 
 Precision = Literal["auto", "bf16", "fp16", "fp32", "half"]

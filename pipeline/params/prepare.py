@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import NonNegativeInt, field_validator
 
-from pipeline.family import SOURCES
 from pipeline.params.section import Section, Share
+from pipeline.registry import SOURCES
 
 if TYPE_CHECKING:
-    from pipeline.collection import Collection
+    from pipeline.raw_dataset import Collection
 
 
 class SourceSettings(Section):
     """What every source has; a source's own module adds what it alone knows."""
 
-    foreign: ClassVar[bool] = False
+    untrusted: ClassVar[bool] = False
     """Whether `root` holds files of the user's own, whose classes `check` looks over before anything runs."""
 
     downloaded: ClassVar[bool] = False

@@ -6,8 +6,8 @@ from typing import Any, Union
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from pipeline.family import Family
 from pipeline.params.load import STAGE_PARAMS
+from pipeline.registry import Family
 
 COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
 

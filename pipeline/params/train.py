@@ -4,13 +4,13 @@ from typing import Annotated
 
 from pydantic import NonNegativeInt, ValidationInfo, field_validator
 
-from pipeline.family import MODELS
 from pipeline.params.augment import AugmentSettings
 from pipeline.params.loop import LoopSettings
 from pipeline.params.model import ModelSettings
 from pipeline.params.optimizer import AdamSettings, OptimizerSettings
 from pipeline.params.schedule import ScheduleSettings
 from pipeline.params.section import Section
+from pipeline.registry import MODELS
 
 
 class TrainParams(Section):

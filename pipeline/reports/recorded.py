@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, foreign
-from pipeline.collection import TEST
+from pipeline.io import files, untrusted
+from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
 
 MODEL, DIGITS = "model", 12
@@ -31,7 +31,7 @@ def label(model: Path) -> str:
 def read(path: Path) -> tuple[dict[str, Any], str]:
     """Scores and label. Raises Refusal for a file that is missing, or of another program."""
     try:
-        content = json.loads(foreign.read(path, MOST_BYTES))
+        content = json.loads(untrusted.read(path, MOST_BYTES))
         found: dict[str, Any] = content[TEST]
         result_line(found)
         of = str(content[MODEL])

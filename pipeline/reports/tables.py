@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Integers
 

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import foreign
-from pipeline.collection import SPLITS, TRAIN, Block, Collection
+from pipeline.io import untrusted
+from pipeline.io.reading.arrayfile import ArrayFile, array_files
 from pipeline.params.prepare import SourceSettings
-from pipeline.reading.arrayfile import ArrayFile, array_files
+from pipeline.raw_dataset import SPLITS, TRAIN, Block, Collection
 from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 16 * 2**20
@@ -34,7 +34,7 @@ class Settings(SourceSettings):
     Nothing is unpickled, and the inputs are read block by block.
     """
 
-    foreign: ClassVar[bool] = True
+    untrusted: ClassVar[bool] = True
     name: Literal["arrays"]
 
     def open(self, *, workers: int) -> Collection:
@@ -114,7 +114,9 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
         raise Refusal(f"source.root: {root}: classes has an empty name or one name twice: give each class its own")
     unfit = next((name for name in names if not name.isprintable() or len(name) > LONGEST_NAME), None)
     if unfit is not None:
-        raise Refusal(f"source.root: {root}: classes has the name {foreign.shown(unfit)}: write up to {LONGEST_NAME} printable characters")
+        raise Refusal(
+            f"source.root: {root}: classes has the name {untrusted.shown(unfit)}: write up to {LONGEST_NAME} printable characters"
+        )
     return names
 
 
@@ -129,11 +131,11 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     if not path.is_file():
         return None
     try:
-        text = foreign.read(path, NAMES_BYTES).decode("utf-8")
+        text = untrusted.read(path, NAMES_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise Refusal(f"source.root: {path}: is not UTF-8: save it as UTF-8, one name a line") from None
     except OSError as error:
-        raise Refusal(f"source.root: {path}: cannot be read ({foreign.reason(error)}): write one name a line") from None
+        raise Refusal(f"source.root: {path}: cannot be read ({untrusted.reason(error)}): write one name a line") from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 

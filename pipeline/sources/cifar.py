@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.collection import TEST, TRAIN, Block, Collection
-from pipeline.foreign import reason
+from pipeline.io.reading import archives, download
+from pipeline.io.reading.tree import BROKEN
+from pipeline.io.untrusted import reason
 from pipeline.params.prepare import SourceSettings
-from pipeline.reading import archives, download
-from pipeline.reading.tree import BROKEN
+from pipeline.raw_dataset import TEST, TRAIN, Block, Collection
 from pipeline.refusal import Refusal
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"

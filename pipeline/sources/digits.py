@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.collection import TRAIN, Block, Collection
 from pipeline.params.prepare import SourceSettings
+from pipeline.raw_dataset import TRAIN, Block, Collection
 
 LEVELS = 16
 

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from pipeline.collection import SPLITS, Block, Collection
-from pipeline.foreign import shown
+from pipeline.io.reading import archives
+from pipeline.io.reading.decoding import Decoder
+from pipeline.io.reading.layout import Layout, Sample, arrange
+from pipeline.io.reading.tree import Member, Tree
+from pipeline.io.reading.workers import on_processes, on_threads
+from pipeline.io.untrusted import shown
 from pipeline.params.prepare import SourceSettings
-from pipeline.reading import archives
-from pipeline.reading.decoding import Decoder
-from pipeline.reading.layout import Layout, Sample, arrange
-from pipeline.reading.tree import Member, Tree
-from pipeline.reading.workers import on_processes, on_threads
+from pipeline.raw_dataset import SPLITS, Block, Collection
 from pipeline.refusal import Refusal
 
 CHUNK_BYTES = 2 * 2**20
@@ -33,7 +33,7 @@ class Settings(SourceSettings):
     class folders are not. An image is turned upright by its EXIF data and laid on white where it is transparent.
     """
 
-    foreign: ClassVar[bool] = True
+    untrusted: ClassVar[bool] = True
     name: Literal["image_folder"]
     size: Annotated[int, Field(ge=1, le=4096)]
     """Side of the square that every image is made to, in pixels: the shorter side is resized to it and the middle kept."""

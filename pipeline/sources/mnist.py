@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import foreign
-from pipeline.collection import TEST, TRAIN, Block, Collection
+from pipeline.io import untrusted
+from pipeline.io.reading import download
 from pipeline.params.prepare import SourceSettings
-from pipeline.reading import download
+from pipeline.raw_dataset import TEST, TRAIN, Block, Collection
 from pipeline.refusal import Refusal
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}
@@ -79,12 +79,12 @@ def present(name: str, folders: tuple[Path, ...]) -> Path | None:
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     """An array in the idx format: two zeros, type, number of dimensions, the dimensions in big-endian order, the bytes."""
     try:
-        foreign.size_bytes(path)
+        untrusted.size_bytes(path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             zeros, kind, depth, *shape = struct.unpack(f">HBB{dimensions}I", file.read(4 + 4 * dimensions))
             data = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise Refusal(f"source.root: {path}: cannot be read ({foreign.reason(error)}): remove it, and it is downloaded again") from None
+        raise Refusal(f"source.root: {path}: cannot be read ({untrusted.reason(error)}): remove it, and it is downloaded again") from None
     if len(data) > MOST_BYTES:
         raise Refusal(f"source.root: {path}: unpacks to more than {MOST_BYTES} bytes: remove it, and it is downloaded again")
     if (zeros, kind, depth) != (0, UINT8, dimensions):

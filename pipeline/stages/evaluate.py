@@ -7,24 +7,25 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from pipeline import files, machine
-from pipeline.collection import TEST
 from pipeline.data import loader
 from pipeline.data.prepared import Prepared, Split, read_record
-from pipeline.engine import complaints, model_file, precision, results, score, views
+from pipeline.engine import model_file, precision, results, score, torch_errors, tta
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
-from pipeline.environment import Environment
-from pipeline.machine import Machine
+from pipeline.io import files
 from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
 from pipeline.paths import Paths
+from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
 from pipeline.reports import metrics, recorded, tables
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Predictions
+from pipeline.runtime import machine
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
 from pipeline.tracking import run as tracking
-from pipeline.tracking import story
+from pipeline.tracking import run_description
 
 
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> None:
@@ -37,9 +38,9 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     split = prepared.split(TEST)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
-    facts = story.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    facts = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     with tracking.addition(environment, paths.model, facts=facts) as run:
-        story.add_evaluation(run, paths, facts, step=manifest.step, scores=scores)
+        run_description.add_evaluation(run, paths, facts, step=manifest.step, scores=scores)
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)
 
@@ -52,11 +53,11 @@ def judge(
     split = prepared.split(TEST)
     machine.set_determinism(manifest.train_params.train.deterministic)
     wish, used = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, here.device)
-    with complaints.in_words(size="evaluate.batch_size"):
+    with torch_errors.in_words(size="evaluate.batch_size"):
         logits = predict(classifier, split, here, used=used, batch_size=params.evaluate.batch_size)
         scores = metrics.evaluate(logits, split.targets, prepared.spec.classes, params.evaluate)
         if wish != "none":
-            averaged = predict(views.Averaged(classifier, wish), split, here, used=used, batch_size=params.evaluate.batch_size)
+            averaged = predict(tta.Averaged(classifier, wish), split, here, used=used, batch_size=params.evaluate.batch_size)
             scores |= metrics.augmented(averaged, split.targets, wish)
     return logits, scores
 

@@ -7,15 +7,15 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import cgroup
-from pipeline.collection import SPLITS, TEST, TRAIN, VALID, Collection
 from pipeline.data import split, writer
 from pipeline.data.prepared import refuse_long_names
-from pipeline.environment import Environment
 from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.paths import Paths
 from pipeline.progress import progress
+from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID, Collection
 from pipeline.refusal import Refusal
+from pipeline.runtime import cgroup
+from pipeline.runtime.environment import Environment
 
 Targets = NDArray[np.int64]
 

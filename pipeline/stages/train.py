@@ -3,20 +3,21 @@
 import time
 from collections.abc import Iterator
 
-from pipeline import files, inputs, interruption, machine, work
 from pipeline.data.prepared import Prepared, read_record
-from pipeline.engine import complaints, fit, model_file, results
+from pipeline.engine import fit, model_file, results, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.environment import Environment
-from pipeline.interruption import Interrupted, Interruption
-from pipeline.machine import Machine
+from pipeline.io import files
 from pipeline.params.document import Document
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
+from pipeline.runtime import interruption, machine, run_identity, workspace
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import Interrupted, Interruption
+from pipeline.runtime.machine import Machine
 from pipeline.tracking import run as tracking
-from pipeline.tracking import story
-from pipeline.tracking.facts import Facts
+from pipeline.tracking import run_description
 from pipeline.tracking.run import Run
+from pipeline.tracking.run_info import Facts
 from pipeline.training import Training
 
 
@@ -26,16 +27,16 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
     machine.set_determinism(params.train.deterministic)
     prepared = Prepared.open(paths.prepared)
     identity = identify(paths, prepared, here)
-    with work.claimed(environment.root, identity) as place:
+    with workspace.claimed(environment.root, identity) as place:
         files.sweep(place.folder)
-        with complaints.in_words(size="model"):
+        with torch_errors.in_words(size="model"):
             training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
         known = facts(paths, environment, training, identity)
         with tracking.training(environment, resume_file=place.folder / "run", facts=known) as run:
-            with interruption.deferred() as interrupted, complaints.in_words(size="train.micro_batch_size"):
+            with interruption.deferred() as interrupted, torch_errors.in_words(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
-            story.add_training(run, paths, known)
+            run_description.add_training(run, paths, known)
         place.clear()
 
 
@@ -59,15 +60,15 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         training.saver.wait()
 
 
-def identify(paths: Paths, prepared: Prepared, here: Machine) -> inputs.Inputs:
+def identify(paths: Paths, prepared: Prepared, here: Machine) -> run_identity.Inputs:
     """What decides the bytes of this training, by dvc.yaml's own list."""
     document = Document.read(paths.params).data
-    listed = inputs.dependencies("train", document, paths.top)
-    return inputs.Inputs(
+    listed = run_identity.dependencies("train", document, paths.top)
+    return run_identity.Inputs(
         data=prepared.digest,
-        code=inputs.code_digest(listed, paths.top),
+        code=run_identity.code_digest(listed, paths.top),
         lock=files.digest(paths.lock),
-        params={name: document[name] for name in inputs.sections("train", paths.top)},
+        params={name: document[name] for name in run_identity.sections("train", paths.top)},
         fingerprint=here.fingerprint(),
     )
 
@@ -91,7 +92,7 @@ def watched(training: Training, run: Run, interrupted: Interruption) -> Iterator
         yield report
 
 
-def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> None:
+def write_results(training: Training, paths: Paths, identity: run_identity.Inputs) -> None:
     """The model and what DVC tracks beside it; no time, path or run id is in them."""
     weights, step = training.exported()
     manifest = model_file.Manifest(
@@ -109,7 +110,7 @@ def write_results(training: Training, paths: Paths, identity: inputs.Inputs) -> 
     results.write_metrics(paths.metrics / "train.json", training.progress, step)
 
 
-def facts(paths: Paths, environment: Environment, training: Training, identity: inputs.Inputs) -> Facts:
+def facts(paths: Paths, environment: Environment, training: Training, identity: run_identity.Inputs) -> Facts:
     """Return what is known of this run before its first step."""
     more = {"inputs": identity.record, "data": str(training.images)}
-    return story.of_training(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"), more=more)
+    return run_description.of_training(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"), more=more)

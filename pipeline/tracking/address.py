@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlsplit
 
-from pipeline import files
-from pipeline.environment import Environment
+from pipeline.io import files
+from pipeline.runtime.environment import Environment
 
 CERTAIN = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 SECRET = re.compile("password|passwd|token|secret|credential|(access|account|api|storage)_?key|connection_string", re.IGNORECASE)

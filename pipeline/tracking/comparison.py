@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.tracking.store import NOTE_TAG
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.tracking import comparison, events
 from pipeline.tracking.batches import batches
+from pipeline.tracking.cursor import SYSTEM, Position
 from pipeline.tracking.journal import COPIES, WRITER_LOCK, is_written
 from pipeline.tracking.logged_model import Build
-from pipeline.tracking.position import SYSTEM, Position
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store, is_passing
 

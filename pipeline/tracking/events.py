@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline.io import files
 
 EVENTS = "events.jsonl"
 UNREADABLE = "unreadable"

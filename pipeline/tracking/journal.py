@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.tracking import events
-from pipeline.tracking.facts import Facts
+from pipeline.tracking.run_info import Facts
 
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"

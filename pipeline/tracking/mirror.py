@@ -10,13 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TextIO
 
-from pipeline import files
-from pipeline.environment import Environment
+from pipeline.io import files
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import journal
 from pipeline.tracking.address import Address
+from pipeline.tracking.cursor import Position, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
-from pipeline.tracking.position import Position, is_pending
 from pipeline.tracking.store import Store
 from pipeline.tracking.system import Sampler
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from pipeline import files
-from pipeline.environment import Environment
+from pipeline.io import files
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import revision
 from pipeline.tracking.revision import Unknown, first_line
 

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 
-from pipeline import files
+from pipeline.io import files
 
 GIT_TIMEOUT_S = 10
 COMPLAINTS = {

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline import files
-from pipeline.environment import Environment
-from pipeline.interruption import Interrupted
-from pipeline.tracking import attendant, comparison, journal, mirror, position
+from pipeline.io import files
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import Interrupted
+from pipeline.tracking import comparison, cursor, journal, mirror, mirror_process
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import EVENTS
-from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.mirror import Outcome
+from pipeline.tracking.run_info import Facts
 from pipeline.tracking.store import Store
 
 INTERRUPTED_WAIT_S = 5.0  # whoever interrupts does not wait for long; `sync` or the next stage delivers the rest
@@ -29,11 +29,11 @@ class Run:
         self._environment = environment
         self._complained = False
         self._journal: Journal | None = None
-        self._mirror: attendant.Attendant | None = None
+        self._mirror: mirror_process.Attendant | None = None
         if open_journal:
             with self._quiet():
                 self._journal = open_journal()
-                self._mirror = attendant.start(self._journal.folder, environment)
+                self._mirror = mirror_process.start(self._journal.folder, environment)
 
     @property
     def folder(self) -> Path | None:
@@ -94,7 +94,7 @@ class Run:
         except Exception as error:  # the law of this module
             if not self._complained:
                 self._complained = True
-                attendant.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
+                mirror_process.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
 
 def sync(environment: Environment, build: Build) -> int:
     """Deliver what earlier runs left, a line each. Returns how many are still not delivered."""
-    pending = [folder for folder in journal.journals(environment.root) if position.is_pending(folder)]
+    pending = [folder for folder in journal.journals(environment.root) if cursor.is_pending(folder)]
     if not pending:
         print("tracking: nothing is left to deliver: each run is in a store, and goes to no second one")
         return 0
@@ -183,7 +183,7 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
     """Return where the run of a journal is compared with others: an address on a server, or the command that serves the UI here."""
     address = Address.of(environment)
     if address.is_server and name:
-        experiment_id = position.Position.load(journal.shelf(environment.root) / name, address.key).experiment_id
+        experiment_id = cursor.Position.load(journal.shelf(environment.root) / name, address.key).experiment_id
         if experiment_id:
             return f"{address.shown}/{comparison.link(experiment_id)}"
     return "make ui" if shutil.which("make") else "python -m pipeline ui"

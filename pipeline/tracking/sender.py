@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import files
 from pipeline.flatten import Scalar
+from pipeline.io import files
 from pipeline.tracking import events
 from pipeline.tracking.logged_model import Build, add_scores, log_model
 from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, Store, describing

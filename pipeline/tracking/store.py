@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pipeline import files
-from pipeline.environment import Environment
+from pipeline.io import files
 from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
 from pipeline.tracking.address import Address
 
 if TYPE_CHECKING:

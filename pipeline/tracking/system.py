@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.tracking import events
-from pipeline.tracking.position import SYSTEM
+from pipeline.tracking.cursor import SYSTEM
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 1.0, 30.0, 1.25
 Reading = dict[str, float]

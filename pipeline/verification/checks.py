@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
 from pipeline.data.prepared import Prepared
-from pipeline.engine import model_file, tensor_file
+from pipeline.engine import model_file
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
 from pipeline.engine.state import Tensors
-from pipeline.engine.tensor_file import Damaged
-from pipeline.environment import Environment
-from pipeline.machine import Machine
+from pipeline.io import files, tensor_file
+from pipeline.io.tensor_file import Damaged
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import load, placed
@@ -22,8 +20,10 @@ from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.reports import recorded
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
 from pipeline.stages import evaluate
-from pipeline.tracking import provenance, revision, story
+from pipeline.tracking import provenance, revision, run_description
 from pipeline.verification import consistency, digests
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places, short
 from pipeline.verification.retraining import retrain
@@ -84,7 +84,7 @@ class Verification:
         yield Comparison.of_values("score", said, Places(place, "this evaluation"), expected=expected, found=found)
         record = self.subject.record
         if record:
-            named = story.test_metrics(found) if record.scores else {}
+            named = run_description.test_metrics(found) if record.scores else {}
             said = f"{len(named)} numbers of the journal" if named else "none in the journal: the run was not evaluated"
             yield Comparison.of_values("scores", said, Places("the journal", "this evaluation"), expected=record.scores, found=named)
 

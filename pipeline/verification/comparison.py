@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline import foreign
 from pipeline.engine.state import Tensors
+from pipeline.io import untrusted
 from pipeline.params.load import shown
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")
@@ -51,7 +51,7 @@ class Comparison:
         return cls(
             name,
             said,
-            next((f"{foreign.shown(key, LONGEST)}: {places.sides(left, right)}" for key, left, right in pairs if left != right), None),
+            next((f"{untrusted.shown(key, LONGEST)}: {places.sides(left, right)}" for key, left, right in pairs if left != right), None),
         )
 
     @classmethod
@@ -90,4 +90,4 @@ def short(value: object) -> str:
     if not isinstance(value, str):
         return shown(value)
     line = (value.splitlines() or [""])[0]
-    return line[:12] if HEXADECIMAL.fullmatch(line) else foreign.shown(line, LONGEST)
+    return line[:12] if HEXADECIMAL.fullmatch(line) else untrusted.shown(line, LONGEST)

@@ -6,8 +6,8 @@ from typing import Any
 from pipeline.data.prepared import Prepared
 from pipeline.engine import precision
 from pipeline.engine.model_file import Manifest
-from pipeline.machine import Machine
 from pipeline.params.loop import LoopSettings
+from pipeline.runtime.machine import Machine
 from pipeline.verification.comparison import Comparison, Places
 
 

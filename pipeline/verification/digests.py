@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline import files, inputs
 from pipeline.data import prepared
 from pipeline.data.prepared import Prepared
 from pipeline.engine.model_file import Manifest
+from pipeline.io import files
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
+from pipeline.runtime import run_identity
 
 
 class Digest(NamedTuple):
@@ -22,10 +23,10 @@ class Digest(NamedTuple):
 
 def of_checkout(paths: Paths, manifest: Manifest) -> list[Callable[[], Digest]]:
     """Data, code and lock, each digested when it is asked for. The code is that of the file's own model."""
-    listed = inputs.dependencies("train", manifest.params, paths.top)
+    listed = run_identity.dependencies("train", manifest.params, paths.top)
     return [
         lambda: Digest("data", str(paths.prepared), of_data(paths.prepared)),
-        lambda: Digest("code", "what dvc.yaml lists for train", or_missing(lambda: inputs.code_digest(listed, paths.top))),
+        lambda: Digest("code", "what dvc.yaml lists for train", or_missing(lambda: run_identity.code_digest(listed, paths.top))),
         lambda: Digest("lock", str(paths.lock), or_missing(lambda: files.digest(paths.lock))),
     ]
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline import machine
 from pipeline.data.prepared import Prepared
-from pipeline.engine import complaints
+from pipeline.engine import torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.state import Switch, Tensors
-from pipeline.machine import Machine
 from pipeline.params.train import TrainParams
 from pipeline.progress import progress
+from pipeline.runtime import machine
+from pipeline.runtime.machine import Machine
 from pipeline.training import Training
 
 
@@ -28,7 +28,7 @@ def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path,
     """
     machine.set_determinism(params.train.deterministic)
     training = Training.begin(params, prepared, here, Checkpoints(empty, kept=1), switches=switches)
-    with progress("verify", training.plan.num_steps, "steps") as advance, complaints.in_words(size="train.micro_batch_size"):
+    with progress("verify", training.plan.num_steps, "steps") as advance, torch_errors.in_words(size="train.micro_batch_size"):
         for _ in training.reports():
             advance()
     weights, step = training.exported()

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
-from pipeline.environment import Environment
+from pipeline.io import files
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
-from pipeline.tracking import events, journal, position
+from pipeline.runtime.environment import Environment
+from pipeline.tracking import cursor, events, journal
 
 MODEL_SUFFIX = ".safetensors"
 
@@ -44,7 +44,7 @@ def find(name: str, environment: Environment) -> Path:
     """The journal of a run."""
     known, path = journal.journals(environment.root), Path(name).resolve()
     for folder in known:
-        ids = {str(store.get("run_id")) for store in position.read_stores(folder).values() if isinstance(store, Mapping)}
+        ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
         if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == path:
             return folder
     newest = f"the newest run is {known[-1].name}" if known else "it holds no run"

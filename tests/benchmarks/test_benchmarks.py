@@ -16,7 +16,7 @@ from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job, images
 from benchmarks.ways import data, pipeline
 from benchmarks.worker import Block, Worker
-from pipeline.machine import Machine
+from pipeline.runtime.machine import Machine
 from pipeline.seeding import reseed
 
 JOB = Job("mlp", Path(), batch_size=32, warmup_steps=2, block_steps=10, rounds=2, workers=0)

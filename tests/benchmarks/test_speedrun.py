@@ -13,8 +13,8 @@ import torch
 from benchmarks import speedrun
 from benchmarks.speedrun import Trained
 from pipeline.data.prepared import Prepared
-from pipeline.machine import Machine, set_determinism
 from pipeline.refusal import Refusal
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.training import Training
 from tests.laws.test_resuming import MUON, SPEEDY
 

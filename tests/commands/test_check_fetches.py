@@ -13,7 +13,7 @@ from torchvision import models
 
 from pipeline.__main__ import main
 from pipeline.commands import check
-from pipeline.reading import download
+from pipeline.io.reading import download
 from pipeline.sources import cifar
 from tests import project
 from tests.sources.pictures import write_tar

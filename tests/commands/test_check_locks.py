@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import checkout_lock
 from pipeline.__main__ import main
+from pipeline.runtime import checkout_lock
 from tests import project
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from tests import project
 from tests.imports import TOP
 from tests.repository import variables

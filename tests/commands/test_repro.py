@@ -9,7 +9,7 @@ from pipeline.commands import repro
 from tests.imports import TOP
 from tests.repository import call
 
-STAGE = "stages:\n  train:\n    cmd: python -c 'from pipeline.interruption import tell; {told}; raise SystemExit(1)'\n"
+STAGE = "stages:\n  train:\n    cmd: python -c 'from pipeline.runtime.interruption import tell; {told}; raise SystemExit(1)'\n"
 
 
 @pytest.mark.parametrize(("told", "code"), [("tell(143)", 143), ("0", 255)])

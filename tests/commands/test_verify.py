@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import files
 from pipeline.__main__ import main
-from pipeline.engine import score, tensor_file, update
-from pipeline.environment import Environment
+from pipeline.engine import score, update
+from pipeline.io import files, tensor_file
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import provenance
 from pipeline.verification import consistency
 from tests import project
@@ -198,7 +198,10 @@ DIFFERENCES = {
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
     "damaged data": (damage_the_data, r"data: \w{12} in the file, damaged \(data/prepared/train-inputs.npy: is not the file.*"),
     "edited code": (lambda: append("pipeline/engine/fit.py"), f"code: {DIGESTS}"),
-    "missing code": (lambda: Path("pipeline/files.py").unlink(), r"code: \w{12} in the file, no pipeline/files.py in this checkout .*"),
+    "missing code": (
+        lambda: Path("pipeline/io/files.py").unlink(),
+        r"code: \w{12} in the file, no pipeline/io/files.py in this checkout .*",
+    ),
     "another lock": (lambda: append("requirements.lock"), f"lock: {DIGESTS}"),
     "other parameters": (edit_the_parameters, r"params: optimizer.learning_rate: 0.003 in the file, 0.25 in params.yaml"),
     "another score": (edit_a_score, r"score: accuracy: 0.75 in metrics/evaluate.json, 0\.\d+ in this evaluation"),

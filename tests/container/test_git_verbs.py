@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.container import __main__ as container
-from pipeline.container import git_verbs, place
+from pipeline.container import checkout, git_verbs
 from pipeline.refusal import Refusal
 
 COPY = Path("/opt/pipeline")
@@ -58,6 +58,6 @@ def test_the_first_process_refuses_before_dvc_runs(
     built = tmp_path / "pipeline.json"
     built.write_text('{"requirements.lock": "digest"}')
     monkeypatch.setattr(container, "BUILT_FROM", built)
-    monkeypatch.setattr(place, "find", lambda *_, **__: place.Place(tmp_path, copy_of=COPY))
+    monkeypatch.setattr(checkout, "find", lambda *_, **__: checkout.Place(tmp_path, copy_of=COPY))
     assert container.main(["dvc", "exp", "run"]) == 2
     assert "`dvc exp run` needs Git" in capsys.readouterr().err

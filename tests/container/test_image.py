@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.container import place
+from pipeline.container import checkout
 from tests.container import docker
 from tests.container.docker import CANARY, inspect, run
 from tests.imports import TOP
@@ -33,7 +33,7 @@ print("aten::mm" in profile.key_averages().table())
 def test_it_holds_the_code_and_nothing_that_lay_about(image: str, commit: Path) -> None:
     found = set(run("--entrypoint", "find", image, "/opt/pipeline", "/home", "-type", "f", "-not", "-name", "*.pyc").split())
     skeleton = {path for path in found if Path(path).name in (".bashrc", ".profile", ".bash_logout")}
-    assert found - skeleton == {f"/opt/pipeline/{path}" for path in place.code(commit)}
+    assert found - skeleton == {f"/opt/pipeline/{path}" for path in checkout.code(commit)}
     search = f"grep -rlF {CANARY} / --exclude-dir=proc --exclude-dir=sys --exclude-dir=venv || true"
     assert run("--user", "0", "--entrypoint", "sh", image, "-c", search) == ""
     assert CANARY not in docker.docker("history", "--no-trunc", image)

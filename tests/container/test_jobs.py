@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from pipeline import files
+from pipeline.io import files
 from tests.container import docker
 from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, let_others_in, run, volume, wait_until_said
 from tests.imports import TOP

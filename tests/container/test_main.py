@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.container import __main__ as first
-from pipeline.container import place
-from pipeline.container.place import Place
+from pipeline.container import checkout
+from pipeline.container.checkout import Place
 from tests.imports import TOP
 
 REVISION = "c0ffee"
@@ -16,12 +16,12 @@ REVISION = "c0ffee"
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An image's code in a folder of the test's."""
     monkeypatch.setenv("PIPELINE_IMAGE_REVISION", REVISION)
-    place.copy(TOP, tmp_path / "image")
+    checkout.copy(TOP, tmp_path / "image")
     return tmp_path / "image"
 
 
 def test_the_images_commit_is_recorded_for_its_own_code_alone(image: Path) -> None:
-    built, found = place.digests(image), Place(image.with_name("home"), copy_of=image)
+    built, found = checkout.digests(image), Place(image.with_name("home"), copy_of=image)
     assert first.commit(found, (), built) == REVISION
     assert first.commit(found, ("params.yaml",), built) == f"{REVISION}-changed"
     assert first.commit(Place(image), (), built) == "", "Git knows"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.data import course, loader
-from pipeline.data.course import Course
+from pipeline.data import loader, sampling
 from pipeline.data.prepared import Prepared, Split
+from pipeline.data.sampling import Course
 from pipeline.data.stream import read_ahead
 from tests.data.augmenting import augmentation
 
@@ -158,6 +158,6 @@ def test_a_batch_is_untouched_until_the_next_one_is_asked_for(cpu: torch.device)
     """However far the reader is ahead by then."""
     split = Split(np.arange(50, dtype=np.uint8).reshape(50, 1, 1, 1).repeat(4, axis=3), np.zeros(50, np.int64))
     images = loader.Images(split, cpu, resident=False)
-    for number, batch in enumerate(images.read(course.scoring(images.layout, batch_size=5))):
+    for number, batch in enumerate(images.read(sampling.scoring(images.layout, batch_size=5))):
         threading.Event().wait(0.01)
         assert batch.inputs[:, 0, 0, 0].tolist() == list(range(5 * number, 5 * number + 5))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import files
-from pipeline.collection import TEST, TRAIN, VALID, Block, Collection
 from pipeline.data.prepared import Prepared
 from pipeline.data.writer import ChannelSums, GrowingArray, write
+from pipeline.io import files
+from pipeline.raw_dataset import TEST, TRAIN, VALID, Block, Collection
 from pipeline.refusal import Refusal
 
 RNG = np.random.default_rng(0)

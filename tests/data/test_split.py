@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.collection import TEST, TRAIN, VALID
 from pipeline.data import split
+from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 
 CLASSES = tuple("abcde")

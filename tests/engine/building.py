@@ -11,8 +11,8 @@ from pipeline.engine.classifier import Classifier
 from pipeline.engine.fit import Report
 from pipeline.engine.state import TrainState
 from pipeline.engine.update import likeliest
-from pipeline.machine import Machine
 from pipeline.params.train import TrainParams
+from pipeline.runtime.machine import Machine
 from pipeline.training import Training
 
 HERE = Machine(torch.device("cpu"), torch.get_num_threads())

@@ -7,9 +7,9 @@ import torch
 import torch._inductor.config
 from torch import nn
 
-from pipeline import machine
 from pipeline.engine import compilation
 from pipeline.engine.classifier import Classifier
+from pipeline.runtime import machine
 from pipeline.spec import Spec
 
 

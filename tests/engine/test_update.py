@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from pipeline.engine import precision
 from pipeline.engine.state import Progress, TrainState
+from pipeline.engine.step_metrics import Row
 from pipeline.engine.update import Manner, summed_loss, update
-from pipeline.engine.window import Row
 from pipeline.params.optimizer import AdamSettings, MuonSettings, SgdSettings
 from tests.engine.building import Identity, Parts, same
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.tracking import events
-from pipeline.tracking.position import SYSTEM
+from pipeline.tracking.cursor import SYSTEM
 from pipeline.tracking.sender import rounded
 
 if TYPE_CHECKING:

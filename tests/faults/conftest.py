@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.nursery import Nursery, nursery
+from tests.faults.fork_server import Nursery, nursery
 from tests.faults.servers import Server
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.engine import tensor_file
+from pipeline.io import tensor_file
 from pipeline.refusal import Refusal
 from tests.faults.corpus.damage import flipped
 

@@ -19,8 +19,8 @@ import torch._dynamo  # noqa: F401  # optimizers import it when the first of the
 
 import pipeline.models.mlp  # the children shall not each import it
 import pipeline.stages.train  # noqa: F401
-from pipeline import files
 from pipeline.__main__ import main
+from pipeline.io import files
 from tests import project
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import Nursery
 
 Fault = Literal["well", "refusing", "erring", "flaky", "hanging", "cutting", "one artifact"]
 SPOILED = "spoiled.txt"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline import files
+from pipeline.io import files
 from tests.faults.killing import CHANGES, RESULTS
 from tests.repository import call, repository, variables
 

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from pipeline import files
-from pipeline.environment import Environment
+from pipeline.io import files
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import run
-from pipeline.tracking.facts import Dataset, Facts
+from pipeline.tracking.run_info import Dataset, Facts
 from tests.faults.servers import SPOILED
 
 FACTS = Facts(

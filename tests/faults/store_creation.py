@@ -15,10 +15,10 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from pipeline.tracking.store import Store
+from tests.faults.fork_server import ONE_THREAD, in_child
 from tests.faults.killing import ended
-from tests.faults.nursery import ONE_THREAD, in_child
 
 LIMIT_S = 120.0
 

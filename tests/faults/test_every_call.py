@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from pipeline import files
-from tests.faults import power
+from pipeline.io import files
+from tests.faults import power_loss
 from tests.imports import TOP
 
 
@@ -28,7 +28,7 @@ def test_death_or_an_error_at_every_call_of_a_save_leaves_a_whole_checkpoint() -
 
 
 def test_power_that_fails_between_any_two_steps_of_a_save_loses_no_checkpoint_that_was_finished(tmp_path) -> None:
-    seen = power.cut_everywhere(tmp_path)
+    seen = power_loss.cut_everywhere(tmp_path)
     assert seen.instants >= 20
     assert seen.lost == []
 
@@ -37,4 +37,4 @@ def test_power_that_fails_between_any_two_steps_of_a_save_loses_no_checkpoint_th
 def test_a_save_that_forgets_to_force_a_file_or_its_name_to_the_disk_is_found_out(tmp_path, monkeypatch, forgotten: str) -> None:
     sync = files.sync
     monkeypatch.setattr(files, "sync", lambda path: None if path.is_dir() == (forgotten == "folder") else sync(path))
-    assert power.cut_everywhere(tmp_path).lost != []
+    assert power_loss.cut_everywhere(tmp_path).lost != []

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
-from pipeline.engine import model_file, tensor_file
+from pipeline.engine import model_file
+from pipeline.io import tensor_file
 from pipeline.refusal import Refusal
 from pipeline.sources import arrays, image_folder
 from tests.faults import hostile

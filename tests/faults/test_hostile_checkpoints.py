@@ -8,10 +8,10 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
-from pipeline.engine import tensor_file
-from pipeline.environment import Environment
-from pipeline.machine import Machine
+from pipeline.io import tensor_file
 from pipeline.paths import Paths
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
 from pipeline.stages.train import identify
 from tests.faults import hostile
 from tests.faults.corpus import models

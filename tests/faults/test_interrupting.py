@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
 from pipeline.__main__ import main
 from pipeline.engine import score
+from pipeline.io import files
 from tests import project
 from tests.faults.test_saving import RESULTS, refuse
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import fit, tensor_file, update
+from pipeline.engine import fit, update
+from pipeline.io import tensor_file
 from pipeline.refusal import Refusal
 from pipeline.training import Training
 from tests import project

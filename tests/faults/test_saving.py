@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import files
 from pipeline.__main__ import main
-from pipeline.engine import tensor_file
 from pipeline.engine.checkpoint import Checkpoints, Saver
+from pipeline.io import files, tensor_file
 from tests import project
 from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import journal, run
-from pipeline.tracking.position import Position, is_pending, read_stores
+from pipeline.tracking.cursor import Position, is_pending, read_stores
 from tests.faults import comparison
-from tests.faults.nursery import Nursery, lives
+from tests.faults.fork_server import Nursery, lives
 from tests.faults.servers import Fault, Proxy, Server
 from tests.faults.stage import HELD, TIMES
 from tests.tracking import tiny

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pipeline import files
 from pipeline.__main__ import main
+from pipeline.io import files
 from tests.repository import call, repository, variables
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")

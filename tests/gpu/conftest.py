@@ -8,9 +8,9 @@ import torch
 
 from pipeline.data.prepared import Prepared
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.environment import Environment
-from pipeline.machine import Machine, set_determinism
 from pipeline.params.train import TrainParams
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.training import Training
 
 Begin = Callable[..., Training]

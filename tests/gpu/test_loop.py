@@ -11,7 +11,7 @@ import torch
 from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.prepared import Split
-from pipeline.family import MODELS
+from pipeline.registry import MODELS
 from pipeline.spec import Spec
 from tests.data import augmenting
 from tests.engine.building import same, weights

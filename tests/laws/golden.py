@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import cgroup, files
 from pipeline.__main__ import main
-from pipeline.engine import model_file, tensor_file
+from pipeline.engine import model_file
+from pipeline.io import files, tensor_file
 from pipeline.reports import recorded as recorded_scores
+from pipeline.runtime import cgroup
 from tests import project
 from tests.imports import TOP
 

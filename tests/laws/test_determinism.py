@@ -16,10 +16,10 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline import files
-from pipeline.environment import Environment
-from pipeline.inputs import Inputs
-from pipeline.machine import Machine
+from pipeline.io import files
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
+from pipeline.runtime.run_identity import Inputs
 from tests import project
 from tests.imports import TOP
 from tests.laws.variations import Row, covering, locales, pairs, users
@@ -191,7 +191,7 @@ def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
 
 def test_the_instruction_set_and_the_libraries_are_in_the_fingerprint() -> None:
     code = (
-        "import json; from pipeline.environment import Environment; from pipeline.machine import Machine;"
+        "import json; from pipeline.runtime.environment import Environment; from pipeline.runtime.machine import Machine;"
         "print(json.dumps(Machine.claim(Environment(PIPELINE_DEVICE='cpu')).fingerprint()))"
     )
     variables = {**os.environ, "PYTHONPATH": str(TOP), "ATEN_CPU_CAPABILITY": "default"}

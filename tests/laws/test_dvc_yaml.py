@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.inputs import REFERENCE
 from pipeline.params.load import STAGE_PARAMS
+from pipeline.runtime.run_identity import REFERENCE
 from tests.imports import TOP, closure
 
 STAGES = YAML(typ="safe").load((TOP / "dvc.yaml").read_text(encoding="utf-8"))["stages"]

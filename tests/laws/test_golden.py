@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
+from pipeline.io import files
 from tests.laws import golden
 
 

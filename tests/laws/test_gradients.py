@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.engine.classifier import Classifier
-from pipeline.family import MODELS
+from pipeline.registry import MODELS
 from pipeline.spec import Spec
 
 SIXTEEN = Spec(shape=(16, 16, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.25,) * 3)

@@ -12,9 +12,10 @@ import torch
 
 from pipeline.data import loader
 from pipeline.engine import state as state_module
-from pipeline.engine import tensor_file, update
+from pipeline.engine import update
 from pipeline.engine.state import Tensors, TrainState
-from pipeline.engine.window import Window
+from pipeline.engine.step_metrics import Window
+from pipeline.io import tensor_file
 from pipeline.training import Training
 from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD, outcome

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
 from pipeline.commands import check
+from pipeline.io import files
 from tests import project
 from tests.imports import TOP
 from tests.repository import GIT, call, repository, runs

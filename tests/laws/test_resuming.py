@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from tests.engine.building import begin, same
 
 EVERY_STEP = Environment(PIPELINE_CHECKPOINT_EVERY_STEPS=1, PIPELINE_CHECKPOINT_EVERY_S=0)

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipeline.data import loader
 from pipeline.data.batch import Batch
 from pipeline.data.prepared import Split
-from pipeline.environment import Environment
-from pipeline.interruption import Interruption
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import Interruption
 from pipeline.stages.train import watched
 from pipeline.tracking import run as tracking
-from pipeline.tracking.facts import Facts
+from pipeline.tracking.run_info import Facts
 from tests.data import augmenting
 from tests.engine import building
 

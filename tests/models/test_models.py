@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from pipeline import seeding
-from pipeline.family import MODELS
 from pipeline.refusal import Refusal
+from pipeline.registry import MODELS
 from pipeline.spec import Spec
 
 CPU = torch.device("cpu")

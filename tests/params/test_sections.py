@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipeline.family import MODELS, SOURCES
 from pipeline.params.document import Document
 from pipeline.params.load import STAGE_PARAMS, load
 from pipeline.params.loop import LoopSettings
@@ -14,6 +13,7 @@ from pipeline.params.model import ModelSettings
 from pipeline.params.optimizer import EveryOptimizer
 from pipeline.params.prepare import SourceSettings
 from pipeline.params.section import Section
+from pipeline.registry import MODELS, SOURCES
 from tests.imports import TOP
 
 PRESETS = sorted((TOP / "presets").glob("*.yaml"))

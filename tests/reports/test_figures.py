@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from pipeline.files import digest
+from pipeline.io.files import digest
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.figures import canvas, confusion, history, mistakes, reliability
 from pipeline.reports.predictions import Predictions

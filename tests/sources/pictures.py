@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from pipeline.collection import Collection
+from pipeline.raw_dataset import Collection
 
 FILES = {
     "train/cat/a.png": 10,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.collection import TEST, TRAIN
+from pipeline.raw_dataset import TEST, TRAIN
 from pipeline.refusal import Refusal
 from pipeline.sources import cifar
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipeline.collection import TRAIN
+from pipeline.raw_dataset import TRAIN
 from pipeline.sources.digits import Settings
 
 

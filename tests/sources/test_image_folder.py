@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from pipeline.collection import TEST, TRAIN, VALID
-from pipeline.reading import archives, tree
+from pipeline.io.reading import archives, tree
+from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 from pipeline.sources import image_folder
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import files
 from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
+from pipeline.io import files
 from tests import project
 
 FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png")

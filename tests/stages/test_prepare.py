@@ -11,12 +11,12 @@ from PIL import Image
 
 from pipeline.data import writer
 from pipeline.data.prepared import Prepared, refuse_long_names
-from pipeline.engine import tensor_file
 from pipeline.engine.model_file import HEADER_BYTES
-from pipeline.environment import Environment
+from pipeline.io import tensor_file
 from pipeline.params.prepare import PrepareParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
 from pipeline.sources import arrays, digits, image_folder
 from pipeline.stages.prepare import prepare
 

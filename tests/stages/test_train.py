@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files, training
+from pipeline import training
 from pipeline.__main__ import main
 from pipeline.engine import model_file
+from pipeline.io import files
 from tests import project
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.environment import Environment
-from pipeline.tracking import attendant, mirror, run
-from pipeline.tracking.facts import Dataset, Facts
+from pipeline.runtime.environment import Environment
+from pipeline.tracking import mirror, mirror_process, run
 from pipeline.tracking.journal import journals
+from pipeline.tracking.run_info import Dataset, Facts
 from pipeline.tracking.store import Store
-from tests.tracking import beside, tiny
+from tests.tracking import mirror_command, tiny
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,7 +50,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     root = tmp_path_factory.mktemp("told")
     environment = Environment.model_validate({"DVC_ROOT": root})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attendant, "command", beside.command)
+        patch.setattr(mirror_process, "command", mirror_command.command)
         for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
             patch.delenv(name, raising=False)
         model = tiny.write(root / "model.safetensors")
@@ -62,7 +62,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             reports.artifact(history, folder="plots")
             history.write_text("changed after it was logged")
             reports.model(model)
-        patch.setattr(attendant, "start", lambda *_: None)
+        patch.setattr(mirror_process, "start", lambda *_: None)
         with run.addition(environment, model, facts=Facts(params={"seed": 2}, tags={"evaluate.top_k": "3"})) as reports:
             reports.metrics(NUM_STEPS, {"test/accuracy": 0.75, "valid/accuracy": 0.5})
     (journal,) = journals(root)
@@ -80,7 +80,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """A root without MLflow: stages write their journals, and no mirror is started."""
-    monkeypatch.setattr(attendant, "start", lambda *_: None)
+    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
     return Environment.model_validate({"DVC_ROOT": tmp_path})
 
 

@@ -7,13 +7,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import delivery, events, mirror
 from pipeline.tracking.address import Address
+from pipeline.tracking.cursor import Position, is_pending
 from pipeline.tracking.delivery import Delivery
-from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.position import Position, is_pending
+from pipeline.tracking.run_info import Facts
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
 

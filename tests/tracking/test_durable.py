@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.tracking import delivery, events, mirror, run
-from pipeline.tracking.facts import Facts
+from pipeline.tracking.cursor import Position, is_pending
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mirror import Outcome
-from pipeline.tracking.position import Position, is_pending
+from pipeline.tracking.run_info import Facts
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store
 from tests.imports import TOP
@@ -24,9 +24,9 @@ from tests.tracking.conftest import FACTS, Told
 TRAIN = """
 import sys
 from pathlib import Path
-from pipeline.environment import Environment
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import attendant, run
-from pipeline.tracking.facts import Facts
+from pipeline.tracking.run_info import Facts
 attendant.start = lambda *_: None
 root, first = Path(sys.argv[1]), int(sys.argv[2])
 with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=root / "work/run", facts=Facts()) as reports:

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import files
+from pipeline.io import files
 from pipeline.tracking import events, journal
-from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal
+from pipeline.tracking.run_info import Facts
 
 
 def begin(root: Path) -> Journal:

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.tracking import mirror
-from pipeline.tracking.facts import Dataset, Facts
+from pipeline.tracking.cursor import DELIVERED
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.position import DELIVERED
+from pipeline.tracking.run_info import Dataset, Facts
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
 from tests.tracking.conftest import Told

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
-from pipeline.tracking import attendant, delivery, journal, mirror, run, sender
-from pipeline.tracking.facts import Facts
+from pipeline.io import files
+from pipeline.tracking import delivery, journal, mirror, mirror_process, run, sender
+from pipeline.tracking.cursor import DELIVERED, Position, is_pending
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mirror import Outcome
-from pipeline.tracking.position import DELIVERED, Position, is_pending
+from pipeline.tracking.run_info import Facts
 from pipeline.tracking.store import Store
-from tests.tracking import beside, tiny
+from tests.tracking import mirror_command, tiny
 from tests.tracking.conftest import FACTS, NUM_STEPS, Told
 
 
@@ -96,11 +96,11 @@ def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
     writing = Journal.create(told.environment.root, stage="train", facts=Facts())
     for step in range(3_000):
         writing.metrics(step, {"a": step / 3, "b": float("inf"), "c": float("nan")})
-    command = beside.command(writing.folder)
+    command = mirror_command.command(writing.folder)
     store = Store(told.environment).address.key
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DVC_ROOT", str(told.environment.root))
-        first = subprocess.Popen(command, cwd=attendant.CHECKOUT)
+        first = subprocess.Popen(command, cwd=mirror_process.CHECKOUT)
     while first.poll() is None and Position.load(writing.folder, store).offset < 10_000:
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.environment import Environment
-from pipeline.interruption import Interrupted
-from pipeline.tracking import attendant, events, journal, run
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import Interrupted
+from pipeline.tracking import events, journal, mirror_process, run
 from pipeline.tracking.address import Address
-from pipeline.tracking.facts import Facts
-from pipeline.tracking.position import Position
-from tests.tracking import beside, tiny
+from pipeline.tracking.cursor import Position
+from pipeline.tracking.run_info import Facts
+from tests.tracking import mirror_command, tiny
 
 
 def last_status(environment: Environment) -> str:
@@ -106,7 +106,7 @@ def test_a_stage_says_that_its_run_is_not_the_one_that_was_named(
     assert training.folder
     Position(run_id="this").save(training.folder, Address.of(environment).key)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        attendant.Attendant(process, training.folder, environment).wait(1)
+        mirror_process.Attendant(process, training.folder, environment).wait(1)
     said = capsys.readouterr().err
     assert said.count("MLFLOW_RUN_ID=another is not used") == said.count("goes to the run this") == told
 
@@ -155,7 +155,7 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_process_of_a_stage_never_imports_mlflow() -> None:
     script = "import sys, pipeline.tracking.run, pipeline.tracking.provenance; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], cwd=attendant.CHECKOUT, check=True)
+    subprocess.run([sys.executable, "-c", script], cwd=mirror_process.CHECKOUT, check=True)
 
 
 def test_a_dead_server_costs_the_wait_and_no_password(
@@ -164,7 +164,7 @@ def test_a_dead_server_costs_the_wait_and_no_password(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://someone:hidden@127.0.0.1:{closed.getsockname()[1]}"
-    monkeypatch.setattr(attendant, "command", beside.command)
+    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     environment = addressed(address, PIPELINE_TRACKING_WAIT_S="8")
     begin = time.monotonic()

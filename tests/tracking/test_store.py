@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.environment import Environment
 from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import run, store
-from pipeline.tracking.facts import Facts
 from pipeline.tracking.journal import Journal
+from pipeline.tracking.run_info import Facts
 from tests.tracking import tiny
 from tests.tracking.conftest import Told
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.tracking import events, system
-from pipeline.tracking.position import SYSTEM
+from pipeline.tracking.cursor import SYSTEM
 
 
 def test_a_short_run_has_a_point_and_a_long_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

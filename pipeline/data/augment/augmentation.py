@@ -8,10 +8,10 @@ from torch import Tensor
 
 from pipeline import seeding
 from pipeline.data.augment.augmenter import Augmenter, Change, Window
-from pipeline.data.augment.changes import Cutout, Flip, Jitter
+from pipeline.data.augment.color import Cutout, Flip, Jitter
+from pipeline.data.augment.crops import Crop, ResizedCrop, Whole
 from pipeline.data.augment.mixing import Mixing
 from pipeline.data.augment.pixels import Pixels
-from pipeline.data.augment.windows import Crop, ResizedCrop, Whole
 from pipeline.params.augment import AugmentSettings
 from pipeline.spec import Spec
 

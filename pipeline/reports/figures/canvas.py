@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 
-from pipeline import files
+from pipeline.io import files
 
 DPI = 120
 INK, MUTED, RULE = "#222222", "#6b6b6b", "#dddddd"

@@ -1,0 +1,1 @@
+"""Files, untrusted input, tensor files, and how data is read."""

@@ -1,0 +1,121 @@
+"""One array in an `.npy` file or in a member of an `.npz`: its header first, then its rows, block by block and never unpickled."""
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from pipeline.io import untrusted
+from pipeline.io.reading.archives import PACKINGS
+from pipeline.io.reading.tree import refuse_bomb
+from pipeline.io.untrusted import shown
+from pipeline.refusal import Refusal
+
+MOST_ARRAYS = 100
+BROKEN = (OSError, EOFError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """`place` names the array in messages; `stream()` opens it anew, at its first byte."""
+
+    place: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stream: Callable[[], IO[bytes]]
+
+    @classmethod
+    def open(cls, place: str, stream: Callable[[], IO[bytes]], size_bytes: int) -> Self:
+        """Raises Refusal for what is no whole array, or one that only pickle or a transposition could read."""
+        try:
+            with stream() as file:
+                shape, fortran, dtype = read_header(file)
+                expected = file.tell() + dtype.itemsize * prod(shape)
+        except Exception as error:  # numpy evaluates the header as a literal, and its parser may raise anything
+            raise Refusal(f"{place}: is no .npy array ({untrusted.reason(error)}): write it with numpy.save or numpy.savez") from None
+        if dtype.hasobject or dtype.names:
+            raise Refusal(f"{place}: holds {dtype}, which is not plain numbers or text: convert it before saving")
+        if fortran:
+            raise Refusal(f"{place}: is stored column by column: save `numpy.ascontiguousarray(x)`")
+        if size_bytes != expected:
+            raise Refusal(f"{place}: has {size_bytes} bytes, its header says {expected}: it is cut or damaged, write it again")
+        return cls(place, shape, dtype, stream)
+
+    def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
+        """The array's rows, `rows` at a time."""
+        row_bytes = self.dtype.itemsize * prod(self.shape[1:])
+        try:
+            with self.stream() as file:
+                read_header(file)
+                for start in range(0, self.shape[0], rows):
+                    count = min(rows, self.shape[0] - start)
+                    data = file.read(count * row_bytes)
+                    yield np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+        except BROKEN as error:
+            raise Refusal(f"{self.place}: cannot be read ({untrusted.reason(error)}): write it again") from None
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"its format is {version}")
+    shape, fortran, dtype = HEADERS[version](file)
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"its shape is {shape}")
+    return shape, fortran and len(shape) > 1, dtype
+
+
+def array_files(root: Path) -> dict[str, ArrayFile]:
+    """The arrays of a folder of `.npy` files or of an `.npz` file by name; `_` in a name counts as `-`."""
+    found: dict[str, ArrayFile] = {}
+    for name, place, stream, size_bytes in in_folder(root) if root.is_dir() else in_archive(root):
+        key = name.removesuffix(".npy").replace("_", "-")
+        if key in found:
+            raise Refusal(f"source.root: {place}: is there twice, as {found[key].place}: remove one")
+        found[key] = ArrayFile.open(f"source.root: {place}", stream, size_bytes)
+    return found
+
+
+Found = tuple[str, str, Callable[[], IO[bytes]], int]
+
+
+def in_folder(root: Path) -> Iterator[Found]:
+    for path in sorted(root.glob("*.npy"))[:MOST_ARRAYS]:
+        try:
+            size_bytes = untrusted.size_bytes(path)
+        except OSError as error:
+            raise Refusal(f"source.root: {shown(path)}: cannot be read ({untrusted.reason(error)}): write it again") from None
+        yield path.name, shown(path), partial(open_file, path), size_bytes
+
+
+def in_archive(root: Path) -> Iterator[Found]:
+    try:
+        packed_bytes = untrusted.size_bytes(root)
+        with zipfile.ZipFile(root) as archive:
+            members = archive.infolist()
+    except Exception as error:  # foreign bytes take zipfile anywhere
+        raise Refusal(f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({untrusted.reason(error)})") from None
+    refuse_bomb(root, sum(member.file_size for member in members), packed_bytes)
+    for member in members[:MOST_ARRAYS]:
+        place = f"{root}: {shown(member.filename)}"
+        if member.compress_type not in PACKINGS:
+            raise Refusal(f"source.root: {place}: is packed by method {member.compress_type}: write it with numpy.savez")
+        yield member.filename, place, partial(open_member, root, member.filename), member.file_size
+
+
+def open_file(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def open_member(root: Path, name: str) -> IO[bytes]:
+    with zipfile.ZipFile(root) as archive:  # the member keeps the file open for itself
+        return archive.open(name)

@@ -1,0 +1,49 @@
+"""From files to pixels, some at a time: what each thread or process of `image_folder` does, which therefore imports little."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.io.reading import images
+from pipeline.io.reading.tree import BROKEN, Member
+from pipeline.io.untrusted import reason, shown
+from pipeline.refusal import Refusal
+
+Decoded = tuple[NDArray[np.uint8], dict[int, str]]
+"""The images (n, size, size, channels) that could be decoded, and why the others could not, by their number among all."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """`place` names the dataset in messages; the rest is said in `images.decode`."""
+
+    place: str
+    size: int
+    channels: Literal[1, 3]
+    max_pixels: int
+
+    def prepare(self) -> None:
+        """Once in every process."""
+        images.bound(self.max_pixels)
+
+    def decode(self, members: Sequence[Member]) -> Decoded:
+        """Raises Refusal for an image that declares more pixels than allowed."""
+        sheet = images.Sheet(len(members), self.size, self.channels)
+        corrupt: dict[int, str] = {}
+        for number, member in enumerate(members):
+            try:
+                square = images.decode(member.read(), size=self.size, channels=self.channels, max_pixels=self.max_pixels)
+            except images.Oversized as error:
+                raise Refusal(f"{self.place}: {shown(member.name)}: {error}: remove it, or raise source.max_pixels") from None
+            except images.Corrupt as error:
+                corrupt[number] = str(error)
+            except Refusal:
+                raise
+            except BROKEN as error:
+                corrupt[number] = reason(error)
+            else:
+                sheet.add(square)
+        return sheet.pixels(), corrupt

@@ -1,0 +1,49 @@
+"""Files from the network: with a checksum, whole or not at all."""
+
+import hashlib
+import http.client
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.io import files
+from pipeline.progress import progress
+from pipeline.refusal import Refusal
+
+BLOCK_BYTES = 1 << 16
+MEGABYTE = 1_000_000
+SILENCE_S = 30.0
+MOST_BYTES = 2**30
+"""No published dataset here has a fifth of it; an answer without end would fill the disk."""
+
+
+def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
+    """Put the file at `path` from the first address that has it. Raises Refusal with what each address answered, and the remedy."""
+    answers = []
+    for address in addresses:
+        try:
+            with files.replacing(path) as draft:
+                receive(address, draft, md5=md5, label=path.name)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            answers.append(f"{address}: {error}")
+        else:
+            return
+    raise Refusal(f"source.root: {path.name} could not be downloaded ({'; '.join(answers)}): {remedy}")
+
+
+def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("is no web address")
+    state = hashlib.md5(usedforsecurity=False)
+    print(f"downloading {address}", flush=True)
+    with urllib.request.urlopen(address, timeout=SILENCE_S) as response, draft.open("wb") as file:  # noqa: S310  # checked above
+        size_bytes = int(response.headers.get("Content-Length") or 0)
+        with progress(label, -(-size_bytes // MEGABYTE), "MB") as advance:
+            while block := response.read(BLOCK_BYTES):
+                file.write(block)
+                state.update(block)
+                if file.tell() > MOST_BYTES:
+                    raise ValueError(f"sends more than {MOST_BYTES} bytes")
+                advance(file.tell() // MEGABYTE - advance.done)
+    if state.hexdigest() != md5:
+        raise ValueError(f"sent other bytes than published (MD5 {state.hexdigest()}, not {md5})")

@@ -1,0 +1,65 @@
+"""A tar archive as one stream: bounded headers, bounded growth, and nothing behind its end."""
+
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from pipeline.io.reading.tree import refuse_bomb
+
+BLOCK_BYTES = 1 << 20
+HEADER_BYTES = 1 << 18
+PADDING_BYTES = 1 << 26
+
+
+class Headers:
+    """The file as tarfile sees it, which holds a whole header in memory, however large it says that it is."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.left_bytes = HEADER_BYTES
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= self.left_bytes:
+            raise tarfile.ReadError(f"the headers of one file take more than {HEADER_BYTES} bytes")
+        self.left_bytes -= size
+        return self.file.read(size)
+
+    def seek(self, position: int) -> int:
+        return self.file.seek(position)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+
+def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes], tarfile.TarInfo]]:
+    """Each member, and the file to `read` it from before the next one is asked for."""
+    packed_bytes = path.stat().st_size
+    with opener(path, "rb") as file:
+        headers: Any = Headers(file)
+        tar: Any = tarfile.TarFile(fileobj=headers)
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # or the headers of a million files stay in memory
+            headers.left_bytes = HEADER_BYTES
+            yield file, member
+            refuse_bomb(path, tar.offset, packed_bytes)
+        refuse_unfinished(file, tar.offset)
+
+
+def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
+    file.seek(member.offset_data)
+    data = file.read(member.size)
+    if len(data) < member.size:
+        raise tarfile.ReadError("its end is missing")
+    return data
+
+
+def refuse_unfinished(file: IO[bytes], end: int) -> None:
+    """Tarfile takes a damaged header for the end, so what follows must be zeros; reading it also checks the compression's checksum."""
+    while block := file.read(BLOCK_BYTES):
+        if block.strip(b"\0"):
+            raise tarfile.ReadError(f"a damaged header or a second archive at byte {end}")
+        if file.tell() > end + PADDING_BYTES:
+            raise tarfile.ReadError(f"more than {PADDING_BYTES} zeros behind its end")
+    if file.tell() <= end:
+        raise tarfile.ReadError("its end is missing")

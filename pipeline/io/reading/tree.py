@@ -1,0 +1,112 @@
+"""What a folder and an archive of any kind have in common: a listing, contents, and what is refused in all of them."""
+
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pipeline.io.untrusted import reason, shown
+from pipeline.refusal import Refusal
+
+MEMBER_BYTES = 256 * 2**20
+UNPACKED_BYTES = 64 * 2**20
+UNPACKED_TIMES = 300
+"""An archive may unpack to UNPACKED_BYTES, and where it is larger, to UNPACKED_TIMES its size: images hardly compress, bombs do."""
+BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error)
+"""What reading one member raises for damage."""
+
+
+@dataclass
+class Listing:
+    """Names as the archive writes them: files in a fixed order, and folders, which may be empty."""
+
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+
+
+class Reader(Protocol):
+    """What opens any of its files when asked for it, on any thread and, once pickled, in another process."""
+
+    def read(self, name: str) -> bytes:
+        """Raises one of BROKEN for damage, and Refusal, which is one of them by its class, for all else."""
+
+
+class Member(NamedTuple):
+    """A file that is in memory already, or whom to ask for it."""
+
+    name: str
+    content: bytes | Reader
+
+    def read(self) -> bytes:
+        return self.content if isinstance(self.content, bytes) else self.content.read(self.name)
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else 0
+
+
+class Tree(Protocol):
+    """What folders and archives have in common. No file may be larger than MEMBER_BYTES."""
+
+    def listing(self) -> Listing:
+        """Raises Refusal for a member that is neither file nor folder, lies outside, is too large, or comes twice."""
+
+    def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
+        """The named files in the order given, which is that of `listing()`; to be read before the context ends."""
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Refusal:
+        raise
+    except Exception as error:  # foreign bytes take the readers of the standard library anywhere
+        raise Refusal(
+            f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason(error)}): fetch or pack it again"
+        ) from None
+
+
+def refuse_outside(path: Path, name: str) -> None:
+    if name.startswith("/") or ".." in name.split("/"):
+        raise Refusal(f"source.root: {path}: {shown(name)}: would land outside its folder: pack it again with relative names")
+
+
+def refuse_too_large(path: Path, name: str, size_bytes: int) -> None:
+    if not 0 <= size_bytes <= MEMBER_BYTES:
+        raise Refusal(f"source.root: {path}: {shown(name)}: has {size_bytes} bytes, more than {MEMBER_BYTES}: remove or shrink it")
+
+
+def most_unpacked(packed_bytes: int) -> int:
+    return max(UNPACKED_BYTES, UNPACKED_TIMES * packed_bytes)
+
+
+def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
+    """Before it is unpacked."""
+    if unpacked_bytes > most_unpacked(packed_bytes):
+        raise Refusal(
+            f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {UNPACKED_TIMES} times as many: "
+            "images do not compress so well; unpack it into a folder if it is yours"
+        )
+
+
+def refuse_repeated(path: Path, names: Iterable[str]) -> None:
+    """Raises Refusal for a file that an archive holds twice, `./a/0.png` beside `a/0.png` included."""
+    seen: set[str] = set()
+    for name in names:
+        plain = "/".join(part for part in name.split("/") if part not in ("", "."))
+        if plain in seen:
+            raise Refusal(f"source.root: {path}: {shown(name)}: comes twice: pack it again")
+        seen.add(plain)
+
+
+def in_byte_order(found: Listing) -> Listing:
+    return Listing(sorted(found.files, key=name_bytes), sorted(found.folders, key=name_bytes))
+
+
+def name_bytes(name: str) -> bytes:
+    """A sort key that is the same in every locale and takes names that are not UTF-8."""
+    return name.encode("utf-8", "surrogateescape")

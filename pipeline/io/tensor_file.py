@@ -1,0 +1,89 @@
+"""Tensors and JSON in one file, whole, checked when read, and free of pickle: the form of model files and checkpoints."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from pipeline.engine.state import Tensors
+from pipeline.io import files, untrusted
+from pipeline.refusal import Refusal
+
+OS_ERROR = re.compile(r"os error (\d+)")
+HEADER_BYTES = 100_000_000
+"""More than this no safetensors file may have."""
+KEY = "pipeline"
+"""The one key of metadata: safetensors writes several in random order."""
+
+
+class Damaged(Refusal):
+    """A readable file whose contents are not those that its digest was made of."""
+
+    def __init__(self, path: Path, *, claimed: object, found: str) -> None:
+        super().__init__(f"{path}: is damaged: its contents do not match the digest in it: run `dvc repro`, or fetch it again")
+        self.claimed, self.found = str(claimed), found
+
+
+def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+    """Write whole or not at all; equal inputs give equal bytes. `metadata` becomes canonical JSON with a digest of everything."""
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    sealed = {**metadata, "digest": digest(stored, metadata)}
+    with files.replacing(path) as draft:
+        draft.touch()  # with the mode that the umask gives: safetensors makes a file for its owner alone
+        mode = draft.stat().st_mode
+        try:
+            save_file(stored, draft, metadata={KEY: files.canonical(sealed)})
+        except SafetensorError as error:
+            raise as_os_error(error, path) from error
+        draft.chmod(mode)
+
+
+def as_os_error(error: SafetensorError, path: Path) -> Exception:
+    """A full disk as Python reports it; safetensors hides the number in its message."""
+    found = OS_ERROR.search(str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
+
+
+def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict[str, Any]]:
+    """Tensors on the CPU and metadata. Raises Refusal for a file that is missing, foreign, damaged, or of a larger header."""
+    try:
+        refuse_header(path, header_bytes)
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {})[KEY])
+            claimed = metadata.pop("digest")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
+        found = digest(tensors, metadata)
+    except FileNotFoundError:
+        raise Refusal(f"{path}: is missing: run `dvc repro`") from None
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
+        raise Refusal(f"{path}: was not written by this pipeline: its metadata has no `{KEY}`") from None
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # RecursionError is a RuntimeError
+        raise Refusal(f"{path}: is no whole safetensors file ({untrusted.reason(error)}): run `dvc repro`, or fetch it again") from None
+    if claimed != found:
+        raise Damaged(path, claimed=claimed, found=found)
+    return tensors, metadata
+
+
+def refuse_header(path: Path, most_bytes: int) -> None:
+    """Raises ValueError before anything is parsed: the header alone decides how many objects are made of a file."""
+    untrusted.size_bytes(path)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > most_bytes:
+        raise ValueError(f"its header would have {length} bytes, more than {most_bytes}")
+
+
+def digest(tensors: Tensors, metadata: Mapping[str, Any]) -> str:
+    """SHA-256 over the metadata and each tensor's name, type, shape and bytes."""
+    state = hashlib.sha256(files.canonical(metadata).encode())
+    for name, tensor in sorted(tensors.items()):
+        state.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+        state.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return state.hexdigest()

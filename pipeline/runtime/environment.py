@@ -1,0 +1,101 @@
+"""What belongs to the machine and not to the result: the PIPELINE_*, MLFLOW_* and DVC_* variables."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pipeline.io.untrusted import shown
+from pipeline.refusal import Refusal
+
+TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
+RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
+DEVICES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
+
+SUMMARY_FOLLOWS = "PIPELINE_SUMMARY_FOLLOWS"
+
+Threads = Annotated[int, Field(gt=0, le=1024)]
+
+
+class Environment(BaseSettings):
+    """Read once at the start; an empty variable counts as unset."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore")
+
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")] = Field("auto", validation_alias="PIPELINE_DEVICE")
+    threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
+    workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
+    checkpoint_every_s: NonNegativeFloat = Field(30.0, validation_alias="PIPELINE_CHECKPOINT_EVERY_S")
+    checkpoint_every_steps: NonNegativeInt = Field(0, validation_alias="PIPELINE_CHECKPOINT_EVERY_STEPS")
+    checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
+    tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
+    tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
+    summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
+    """Set by jobs that end with `summary`, which prints the result: `evaluate` does not print it as well."""
+    mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
+    mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
+    mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
+    dvc_root: Path | None = Field(None, validation_alias="DVC_ROOT")
+    dvc_stage: str | None = Field(None, validation_alias="DVC_STAGE")
+    dvc_experiment: str | None = Field(None, validation_alias="DVC_EXP_NAME")
+
+    @field_validator("mlflow_tracking_uri")
+    @classmethod
+    def well_formed(cls, address: str | None) -> str | None:
+        if address is not None and not is_address(address):
+            # the address itself is not repeated: it may hold a password
+            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it")
+        return address
+
+    @property
+    def root(self) -> Path:
+        """Where journal, work folders and the default store lie: the main checkout, also for `dvc exp run --temp`."""
+        return self.dvc_root or Path.cwd()
+
+    @property
+    def tracking_address(self) -> str:
+        return self.mlflow_tracking_uri or f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @classmethod
+    def read(cls) -> "Environment":
+        """Raises Refusal with every variable that cannot be used."""
+        try:
+            environment = cls()
+        except ValidationError as error:
+            raise Refusal("\n".join(f"{problem['loc'][0]}: {explain(problem)}" for problem in error.errors())) from None
+        environment.refuse_unfit_root()
+        return environment
+
+    def refuse_unfit_root(self) -> None:
+        """Raises Refusal where the SQLite store would lie below a path that its address cannot hold.
+
+        After a `?` the rest of an address is its query, and MLflow and Alembic each read `%` in a way of their own.
+        """
+        root = str(self.root.resolve())
+        below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
+        if self.tracking and below_root and ("?" in root or "%" in root):
+            raise Refusal(
+                f"{shown(root)}: this path has a `?` or `%`, which the address of the MLflow store in it cannot hold: "
+                "move the checkout to a path without, or set MLFLOW_TRACKING_URI to a server"
+            )
+
+
+def is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises for one that is no port
+    except ValueError:
+        return False
+    has_host = bool(parts.hostname) or not parts.scheme.startswith("http")
+    return has_host and TRACKING_ADDRESS.fullmatch(text) is not None
+
+
+def explain(problem: ErrorDetails) -> str:
+    if problem["type"] == "value_error":
+        return problem["msg"].removeprefix("Value error, ")
+    complaint = DEVICES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
+    return f"{complaint.partition(', unable')[0]}, not {problem['input']!r}"

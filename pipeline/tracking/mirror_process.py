@@ -1,0 +1,86 @@
+"""The mirror as its stage sees it: started beside the training, waited for at the end, within bounds."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pipeline.runtime.environment import Environment
+from pipeline.tracking import events
+from pipeline.tracking.address import Address
+from pipeline.tracking.cursor import Position
+from pipeline.tracking.store import unused_run_message
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+LOG = "mirror.log"
+STALL_S = 60.0
+NICENESS = 19  # on a busy machine a mirror takes a sixtieth of a core from the training, at 10 it takes a tenth
+
+
+def say(environment: Environment, sentence: str) -> None:
+    print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
+
+
+def command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "pipeline", "mirror", str(folder)]
+
+
+class Attendant:
+    """A running mirror and the journal that it carries."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, environment: Environment) -> None:
+        self._process = process
+        self._folder = folder
+        self._environment = environment
+        self._store = Address.of(environment).key
+
+    def wait(self, limit_s: float) -> None:
+        """Wait as long as the delivery moves, `limit_s` at most; say what is left, and leave no process behind."""
+        try:
+            self._wait_while_moving(limit_s)
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()  # at any instant: it goes on where `delivered.json` says
+                self._process.wait()
+        position, named = Position.load(self._folder, self._store), self._environment.mlflow_run_id
+        if named and position.run_id and position.run_id != named:
+            say(self._environment, unused_run_message(named, self._folder.name, position.run_id))
+        if not position.is_complete(self._folder):
+            num_left = sum(1 for _ in events.read(self._folder / events.EVENTS, position.first_left))
+            say(
+                self._environment,
+                f"{num_left} events of run {self._folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them ({LOG} beside the journal says why)",
+            )
+
+    def _wait_while_moving(self, limit_s: float) -> None:
+        begin = moved = time.monotonic()
+        last: Position | None = None
+        while self._process.poll() is None:
+            position, now = Position.load(self._folder, self._store), time.monotonic()
+            if position != last:
+                last, moved = position, now
+            if now - begin >= limit_s or now - moved >= STALL_S:
+                return
+            time.sleep(0.05)
+
+
+def start(folder: Path, environment: Environment) -> Attendant | None:
+    """Start the mirror of a journal; None, and said once, where MLflow is not installed."""
+    if importlib.util.find_spec("mlflow") is None:
+        say(environment, f"MLflow is not installed: run {folder.name} stays in the journal until `python -m pipeline sync` can deliver it")
+        return None
+    folder = folder.resolve()
+    variables = {
+        **os.environ,
+        "DVC_ROOT": str(environment.root.resolve()),  # the mirror runs in the checkout, not where the stage was started
+        "CUDA_VISIBLE_DEVICES": "",  # it shall not take memory of the training's device
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / LOG).open("ab") as log:
+        process = subprocess.Popen(
+            command(folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=CHECKOUT, env=variables, start_new_session=True
+        )
+    os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+    return Attendant(process, folder, environment)

@@ -1,0 +1,166 @@
+"""What a run is told about: which facts, files and numbers of a stage go into the journal."""
+
+import csv
+import io
+import json
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.flatten import Scalar, flatten
+from pipeline.io import files
+from pipeline.params.document import Document, parse
+from pipeline.params.prepare import PrepareParams
+from pipeline.params.train import TrainParams
+from pipeline.paths import Paths
+from pipeline.runtime.environment import Environment
+from pipeline.tracking import provenance, revision
+from pipeline.tracking.run import Run
+from pipeline.tracking.run_info import Dataset, Facts
+
+FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png", "confusion.csv", "reliability.csv")
+SOURCE = {"mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
+PARAMS = tuple(dict.fromkeys((*PrepareParams.model_fields, *TrainParams.model_fields)))
+CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
+SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "wd"}
+MOST_CHANGES = 4
+PER_CLASS = "per_class"
+DESCRIBED = ("loss", "objective", "accuracy")
+NAMED = ("model.name", "model.architecture", "source.name")
+"""The parameters that every run's name begins with."""
+LONGEST_VALUE = 24
+
+
+def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]) -> Facts:
+    """Return all parameters that led to the model, the data (`prepared` is spec.json), and where it comes from (`more` of that)."""
+    document = Document.read(paths.params).data
+    facts = provenance.gather(environment)
+    return Facts(
+        params=params_of(document),
+        tags=SOURCE | provenance.tags(facts) | evaluation_tags(document),
+        provenance={**facts, **more},
+        datasets=datasets_of(document, prepared, ("train", "valid")),
+        subject=subject(document),
+        description=f"in training, {subject(document)}",
+        name=name_of(document, paths, environment),
+    )
+
+
+def of_evaluation(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> Facts:
+    """Return what is added to the run of the model; name and description count where its training is not known here."""
+    document = Document.read(paths.params).data
+    return Facts(
+        params=params_of(document),
+        tags=evaluation_tags(document),
+        provenance=provenance.gather(environment),
+        datasets=datasets_of(document, prepared, ("test",)),
+        subject=subject(document),
+        description=f"{subject(document)}; its training is not known here",
+        name=name_of(document, paths, environment),
+    )
+
+
+def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
+    """Return a dataset for each of the splits that the prepared data has, with a digest of its inputs and targets."""
+    records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
+    return tuple(
+        Dataset(
+            name=f"{document['source']['name']} {split}",
+            digest=files.digest_of([record["inputs_digest"], record["targets_digest"]]),
+            context=CONTEXTS[split],
+            profile={**prepared["spec"], "samples": record["samples"]},
+        )
+        for split, record in records.items()
+    )
+
+
+def params_of(document: Mapping[str, Any]) -> dict[str, Scalar]:
+    return flatten({name: document[name] for name in PARAMS if name in document})
+
+
+def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return evaluate's parameters as tags: MLflow's parameters cannot change when the same model is evaluated otherwise."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()
+    }
+
+
+def subject(document: Mapping[str, Any]) -> str:
+    return f"{document['model'].get('architecture', document['model']['name'])} on {document['source']['name']}"
+
+
+def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
+    """Return model, data and what params.yaml changes against the last commit: `convnet-digits width=32 lr=5e-3`."""
+    changes = changed_params(document, paths)
+    more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
+    experiment = [f"[{environment.dvc_experiment}]"] if environment.dvc_experiment else []
+    return " ".join([subject(document).replace(" on ", "-"), *changes[:MOST_CHANGES], *more, *experiment])
+
+
+def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
+    """Return `key=value` for each parameter that differs from the last commit's params.yaml; none where git does not know that file."""
+    try:
+        committed = params_of(parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0])
+    except Exception:  # the name of a run is no reason to fail
+        return []
+    changed = {name: value for name, value in params_of(document).items() if name not in NAMED and committed.get(name) != value}
+    keys = [name.rpartition(".")[2] for name in changed]
+    return [
+        f"{SHORT.get(key, key) if keys.count(key) == 1 else name}={short(value)}"
+        for key, (name, value) in zip(keys, changed.items(), strict=True)
+    ]
+
+
+def short(value: Scalar) -> str:
+    """Write a number in its shortest form (`5e-3`), everything else as YAML does, in LONGEST_VALUE characters at most."""
+    if not isinstance(value, float):
+        return textwrap.shorten(value if isinstance(value, str) else json.dumps(value), LONGEST_VALUE, placeholder="...")
+    plain, (mantissa, _, exponent) = f"{value:g}", f"{value:e}".partition("e")
+    scientific = f"{float(mantissa):g}e{int(exponent)}" if exponent else plain
+    return min(plain, scientific, key=len)
+
+
+def add_training(run: Run, paths: Paths, facts: Facts) -> None:
+    """Add the files of a finished training, and its result as the description."""
+    for path in (paths.params, paths.lock, paths.dvc_lock):
+        if path.exists():
+            run.artifact(path)
+    run.artifact(paths.plots / "history.csv", folder="plots")
+    trained = json.loads((paths.metrics / "train.json").read_bytes())
+    split = "valid" if "valid" in trained else "train"
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
+    run.describe(f"{split} {scores} at step {trained['exported_step']}; {facts.subject}")
+    run.model(paths.model)
+
+
+def add_evaluation(run: Run, paths: Paths, facts: Facts, *, step: int, scores: Mapping[str, Any]) -> None:
+    """Add the scores, at the step whose weights were scored, the figures, and the result as the description."""
+    run.metrics(step, test_metrics(scores))
+    low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
+    run.describe(
+        f"test accuracy {scores['accuracy']:.4f} ({low:.4f} to {high:.4f}), loss {scores['loss']:.4f} "
+        f"on {scores['samples']} samples; {facts.subject}"
+    )
+    for name in FIGURES:
+        if (paths.plots / name).exists():
+            run.artifact(paths.plots / name, folder="plots")
+    run.text("per_class.csv", table(scores[PER_CLASS]), folder="tables")
+    if paths.dvc_lock.exists():
+        run.artifact(paths.dvc_lock)
+
+
+def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores as metrics, without those of single classes: four a class would hide all others in MLflow."""
+    overall = {name: value for name, value in scores.items() if name != PER_CLASS}
+    return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
+
+
+def table(per_class: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the scores of the classes as CSV, a row a class."""
+    text = io.StringIO()
+    rows = [{"class": name, **scores} for name, scores in per_class.items()]
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

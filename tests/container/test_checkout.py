@@ -1,0 +1,200 @@
+"""Where a container's job runs: in the mounted checkout, or in a copy that keeps what its user changed."""
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from pipeline.container import checkout
+from pipeline.container.checkout import Place
+from pipeline.refusal import Refusal
+from pipeline.runtime import checkout_lock
+from tests.imports import TOP
+
+LOCK = "torch==1\n"
+
+
+def make_checkout(folder: Path, *, lock: str = LOCK) -> Path:
+    for part in (*checkout.PARTS, "pipeline/__main__.py", "pipeline/models/mlp.py", "presets/digits.yaml"):
+        path = folder / part
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(part, encoding="utf-8")
+    (folder / "requirements.lock").write_text(lock, encoding="utf-8")
+    return folder
+
+
+def find(here: Path, image: Path, homes: list[Path], mounted: Iterable[Path] = ()) -> Place:
+    """The place of a job in an image that was built from the lock of `make_checkout`."""
+    return checkout.find(here, image, homes, lock=hashlib.sha256(LOCK.encode()).hexdigest(), mounted=mounted)
+
+
+def copied(source: Path, home: Path) -> tuple[Path, tuple[str, ...]]:
+    """Where the job runs, and what a user changed there."""
+    found = find(source, source, [home])
+    assert found.copy_of
+    return found.top, checkout.copy(found.copy_of, found.top)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path / "image")
+
+
+@pytest.fixture
+def nothing_else_is_writable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """These tests may run as root, whom no mode of a file keeps out."""
+    monkeypatch.setattr("os.access", lambda path, _: tmp_path / "home" in (path, *Path(path).parents))
+
+
+def test_a_checkout_that_can_be_written_is_the_place(tmp_path: Path, image: Path) -> None:
+    mounted = make_checkout(tmp_path / "mounted")
+    assert find(mounted, image, [tmp_path / "home"]) == Place(mounted)
+    assert not (tmp_path / "home").exists()
+
+
+def test_without_one_the_images_code_is_copied(tmp_path: Path, image: Path) -> None:
+    (image / "pipeline/__pycache__").mkdir()
+    (image / "pipeline/__pycache__/x.pyc").touch()
+    for here in (image, tmp_path):
+        found = find(here, image, [tmp_path / "home"])
+        assert found == Place(tmp_path / "home", copy_of=image)
+        checkout.copy(image, found.top)
+    there = {path.relative_to(found.top).as_posix() for path in found.top.rglob("*") if path.is_file()}
+    more = {".dvc/config.local", ".pipeline/copied.json", ".pipeline/copied.lock", checkout_lock.LOCK}
+    assert there == {*checkout.PARTS, "pipeline/__main__.py", "pipeline/models/mlp.py", "presets/digits.yaml", *more}
+    assert "no_scm = true" in (found.top / ".dvc/config.local").read_text()
+
+
+@pytest.mark.usefixtures("nothing_else_is_writable")
+def test_a_checkout_that_cannot_be_written_is_copied_with_its_parameters(tmp_path: Path, image: Path) -> None:
+    mounted = make_checkout(tmp_path / "mounted")
+    (mounted / "params.yaml").write_text("mine", encoding="utf-8")
+    found = find(mounted, image, [tmp_path / "home"])
+    assert found == Place(tmp_path / "home", copy_of=mounted)
+    checkout.copy(mounted, found.top)
+    assert (found.top / "params.yaml").read_text() == "mine"
+
+
+def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_path: Path, image: Path) -> None:
+    home, _ = copied(image, tmp_path / "home")
+    (home / "params.yaml").write_text("mine", encoding="utf-8")
+    (home / "models").mkdir()
+    (home / "models/model.safetensors").touch()
+    for part in ("params.yaml", "pipeline/models/mlp.py"):
+        (image / part).write_text("newer", encoding="utf-8")
+    for _ in range(2):
+        assert copied(image, home) == (home, ("params.yaml",))
+    assert (home / "params.yaml").read_text() == "mine"
+    assert (home / "pipeline/models/mlp.py").read_text() == "newer"
+    assert (home / "models/model.safetensors").exists()
+
+
+def test_what_another_image_no_longer_has_goes_unless_it_was_changed(tmp_path: Path, image: Path) -> None:
+    for name in ("old.py", "mine.py"):
+        (image / "pipeline/models" / name).touch()
+    home, _ = copied(image, tmp_path / "home")
+    (home / "pipeline/models/mine.py").write_text("mine", encoding="utf-8")
+    (home / "pipeline/models/own.py").touch()
+    for name in ("old.py", "mine.py"):
+        (image / "pipeline/models" / name).unlink()
+    copied(image, home)
+    assert {path.name for path in (home / "pipeline/models").iterdir()} == {"mlp.py", "mine.py", "own.py"}
+
+
+def test_a_copy_that_was_killed_is_finished_by_another_image(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, _ = copied(image, tmp_path / "home")
+    for text in ("second", "third"):
+        for part in ("params.yaml", "pipeline/models/mlp.py"):
+            (image / part).write_text(text, encoding="utf-8")
+        with monkeypatch.context() as patch:
+            patch.setattr(checkout, "replace", replace_one_and_die)
+            with pytest.raises(KeyboardInterrupt):
+                copied(image, home)
+    assert copied(image, home) == (home, ())
+    assert (home / "params.yaml").read_text() == (home / "pipeline/models/mlp.py").read_text() == "third"
+
+
+def replace_one_and_die(digests: dict[str, str], source: Path, home: Path) -> None:
+    path = min(digests)
+    (home / path).write_bytes((source / path).read_bytes())
+    raise KeyboardInterrupt
+
+
+def test_what_a_user_configured_for_dvc_stays(tmp_path: Path, image: Path) -> None:
+    home, _ = copied(image, tmp_path / "home")
+    (home / ".dvc/config.local").write_text("[core]\n    no_scm = true\n    remote = mine\n", encoding="utf-8")
+    copied(image, home)
+    assert "mine" in (home / ".dvc/config.local").read_text()
+
+
+def test_no_checkout_is_taken_for_a_copy(tmp_path: Path, image: Path) -> None:
+    (tmp_path / "home/.git").mkdir(parents=True)
+    with pytest.raises(Refusal, match="home is a checkout of its own: mount it at its own path"):
+        find(image, image, [tmp_path / "home"])
+
+
+@pytest.mark.usefixtures("nothing_else_is_writable")
+def test_a_volume_that_cannot_be_written_is_not_passed_over(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "volume")
+    (tmp_path / "volume").mkdir()
+    owner = f"{os.getuid()}:{os.getgid()}"
+    with pytest.raises(Refusal, match=f"volume is mounted and belongs to {owner}; uid .* cannot write there: add `--user {owner}`"):
+        find(image, image, [tmp_path / "volume", tmp_path / "home"])
+
+
+def test_a_checkout_of_another_lock_is_refused(tmp_path: Path, image: Path) -> None:
+    mounted = make_checkout(tmp_path / "mounted", lock="torch==2\n")
+    with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from.*make image"):
+        find(mounted, image, [tmp_path / "home"])
+
+
+def test_another_lock_is_refused_also_where_it_is_mounted_over_the_images(tmp_path: Path) -> None:
+    mounted_over = make_checkout(tmp_path / "image", lock="torch==2\n")
+    with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from"):
+        find(mounted_over, mounted_over, [tmp_path / "home"])
+
+
+def test_a_mounted_checkout_that_the_job_would_pass_over_is_refused(tmp_path: Path, image: Path) -> None:
+    mounted, home = make_checkout(tmp_path / "mounted"), make_checkout(tmp_path / "home")
+    with pytest.raises(Refusal, match=rf"{mounted} is a checkout, but the job would run the image's code: add `-w {mounted}`"):
+        find(image, image, [home], mounted=[Path("/"), tmp_path / "none", mounted])
+    assert find(mounted, image, [home], mounted=[mounted]) == Place(mounted)
+    assert find(image, image, [home], mounted=[image, home]) == Place(home, copy_of=image)
+
+
+def test_code_that_another_container_runs_is_not_replaced(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, _ = copied(image, tmp_path / "home")
+    with checkout_lock.held(home), monkeypatch.context() as elsewhere:
+        (tmp_path / "boot_id").write_text("elsewhere", encoding="ascii")
+        elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
+        assert copied(image, home) == (home, ()), "there is nothing to replace"
+        (image / "params.yaml").write_text("newer", encoding="utf-8")
+        with pytest.raises(Refusal, match="is at work here"):
+            copied(image, home)
+        assert (home / "params.yaml").read_text() == "params.yaml"
+
+
+def test_a_disk_that_is_full_is_named_by_the_file_that_does_not_fit(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match=str(tmp_path / "home")):
+        copied(image, tmp_path / "home")
+
+
+@pytest.mark.usefixtures("nothing_else_is_writable")
+def test_the_first_home_that_can_be_written_is_taken_and_without_one_the_flags_are_named(tmp_path: Path, image: Path) -> None:
+    homes = [tmp_path / "elsewhere", Path("/proc/none"), tmp_path / "home"]
+    assert find(image, image, homes).top == tmp_path / "home"
+    with pytest.raises(Refusal, match=r"--tmpfs /tmp.*-v NAME:"):
+        find(image, image, homes[:2])
+
+
+def test_the_image_holds_what_is_copied() -> None:
+    allowed = {line.removeprefix("!") for line in (TOP / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert allowed == {*checkout.PARTS, "pipeline", "pipeline/**/*.py", "presets/*.yaml"}
+    assert all((TOP / part).exists() for part in checkout.PARTS)

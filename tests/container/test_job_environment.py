@@ -1,0 +1,78 @@
+"""What the programs of a job find: a home, a name, secrets from files, and no trace of the image's own path."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.container import job_environment
+from pipeline.refusal import Refusal
+from tests.container import docker
+
+
+def test_all_that_is_written_lies_with_the_checkout(tmp_path: Path) -> None:
+    found = job_environment.variables(tmp_path, {"HOME": "/", "PATH": "/bin", "PYTHONPATH": "/opt/pipeline", "TZ": "UTC"}, commit="")
+    for name in ("HOME", "DVC_SITE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        assert Path(found[name]).is_relative_to(tmp_path / ".pipeline"), name
+    assert Path(found["HOME"]).is_dir()
+    assert found["TZ"] == "UTC"
+    assert "PYTHONPATH" not in found
+
+
+def test_what_the_user_set_stays(tmp_path: Path) -> None:
+    found = job_environment.variables(tmp_path, {"DVC_SITE_CACHE_DIR": "/cache"}, commit="")
+    assert found["DVC_SITE_CACHE_DIR"] == "/cache"
+
+
+def test_a_uid_without_a_name_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    found = job_environment.variables(tmp_path, {}, commit="")
+    assert found["USER"] == found["LOGNAME"] == "uid-54321"
+
+
+def test_git_reads_this_checkout_and_what_was_configured_before(tmp_path: Path) -> None:
+    given = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "a.b", "GIT_CONFIG_VALUE_0": "c"}
+    found = job_environment.variables(tmp_path, given, commit="")
+    assert {name: value for name, value in found.items() if name.startswith("GIT_")} == {
+        "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_KEY_0": "a.b",
+        "GIT_CONFIG_VALUE_0": "c",
+        "GIT_CONFIG_KEY_1": "safe.directory",
+        "GIT_CONFIG_VALUE_1": str(tmp_path),
+    }
+
+
+def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("open sesame\n", encoding="utf-8")
+    found = job_environment.variables(tmp_path, {"PGPASSWORD_FILE": str(tmp_path / "secret")}, commit="abc")
+    assert found["PGPASSWORD"] == "open sesame"
+    assert found["PIPELINE_COMMIT"] == "abc"
+
+
+def test_a_secret_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"MLFLOW_TRACKING_TOKEN_FILE: .*none cannot be read \(FileNotFoundError\): mount the secret there"):
+        job_environment.variables(tmp_path, {"MLFLOW_TRACKING_TOKEN_FILE": str(tmp_path / "none")}, commit="")
+
+
+@pytest.mark.parametrize("usual", ["/proc/none", ""])
+def test_without_a_folder_for_temporary_files_there_is_one_beside_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: str
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert job_environment.variables(tmp_path, {"TMPDIR": usual}, commit="")["TMPDIR"] == str(tmp_path / ".pipeline/tmp")
+    assert (tmp_path / ".pipeline/tmp").is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a checkout that belongs to somebody else")
+def test_git_answers_in_a_checkout_of_another_owner_and_only_there(tmp_path: Path) -> None:
+    ours, other = (docker.clone(tmp_path / name) for name in ("ours", "other"))
+    for folder in (ours, other):
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, 54321, 54321, follow_symlinks=False)
+    found = job_environment.variables(ours, dict(os.environ), commit="")
+    codes = [
+        subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, env=found, check=False, capture_output=True).returncode
+        for folder in (ours, other)
+    ]
+    assert codes == [0, 128]

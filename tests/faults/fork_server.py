@@ -1,0 +1,154 @@
+"""A process that has imported all that is heavy and forks what a test asks for: MLflow servers, and stages with their mirrors.
+
+An import of MLflow takes longer than everything that these tests look at.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
+
+from tests.imports import TOP
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+class Nursery:
+    """The tests' side: orders go in as lines, process ids come out."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log.open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.faults.fork_server"],
+            cwd=TOP, env={**os.environ, **ONE_THREAD}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def fork(self, what: str, variables: dict[str, str], **arguments: Any) -> int:
+        assert self._process.stdin
+        assert self._process.stdout
+        print(json.dumps([what, variables, arguments]), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._log.close()
+
+
+@contextmanager
+def nursery(log: Path) -> Iterator[Nursery]:
+    opened = Nursery(log)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def in_child(do: Callable[[], int | None]) -> int:
+    """Fork; the child does this and nothing else."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        code = do() or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class ForkedMirror(subprocess.Popen[bytes]):
+    """In place of `python -m pipeline mirror`, started by a stage that has imported everything already."""
+
+    def __init__(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> None:
+        self.pid = in_child(lambda: self._mirror(Path(command[-1]), env, stdout))
+        self.returncode = None
+
+    def _mirror(self, folder: Path, variables: dict[str, str], log: IO[bytes]) -> int:
+        from pipeline.runtime.environment import Environment
+        from pipeline.tracking import mirror
+        from tests.tracking import tiny
+
+        os.setsid()
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        os.closerange(3, 1024)  # an execution would close them: the stage's locks are among them
+        os.environ.update(variables)
+        return mirror.mirror(folder, Environment.read(), tiny.build)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.returncode = 0
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        while self.poll() is None:
+            time.sleep(0.01)
+        return 0
+
+    def __del__(self, *_: Any) -> None:
+        """Nothing of Popen's own was set up."""
+
+
+def serve(*, folder: str, port: int) -> None:
+    import uvicorn
+    from mlflow.server.fastapi_app import app
+
+    os.chdir(folder)
+    os.environ["_MLFLOW_SERVER_FILE_STORE"] = os.environ["_MLFLOW_SERVER_REGISTRY_STORE"] = f"sqlite:///{folder}/runs.db"
+    os.environ |= {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": f"{folder}/artifacts",
+    }
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
+def main() -> NoReturn:
+    for heavy in ("mlflow.pytorch", "mlflow.server.fastapi_app", "torch.export._trace", "tests.tracking.tiny"):
+        import_module(heavy)
+    from pipeline.tracking import mirror_process
+    from tests.faults import stage
+
+    mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        what, variables, arguments = json.loads(line)
+
+        def order(what: str = what, variables: dict[str, str] = variables, arguments: dict[str, Any] = arguments) -> None:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(2, 1)
+            os.environ.update(variables)
+            {"serve": serve, "stage": stage.main}[what](**arguments)
+
+        print(in_child(order), flush=True)
+    os.killpg(0, signal.SIGKILL)  # the tests are gone, however they ended: no server stays behind
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

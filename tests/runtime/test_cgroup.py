@@ -1,0 +1,78 @@
+"""How many CPUs a process may use, and what its memory limit did, as the kernel's files of both versions have it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime import cgroup
+
+V1 = "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/docker/abc\n"
+V2 = "0::/pod/container\n"
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a test puts the kernel's files; the process may run on eight CPUs."""
+    monkeypatch.setattr(cgroup, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    return tmp_path
+
+
+def write(groups: Path, membership: str, files: dict[str, str]) -> None:
+    (groups / "membership").write_text(membership, encoding="utf-8")
+    for name, text in files.items():
+        path = groups / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "cpus"),
+    [
+        ("", {}, 8),
+        (V2, {}, 8),
+        (V2, {"cpu.max": "max 100000\n"}, 8),
+        (V2, {"cpu.max": "100000 100000\n"}, 1),
+        (V2, {"pod/container/cpu.max": "max 100000\n", "pod/cpu.max": "350000 100000\n"}, 3),
+        (V2, {"pod/container/cpu.max": "200000 50000\n", "pod/cpu.max": "500000 100000\n"}, 4),
+        (V2, {"cpu.max": "50000 100000\n"}, 1),
+        (V2, {"cpu.max": "6400000 100000\n"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        (V1, {"cpu/docker/abc/cpu.cfs_quota_us": "150000\n", "cpu/docker/abc/cpu.cfs_period_us": "100000\n"}, 1),
+        (V1, {"memory/docker/abc/cpu.max": "100000 100000\n"}, 8),
+        (V1.replace("cpu,cpuacct", "cpuacct,cpu"), {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        (V1, {"cpu/cpu.cfs_quota_us": "200000\n"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "0\n"}, 8),
+        (V2, {"cpu.max": "200000\n"}, 8),
+        (V2, {"cpu.max": "0 100000\n"}, 8),
+    ],
+)
+def test_the_quota_of_the_group_and_of_those_above_it_bounds_the_cpus(
+    groups: Path, membership: str, files: dict[str, str], cpus: int
+) -> None:
+    write(groups, membership, files)
+    assert cgroup.usable_cpus() == cpus
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "killed"),
+    [
+        ("", {}, 0),
+        (V2, {"memory.events": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n"}, 2),
+        (V1, {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"}, 1),
+        (V2, {"memory.events": "oom 1\noom_kill"}, 0),
+        (V1, {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n"}, 0),
+    ],
+)
+def test_processes_that_the_memory_limit_killed_are_counted(groups: Path, membership: str, files: dict[str, str], killed: int) -> None:
+    write(groups, membership, files)
+    assert cgroup.killed_for_memory() == killed
+
+
+@pytest.mark.skipif(not any(cgroup.MOUNT.rglob("cgroup.procs")), reason="this system shows no control groups")
+@pytest.mark.parametrize("controller", ["cpu", "memory"])
+def test_this_system_has_groups_at_the_folders(controller: str) -> None:
+    assert any((folder / "cgroup.procs").is_file() for folder in cgroup.folders(controller))

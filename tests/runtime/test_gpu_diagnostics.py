@@ -1,0 +1,66 @@
+"""A machine with an NVIDIA GPU that PyTorch does not see: which of the reasons it is."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime.gpu_diagnostics import obstacle
+
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug  5 2026\nGCC version:  gcc version 12.2.0\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (builder@host)\nGCC version: 13\n"
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def machine(top: Path, *, driver: str | None = None, module: str = OPEN, handed_over: bool = False, vendor: str = "0x10de") -> Path:
+    device = top / "sys/bus/pci/devices/0000:01:00.0"
+    write(device / "vendor", vendor + "\n")
+    write(device / "class", "0x030200\n")
+    if driver:
+        write(top / "proc/driver/nvidia/version", module.format(driver))
+    if handed_over:
+        write(top / "dev/nvidiactl")
+    return top
+
+
+@pytest.fixture(autouse=True)
+def visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_where_there_is_no_gpu_nothing_is_wrong(tmp_path: Path) -> None:
+    assert obstacle("13.2", system=tmp_path) is None
+    assert obstacle("13.2", system=machine(tmp_path, vendor="0x1002")) is None
+
+
+def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
+    said = obstacle("13.2", system=machine(tmp_path))
+    assert said == "its driver is not loaded: install NVIDIA's driver, 580 or newer"
+
+
+@pytest.mark.parametrize("module", [CLOSED, OPEN])
+def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(tmp_path: Path, module: str) -> None:
+    said = obstacle("13.2", system=machine(tmp_path, driver="535.104.05", module=module, handed_over=True))
+    assert said == "its driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer"
+
+
+@pytest.mark.parametrize("module", [CLOSED, OPEN])
+def test_a_container_that_was_given_no_gpu_is_told_the_flag(tmp_path: Path, module: str) -> None:
+    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", module=module))
+    assert said
+    assert "`docker run --gpus all`" in said
+
+
+def test_a_gpu_that_a_variable_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", handed_over=True))
+    assert said == "CUDA_VISIBLE_DEVICES hides it: unset that variable"
+
+
+def test_a_gpu_that_does_not_start_and_a_pytorch_without_cuda(tmp_path: Path) -> None:
+    system = machine(tmp_path, driver="580.65.06", handed_over=True)
+    assert obstacle("13.2", system=system) == "CUDA does not start on it: `nvidia-smi` may say why"
+    assert obstacle(None, system=system) == "this build of PyTorch knows no CUDA: install from requirements.lock"

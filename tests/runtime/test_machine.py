@@ -1,0 +1,153 @@
+"""Which device is chosen, and what of a machine is part of a result's identity."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.refusal import Refusal
+from pipeline.runtime import cgroup, machine
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine, choose_device
+from tests.imports import TOP
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine with two GPUs; the list is filled with the one chosen."""
+    chosen: list[int] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    return chosen
+
+
+@pytest.mark.parametrize(("wish", "index"), [("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+def test_a_gpu_is_chosen_by_its_number(two_gpus: list[int], wish: str, index: int) -> None:
+    assert choose_device(wish) == torch.device("cuda", index)
+    assert two_gpus == [index]
+
+
+def test_the_cpu_can_be_chosen_beside_gpus(two_gpus: list[int]) -> None:
+    assert choose_device("cpu") == torch.device("cpu")
+    assert two_gpus == []
+
+
+def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
+    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda:2: there are 2 GPUs, numbered from 0: name one of them"):
+        choose_device("cuda:2")
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert choose_device("auto") == torch.device("cpu")
+    for wish in ("cuda", "cuda:0"):
+        with pytest.raises(Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: there is none: write `auto` or `cpu`"):
+            choose_device(wish)
+
+
+def test_a_gpu_that_cannot_be_used_is_spoken_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("pipeline.runtime.gpu_diagnostics.obstacle", lambda cuda: f"no driver for {cuda}")
+    assert choose_device("auto") == torch.device("cpu")
+    assert capsys.readouterr().err == f"warning: the NVIDIA GPU of this machine is not used: no driver for {torch.version.cuda}\n"
+    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda: no CUDA GPU can be used: no driver for"):
+        choose_device("cuda")
+    assert choose_device("cpu") == torch.device("cpu")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_machine_is_claimed_with_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
+        monkeypatch.delenv("PIPELINE_THREADS")
+        monkeypatch.setattr(cgroup, "usable_cpus", lambda: 3)
+        assert Machine.claim(Environment.read()).threads == 3
+        monkeypatch.setenv("PIPELINE_THREADS", "1")
+        assert Machine.claim(Environment.read()) == Machine(torch.device("cpu"), 1)
+        assert torch.get_num_threads() == 1
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.set_num_threads(before)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def test_the_fingerprint_holds_what_decides_bits_and_nothing_else() -> None:
+    here = Machine(torch.device("cpu"), 3)
+    found = here.fingerprint()
+    assert set(found) == {"device", "name", "threads", "libraries"}
+    assert set(found["libraries"]) == {"torch", "torchvision", "numpy"}
+    assert (found["device"], found["threads"]) == ("cpu", 3)
+    assert torch.backends.cpu.get_cpu_capability() in found["name"]
+    assert here.memory() == {}
+
+
+def test_a_gpu_is_known_by_its_name_and_its_memory_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Some GPU")
+    monkeypatch.setattr("torch.cuda.memory_stats", lambda _: {"allocated_bytes.all.peak": 2_000_000, "reserved_bytes.all.peak": 3_000_000})
+    here = Machine(torch.device("cuda", 1), 2)
+    assert here.fingerprint()["name"] == "Some GPU"
+    assert here.fingerprint()["device"] == "cuda"
+    assert here.memory() == {"memory/allocated_megabytes": 2.0, "memory/reserved_megabytes": 3.0}
+
+
+def test_determinism_is_set_without_filling_fresh_memory() -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        machine.set_determinism(True)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled(), "refused, not only said"
+        assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        machine.set_determinism(False)
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_not_in_a_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "name", "a GPU")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: 92_600)
+    found = Machine(torch.device("cuda"), 2).fingerprint()
+    assert found["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": ""}
+    assert found["kernels"] == {"cuda": torch.version.cuda, "cudnn": 92_600}
+    assert not {"flags", "kernels"} & set(Machine(torch.device("cpu"), 2).fingerprint())
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def glibc() -> tuple[int, ...]:
+    return tuple(map(int, platform.libc_ver()[1].split(".")))
+
+
+FAULTS = """
+import resource, sys, torch
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
+if sys.argv[1:]:
+    Machine.claim(Environment())
+def step():
+    return float(sum(torch.ones(size)[-1] for size in (2**19, 2**22, 2**24)))
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or glibc() < (2, 35), reason="this C library takes no such threshold")
+@pytest.mark.skipif("[always]" in HUGE_PAGES.read_text(), reason="the system's pages are huge: there is little to clear")
+def test_memory_that_a_step_frees_serves_the_next_one() -> None:
+    usual, kept = (int(subprocess.check_output([sys.executable, "-c", FAULTS, *words], cwd=TOP)) for words in ([], ["kept"]))
+    assert usual > 100_000, "each page of it is cleared by the system again"
+    assert kept < usual / 10

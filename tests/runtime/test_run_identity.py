@@ -1,0 +1,74 @@
+"""The identity of a result: what dvc.yaml lists, filled in as DVC fills it, and a key that every input changes."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dvc.parsing.context import Context
+
+from pipeline.params.document import Document
+from pipeline.refusal import Refusal
+from pipeline.runtime import run_identity
+from pipeline.runtime.run_identity import Inputs
+from tests.imports import TOP
+
+BASE = Inputs(
+    data="d" * 64,
+    code="c" * 64,
+    lock="l" * 64,
+    params={"seed": 1, "model": {"name": "mlp", "width": 16}},
+    fingerprint={"device": "cpu", "threads": 2},
+)
+
+
+@pytest.mark.parametrize("stage", ["prepare", "train", "evaluate"])
+def test_placeholders_are_filled_as_dvc_fills_them(stage: str) -> None:
+    params = Document.read(TOP / "presets/digits.yaml").data
+    listed = run_identity.read_stage(stage, TOP)["deps"]
+    theirs = [Context(params).resolve_str(path) for path in listed]
+    assert run_identity.dependencies(stage, params, TOP) == theirs
+    assert not any("$" in path for path in theirs)
+
+
+def test_sections_are_those_that_dvc_yaml_lists() -> None:
+    assert run_identity.sections("train", TOP) == ["seed", "model", "optimizer", "schedule", "augment", "train"]
+
+
+def test_a_missing_or_changed_dvc_yaml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"dvc\.yaml: is missing: run the pipeline at the top of its checkout"):
+        run_identity.sections("train", tmp_path)
+    for text in ("stages: {}", "", "stages: [train]", "stages: {train: [", "stages: {train: {cmd: x}}", "\tstages"):
+        (tmp_path / "dvc.yaml").write_text(text, encoding="utf-8")
+        with pytest.raises(Refusal, match=r"dvc\.yaml: does not describe the stage train: undo its changes with `git restore"):
+            run_identity.sections("train", tmp_path)
+
+
+def test_a_key_is_short_stable_and_blind_to_the_order_of_sections() -> None:
+    assert BASE.key == "e01c02bdf97ba021"
+    assert replace(BASE, params=dict(reversed(BASE.params.items()))).key == BASE.key
+    assert re.fullmatch(r"[0-9a-f]{16}", BASE.key)
+
+
+def test_every_input_changes_the_key() -> None:
+    changed = [
+        replace(BASE, data="x"),
+        replace(BASE, code="x"),
+        replace(BASE, lock="x"),
+        replace(BASE, params={**BASE.params, "seed": 2}),
+        replace(BASE, params={**BASE.params, "model": {"name": "mlp", "width": 17}}),
+        replace(BASE, fingerprint={"device": "cpu", "threads": 1}),
+    ]
+    assert len({BASE.key, *(other.key for other in changed)}) == 7
+
+
+def test_the_code_digest_reads_the_python_files_alone(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "requirements.lock"):
+        (tmp_path / name).write_text(name)
+    paths = ["a.py", "b.py", "requirements.lock", "data/prepared"]
+    first = run_identity.code_digest(paths, tmp_path)
+    (tmp_path / "requirements.lock").write_text("other")
+    assert run_identity.code_digest(paths, tmp_path) == first
+    (tmp_path / "b.py").write_text("other")
+    assert run_identity.code_digest(paths, tmp_path) != first
+    assert run_identity.code_digest(["a.py"], tmp_path) != first

@@ -1,0 +1,61 @@
+"""Open families: the modules of a package are the only choices, and only the chosen one is imported."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.registry import MODELS, SOURCES, Family
+from pipeline.spec import Spec
+from tests.imports import TOP
+
+
+def test_the_names_are_the_modules() -> None:
+    for family, folder in ((MODELS, "models"), (SOURCES, "sources")):
+        modules = {path.stem for path in (TOP / "pipeline" / folder).glob("*.py")} - {"__init__"}
+        assert set(family.names) == modules
+        for name in family.names:
+            assert family.settings(name).model_fields["name"].annotation.__args__ == (name,)
+
+
+@pytest.mark.parametrize("name", ["convnt", "__init__", "os", "..params.train", "mlp.nn", "", "/etc/passwd"])
+def test_nothing_but_a_member_is_imported(name: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises(KeyError):
+        MODELS.settings(name)
+    assert set(sys.modules) == before
+
+
+def test_only_the_chosen_module_is_imported() -> None:
+    code = (
+        "import sys; from pipeline.registry import MODELS; MODELS.names; MODELS.settings('mlp'); "
+        "print(*sorted(name for name in sys.modules if name.startswith('pipeline.models.')), 'torchvision' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["pipeline.models.mlp", "False"]
+
+
+def test_a_new_file_is_a_new_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "__init__.py").write_text("")
+    (tmp_path / "zoo" / "wide.py").write_text("class Settings: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    family = Family("zoo", "animal")
+    assert family.names == ("wide",)
+    assert family.settings("wide").__module__ == "zoo.wide"
+
+
+def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(
+        r"```python\n(.*?class Settings\(ModelSettings\).*?)```", (TOP / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "garden").mkdir()
+    (tmp_path / "garden" / "__init__.py").write_text("")
+    (tmp_path / "garden" / "wide.py").write_text(example, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Family("garden", "model").settings("wide")(name="wide", width=7)
+    spec = Spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
+    assert settings.build(spec)(torch.zeros(5, 2, 4, 3)).shape == (5, 2)

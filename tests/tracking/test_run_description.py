@@ -1,0 +1,137 @@
+"""What the journal is told of a run: where it comes from, its name, its data and its result."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.paths import Paths
+from pipeline.runtime.environment import Environment
+from pipeline.tracking import events, provenance, run, run_description
+from tests import project
+
+NEVER_MISSING = {
+    "git.commit",
+    "git.dirty",
+    "git.difference",
+    "lock_sha256",
+    "image.digest",
+    "image.revision",
+    "driver",
+    "gpu",
+    "flags",
+    "python",
+    "platform",
+    "host",
+    "dvc.stage",
+    "user",
+    "inputs",
+    *(f"version.{library}" for library in provenance.LIBRARIES),
+}
+PREPARED = {
+    "spec": {"shape": [8, 8, 1]},
+    "splits": {name: {"samples": 3, "inputs_digest": name, "targets_digest": "t"} for name in ("train", "valid", "test")},
+}
+SCORES = {
+    "loss": 0.25,
+    "accuracy": 0.75,
+    "accuracy_interval": {"low": 0.5, "high": 1.0},
+    "samples": 4,
+    "per_class": {"cat": {"f1": 1.0, "support": 2}, "a/b, c": {"f1": 0.5, "support": 2}},
+}
+Changed = Callable[..., str]
+
+
+@pytest.fixture
+def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
+    """Give the name of a run for the default parameters, committed and then changed line by line."""
+    monkeypatch.chdir(project.make(tmp_path))
+
+    def name(*lines: tuple[str, str], **environment: str) -> str:
+        for arguments in (["init", "-q"], ["add", "params.yaml"], ["commit", "-q", "-m", "first"]):
+            subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments], cwd=tmp_path, check=True)
+        text = Path("params.yaml").read_text()
+        for old, new in lines:
+            assert old in text
+            text = text.replace(old, new)
+        Path("params.yaml").write_text(text)
+        return facts(Environment.model_validate(environment)).name
+
+    return name
+
+
+def facts(environment: Environment) -> run_description.Facts:
+    return run_description.of_training(Paths(), environment, prepared=PREPARED, more={"inputs": {"data": "d"}})
+
+
+def test_the_start_of_a_training_says_where_it_comes_from(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    with run.training(alone, resume_file=tmp_path / "run", facts=facts(alone)) as reports:
+        assert reports.folder
+        start = next(events.read(reports.folder / events.EVENTS)).fields
+    assert NEVER_MISSING - start["provenance"].keys() == set()
+    assert not any(value.startswith("unknown") for value in start["tags"].values())
+    assert {"seed", "model.name", "optimizer.learning_rate", "train.steps"} <= start["params"].keys()
+    assert len(start["provenance"]["lock_sha256"]) == 64
+    assert "optimize" in json.loads(start["provenance"]["flags"])
+
+
+def test_each_stage_names_the_splits_that_it_used(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    trained, evaluated = facts(alone).datasets, run_description.of_evaluation(Paths(), alone, prepared=PREPARED).datasets
+    assert [(used.name, used.context) for used in trained] == [("digits train", "training"), ("digits valid", "validation")]
+    assert [(used.name, used.context) for used in evaluated] == [("digits test", "test")]
+    assert len({used.digest for used in (*trained, *evaluated)}) == 3
+
+
+def test_a_name_says_what_differs_from_the_last_commit(changed: Changed) -> None:
+    assert changed(("learning_rate: 0.003", "learning_rate: 5e-3"), ("seed: 1", "seed: 2")) == "mlp-digits seed=2 lr=5e-3"
+
+
+def test_a_name_without_a_change_is_model_and_data(changed: Changed) -> None:
+    assert changed() == "mlp-digits"
+
+
+def test_a_name_holds_the_experiment_of_dvc_and_bounds_the_changes(changed: Changed) -> None:
+    lines = [(f"{key}: 0.0", f"{key}: 0.5") for key in ("brightness", "contrast", "saturation", "mixup", "cutmix")]
+    name = changed(*lines, DVC_EXP_NAME="murky-zoon")
+    assert name == "mlp-digits brightness=0.5 contrast=0.5 saturation=0.5 mixup=0.5 +1 [murky-zoon]"
+
+
+def test_a_name_needs_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    assert facts(Environment()).name == "mlp-digits"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.005, "5e-3"), (0.1, "0.1"), (1e-8, "1e-8"), (0.0, "0"), (3, "3"), (None, "null"), ("off", "off"), (True, "true")]
+)
+def test_values_in_a_name_are_short(value: run_description.Scalar, text: str) -> None:
+    assert run_description.short(value) == text
+
+
+def test_scores_of_classes_are_a_table_and_no_metrics() -> None:
+    assert run_description.test_metrics(SCORES) == {
+        "test/loss": 0.25,
+        "test/accuracy": 0.75,
+        "test/accuracy_interval/low": 0.5,
+        "test/accuracy_interval/high": 1.0,
+        "test/samples": 4.0,
+    }
+    assert run_description.table(SCORES["per_class"]) == 'class,f1,support\ncat,1.0,2\n"a/b, c",0.5,2\n'
+
+
+def test_the_result_becomes_the_description(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    with run.training(alone, resume_file=tmp_path / "run", facts=facts(alone)) as reports:
+        known = facts(alone)
+        Path("params.yaml").write_text("edited: [while it trained")
+        run_description.add_evaluation(reports, Paths(), known, step=7, scores=SCORES)
+        assert reports.folder
+        told = [event.fields for event in events.read(reports.folder / events.EVENTS)]
+    assert [fields["text"] for fields in told if fields["kind"] == "description"] == [
+        "test accuracy 0.7500 (0.5000 to 1.0000), loss 0.2500 on 4 samples; mlp on digits"
+    ]
+    assert "per_class.csv" in [Path(fields["file"]).name for fields in told if fields["kind"] == "artifact"]
