@@ -19,9 +19,9 @@ def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Pa
     # a part at a time: the device may have room for no more
     parts = [(inputs.cpu(), targets.cpu()) for inputs, targets in batch.parts(most)]
     inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    samples = ", ".join(str(row) for row in batch.course.rows[:NAMED].tolist())
+    samples = ", ".join(str(row) for row in batch.batch_index.rows[:NAMED].tolist())
     try:
-        tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.course.rows}, {"step": step})
+        tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.batch_index.rows}, {"step": step})
         place = f"its batch is in {path}"
     except OSError as error:
         place = f"its batch could not be written ({error.strerror})"

@@ -21,7 +21,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Collection:
+class RawDataset:
     """Targets at once, samples in a stream, so that a dataset may be larger than memory.
 
     `targets` maps each split the source has (train, and perhaps valid and test) to its (n,) class numbers.

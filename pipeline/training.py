@@ -18,7 +18,8 @@ from pipeline.engine import activation_checkpointing, compilation, fit, meta_mod
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.plan import Plan
-from pipeline.engine.state import Progress, Switch, Tensors, TrainState
+from pipeline.engine.state import Progress, Switch, TrainState
+from pipeline.io.tensor_file import Tensors
 from pipeline.io.untrusted import reason
 from pipeline.params.train import TrainParams
 from pipeline.raw_dataset import VALID
@@ -72,7 +73,7 @@ class Training:
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
         network = params.model.build(prepared.spec)
         classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last, half=used == "half")
-        params.model.prime(network, partial(examples, classifier, prepared.train))
+        params.model.initialize_from_data(network, partial(examples, classifier, prepared.train))
         state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
         if settings.activation_checkpointing and not activation_checkpointing.recompute(classifier.network):
             raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")

@@ -15,7 +15,7 @@ from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.stages.train import loop
 from pipeline.tracking import run as tracking
 from pipeline.tracking.cursor import DELIVERED
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from pipeline.training import Training
 
 MIRROR_LIMIT_S = 120.0
@@ -54,7 +54,7 @@ def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, determinis
     training = Training.begin(
         job.params(deterministic=deterministic), prepared, here, Checkpoints(Path("work"), environment.checkpoints_kept)
     )
-    with tracking.training(environment, resume_file=Path("work/run"), facts=Facts()) as run:
+    with tracking.training(environment, resume_file=Path("work/run"), info=RunInfo()) as run:
         loop(training, run, environment, Paced(gate=gate, training=training, journal=run.folder))
         rows = training.progress.rows
         steps = [row["step"] - before for row, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]

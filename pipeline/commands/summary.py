@@ -27,9 +27,9 @@ def record_restored(paths: Paths, environment: Environment, scores: dict[str, An
     from pipeline.engine import model_file  # late: torch takes seconds, and nearly every summary does without
 
     _, manifest = model_file.load(paths.model)
-    facts = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    info = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
-    restored = {**facts.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"}
-    with tracking.addition(environment, paths.model, facts=replace(facts, provenance=restored)) as added:
-        run_description.add_training(added, paths, facts)
-        run_description.add_evaluation(added, paths, facts, step=manifest.step, scores=scores)
+    restored = {**info.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"}
+    with tracking.addition(environment, paths.model, info=replace(info, provenance=restored)) as added:
+        run_description.add_training(added, paths, info)
+        run_description.add_evaluation(added, paths, info, step=manifest.step, scores=scores)

@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment.augmentation import Augmentation
-from pipeline.data.sampling import Course
+from pipeline.data.sampling import BatchIndex
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images of a course as its draws say, but for what is mixed: `pictures[positions]` are (n, height, width, channels) uint8."""
+    """The images of a batch_index as its draws say, but for what is mixed: `pictures[positions]` are (n, height, width, channels) uint8."""
 
-    course: Course
+    batch_index: BatchIndex
     inputs: Tensor
     looked_up: bool
-    """Whether the inputs are those of the split, packed where there is an augmentation; or else these of the course, as they were read."""
+    """Whether the inputs are those of the split, packed where there is an augmentation; or else these of the batch_index, as they were read."""
     augmentation: Augmentation | None
     at_once: bool
     """Whether all are made when the first are asked for: fewer operations; or else those that are asked for: less memory."""
 
     def __len__(self) -> int:
-        return len(self.course)
+        return len(self.batch_index)
 
     def __getitem__(self, positions: slice) -> Tensor:
         return self.every[positions] if self.at_once else self.made(positions)
@@ -34,7 +34,7 @@ class Pictures:
         return self.made(slice(0, len(self)))
 
     def made(self, positions: slice) -> Tensor:
-        part = self.course.part(positions)
+        part = self.batch_index.part(positions)
         if not self.augmentation or part.draws is None:
             return self.inputs[part.rows if self.looked_up else positions]
         if self.looked_up:
@@ -51,12 +51,12 @@ class Batch:
     positions: slice
 
     @cached_property
-    def course(self) -> Course:
-        return self.pictures.course.part(self.positions)
+    def batch_index(self) -> BatchIndex:
+        return self.pictures.batch_index.part(self.positions)
 
     @property
     def num_targets(self) -> int:
-        return len(self.course)
+        return len(self.batch_index)
 
     def parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
         """At most `most` at a time, in numbers that differ by at most one: images (n, height, width, channels) uint8 and targets (n,), or the
@@ -67,14 +67,14 @@ class Batch:
             yield self.part(bounds(number, num_parts, self.num_targets))
 
     def part(self, positions: slice) -> tuple[Tensor, Tensor]:
-        part, images = self.course.part(positions), self.images(positions)
+        part, images = self.batch_index.part(positions), self.images(positions)
         augmentation = self.pictures.augmentation
         if not augmentation or not augmentation.mixing or part.draws is None:
             return images, part.targets
         # the partner's place is that in the whole batch, so that no cut of it changes who is mixed with whom
         mirrored = slice(self.num_targets - positions.stop, self.num_targets - positions.start)
         partners = images if mirrored == positions else self.images(mirrored)
-        return augmentation.mix(images, partners.flip(0), part.targets, self.course.part(mirrored).targets.flip(0), part.draws)
+        return augmentation.mix(images, partners.flip(0), part.targets, self.batch_index.part(mirrored).targets.flip(0), part.draws)
 
     def images(self, positions: slice) -> Tensor:
         """At positions of the batch, not mixed; a batch that is cut is short of memory, and made piece by piece."""

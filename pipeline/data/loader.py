@@ -12,7 +12,7 @@ from pipeline.data import sampling
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.batch import Batch, Pictures
 from pipeline.data.prepared import Split
-from pipeline.data.sampling import Course, Layout
+from pipeline.data.sampling import BatchIndex, Layout
 from pipeline.data.stream import read_ahead
 
 RESIDENT_SHARE = 0.5
@@ -47,13 +47,13 @@ class Images:
         """On the device."""
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
-    def read(self, courses: Iterable[Course]) -> Generator[Pictures]:
-        """Those of each course; they are good until the next ones are asked for."""
+    def read(self, batch_indices: Iterable[BatchIndex]) -> Generator[Pictures]:
+        """Those of each batch_index; they are good until the next ones are asked for."""
         if self.resident:
-            for wanted in courses:
+            for wanted in batch_indices:
                 yield Pictures(wanted, self.inputs, True, self.augmentation, self.is_small(len(wanted)))
             return
-        for inputs, wanted in read_ahead(self.split.inputs, courses, self.device):
+        for inputs, wanted in read_ahead(self.split.inputs, batch_indices, self.device):
             yield Pictures(wanted, inputs, False, self.augmentation, self.is_small(len(wanted)))
 
     def is_small(self, num_samples: int) -> bool:
@@ -71,8 +71,8 @@ def free_bytes(device: torch.device) -> int:
 def training(images: Images, *, batch_size: int, seed: int, start: int) -> Generator[Batch]:
     """Endless full batches from step `start` on."""
     size = batch_size * images.block_size(batch_size)
-    courses = sampling.training(images.layout, images.augmentation, size=size, seed=seed, first=start * batch_size)
-    with closing(images.read(courses)) as blocks:
+    batch_indices = sampling.training(images.layout, images.augmentation, size=size, seed=seed, first=start * batch_size)
+    with closing(images.read(batch_indices)) as blocks:
         for pictures in blocks:
             for first in range(0, size, batch_size):
                 yield Batch(pictures, slice(first, first + batch_size))
@@ -82,4 +82,4 @@ def scoring(images: Images, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor
     """Every sample once, in order, in batches of one size, and how many of each are real: the last is padded with its first sample."""
     firsts = range(0, len(images), batch_size)
     for first, pictures in zip(firsts, images.read(sampling.scoring(images.layout, batch_size=batch_size)), strict=True):
-        yield pictures[:], pictures.course.targets, min(batch_size, len(images) - first)
+        yield pictures[:], pictures.batch_index.targets, min(batch_size, len(images) - first)

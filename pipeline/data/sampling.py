@@ -14,7 +14,7 @@ from pipeline.data.transfer import moved
 
 
 @dataclass(frozen=True)
-class Course:
+class BatchIndex:
     """Rows (n,) of some images, their targets (n,), and how they are augmented: draws (num_draws, n), or None."""
 
     rows: Tensor
@@ -24,55 +24,57 @@ class Course:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, positions: slice) -> "Course":
+    def part(self, positions: slice) -> "BatchIndex":
         if positions == slice(0, len(self)):
             return self
         draws = None if self.draws is None else self.draws[:, positions]
-        return Course(self.rows[positions], self.targets[positions], draws)
+        return BatchIndex(self.rows[positions], self.targets[positions], draws)
 
 
-def joined(courses: Sequence[Course]) -> Course:
-    if len(courses) == 1:
-        return courses[0]
-    draws = [course.draws for course in courses if course.draws is not None]
-    rows, targets = (torch.cat(tensors) for tensors in zip(*((course.rows, course.targets) for course in courses), strict=True))
-    return Course(rows, targets, torch.cat(draws, dim=1) if draws else None)
+def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
+    if len(batch_indices) == 1:
+        return batch_indices[0]
+    draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]
+    rows, targets = (
+        torch.cat(tensors) for tensors in zip(*((batch_index.rows, batch_index.targets) for batch_index in batch_indices), strict=True)
+    )
+    return BatchIndex(rows, targets, torch.cat(draws, dim=1) if draws else None)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a split's courses lie: `rows` where its images are looked up, the rest on the device that trains."""
+    """Where a split's batch_indices lie: `rows` where its images are looked up, the rest on the device that trains."""
 
     targets: Tensor
     device: torch.device
     rows_on: torch.device
 
-    def course(self, rows: Tensor, draws: Tensor | None = None) -> Course:
+    def batch_index(self, rows: Tensor, draws: Tensor | None = None) -> BatchIndex:
         """From rows (n,) and the draws (num_draws, all samples) of every sample, on the CPU both."""
-        return Course(
+        return BatchIndex(
             moved(rows, self.rows_on),
             moved(self.targets[rows], self.device),
             None if draws is None else moved(draws[:, rows], self.device),
         )
 
 
-def training(layout: Layout, augmentation: Augmentation | None, *, size: int, seed: int, first: int) -> Iterator[Course]:
+def training(layout: Layout, augmentation: Augmentation | None, *, size: int, seed: int, first: int) -> Iterator[BatchIndex]:
     """Endless, `size` samples each, from position `first` of the stream on."""
     order = Order(len(layout.targets), seed)
 
     @lru_cache(maxsize=2)
-    def epoch(number: int) -> Course:
-        return layout.course(order.permutation(number), augmentation.draw(number) if augmentation else None)
+    def epoch(number: int) -> BatchIndex:
+        return layout.batch_index(order.permutation(number), augmentation.draw(number) if augmentation else None)
 
     for start in count(first, size):
         yield joined([epoch(number).part(positions) for number, positions in order.windows(start, size)])
 
 
-def scoring(layout: Layout, *, batch_size: int) -> Iterator[Course]:
+def scoring(layout: Layout, *, batch_size: int) -> Iterator[BatchIndex]:
     """Every sample once, in order, in batches of one size: the last is padded with its first sample."""
     num_samples = len(layout.targets)
     firsts = range(0, num_samples, batch_size)
     rows = torch.arange(len(firsts) * batch_size)
     rows[num_samples:] = firsts[-1]
-    whole = layout.course(rows)
+    whole = layout.batch_index(rows)
     return (whole.part(slice(first, first + batch_size)) for first in firsts)

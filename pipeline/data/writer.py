@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.data.prepared import FORMAT, PreparedRecord, SplitRecord
 from pipeline.io import files
-from pipeline.raw_dataset import SPLITS, TRAIN, Block, Collection
+from pipeline.raw_dataset import SPLITS, TRAIN, Block, RawDataset
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
@@ -100,7 +100,7 @@ class ChannelSums:
         return tuple(float(m / BYTE) for m in mean), tuple(float(s / BYTE) for s in std)
 
 
-def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[Block]) -> PreparedRecord:
+def write(raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[Block]) -> PreparedRecord:
     """Stream the blocks into the splits they are assigned to; memory stays bounded by one block.
 
     `spec.json` goes first and comes last, so that what lies in between is never taken for prepared data.
@@ -109,11 +109,11 @@ def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], fold
     clear(folder)
     wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
     planned = {name: rows for name, rows in wanted.items() if rows}
-    counts = {name: np.zeros(len(collection.classes), dtype=np.int64) for name in planned}
-    sums = ChannelSums(collection.shape[2])
+    counts = {name: np.zeros(len(raw_dataset.classes), dtype=np.int64) for name in planned}
+    sums = ChannelSums(raw_dataset.shape[2])
     with ExitStack() as stack:
         inputs = {
-            name: stack.enter_context(GrowingArray(folder / f"{name}-inputs.npy", collection.shape, np.uint8, planned=rows))
+            name: stack.enter_context(GrowingArray(folder / f"{name}-inputs.npy", raw_dataset.shape, np.uint8, planned=rows))
             for name, rows in planned.items()
         }
         targets = {
@@ -122,20 +122,20 @@ def write(collection: Collection, assigned: Mapping[str, NDArray[np.str_]], fold
         }
         for block in blocks:
             destinations = assigned[block.split][block.positions]
-            numbers = collection.targets[block.split][block.positions]
+            numbers = raw_dataset.targets[block.split][block.positions]
             for name in np.unique(destinations):
                 rows = destinations == name
                 chosen = block.inputs if rows.all() else block.inputs[rows]  # what goes to one split whole needs no copy
                 inputs[name].append(chosen)
                 targets[name].append(numbers[rows])
-                counts[name] += np.bincount(numbers[rows], minlength=len(collection.classes))
+                counts[name] += np.bincount(numbers[rows], minlength=len(raw_dataset.classes))
                 if name == TRAIN:
                     sums.add(chosen)
-    refuse_losses(collection.classes, counts)
+    refuse_losses(raw_dataset.classes, counts)
     mean, std = sums.statistics()
     record = PreparedRecord(
         format=FORMAT,
-        spec=Spec(shape=collection.shape, classes=collection.classes, mean=mean, std=std),
+        spec=Spec(shape=raw_dataset.shape, classes=raw_dataset.classes, mean=mean, std=std),
         splits={name: describe(inputs[name], targets[name]) for name in planned},
     )
     files.write_json(folder / "spec.json", record.model_dump(mode="json"))

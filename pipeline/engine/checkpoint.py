@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from pipeline.engine.state import Tensors
 from pipeline.io import tensor_file
+from pipeline.io.tensor_file import Tensors
 from pipeline.refusal import Refusal
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import torch
 
 from pipeline.engine.plan import Plan
-from pipeline.engine.state import Progress, Tensors, TrainState
-from pipeline.engine.step_metrics import Reading, Row, Window
+from pipeline.engine.state import Progress, TrainState
+from pipeline.engine.step_metrics import Reading, Row, StepMetrics
 from pipeline.engine.update import Batch, Forward, update
+from pipeline.io.tensor_file import Tensors
 from pipeline.params.loop import LoopSettings
 from pipeline.refusal import Refusal
 
@@ -55,7 +56,7 @@ def fit(
         else:
             if state.step + 1 in plan.switches:
                 progress.switch(state.step + 1, plan.switches[state.step + 1])
-            update(state, next(stream), progress, plan.manner(state.step), forward=forward)
+            update(state, next(stream), progress, plan.step_settings(state.step), forward=forward)
             if not plan.owes_report(state.step, progress):
                 yield Report(state.step)
 
@@ -81,7 +82,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate
     refuse_divergence(row, state.step)
     if validates:
         compare(progress, row, settings, state)
-    progress.window = Window()
+    progress.window = StepMetrics()
     progress.rows.append(row)
     return Report(state.step, {name: value for name, value in row.items() if name != "step"}, bad_step)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from pipeline.engine import precision
-from pipeline.engine.state import Tensors
+from pipeline.io.tensor_file import Tensors
 from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
@@ -27,7 +27,7 @@ class Hollow(TorchFunctionMode):
         return function(*args, **options)
 
 
-def draw(model: ModelSettings, spec: Spec) -> nn.Module | None:
+def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
     """The network without contents; None for one whose `build` looks into them."""
     try:
         with Hollow():
@@ -40,7 +40,7 @@ def draw(model: ModelSettings, spec: Spec) -> nn.Module | None:
 
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
     """Raises RuntimeError where the weights are not those of the network: a small file may describe one that fills the memory."""
-    network = draw(model, spec)
+    network = build_on_meta(model, spec)
     if network is None:
         return
     if half:
@@ -54,7 +54,7 @@ def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = 
 
 def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
     """Raises Refusal for a network whose weights alone are more than this machine's memory."""
-    network = draw(model, spec)
+    network = build_on_meta(model, spec)
     if network is None:
         return
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline.engine import meta_model, precision
 from pipeline.engine.classifier import Classifier
-from pipeline.engine.state import Tensors
 from pipeline.io import tensor_file, untrusted
+from pipeline.io.tensor_file import Tensors
 from pipeline.params.load import from_data
 from pipeline.params.section import Steps
 from pipeline.params.train import TrainParams

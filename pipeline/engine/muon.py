@@ -20,7 +20,7 @@ SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups with `hidden: True` are turned, the others slide as fused SGD does.
+    """Hidden groups take orthogonalised momentum (Muon), all others plain SGD with momentum.
 
     Like a fused optimizer it takes `found_inf`, 1.0 on the device where nothing may change, and never waits to know. All momentum begins
     at rest; that of hidden weights is float32, whatever they are.
@@ -44,12 +44,12 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["hidden"]:
-                self.slide(trained, group, undone)
+                self.sgd_step(trained, group, undone)
                 continue
             for alike in by_shape(trained):
-                self.turn(alike, group, undone)
+                self.muon_step(alike, group, undone)
 
-    def slide(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
+    def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
         sgd(
             list(parameters),
             [cast("Tensor", parameter.grad) for parameter in parameters],
@@ -64,7 +64,7 @@ class Muon(torch.optim.Optimizer):
             maximize=False,
         )
 
-    def turn(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
+    def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
         """Move weights of one shape together: the fewer the kernels, the sooner they are launched."""
         kept = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         before, weights = matrices(kept), matrices(parameters)

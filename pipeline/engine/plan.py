@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pipeline.engine import schedules
 from pipeline.engine.state import Progress
-from pipeline.engine.update import Manner
+from pipeline.engine.update import StepSettings
 from pipeline.params.loop import LoopSettings
 from pipeline.params.schedule import ScheduleSettings
 
@@ -25,9 +25,9 @@ class Plan:
         """Of the update that follows `step` updates."""
         return self.peak_learning_rate * schedules.factor(step, self.num_steps, self.schedule)
 
-    def manner(self, step: int) -> Manner:
+    def step_settings(self, step: int) -> StepSettings:
         """Of the update that follows `step` updates."""
-        return Manner(
+        return StepSettings(
             seed=self.seed,
             learning_rate=self.learning_rate(step),
             label_smoothing=self.settings.label_smoothing,

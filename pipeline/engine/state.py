@@ -12,10 +12,10 @@ from pipeline.engine import optimizers, precision
 from pipeline.engine.buffer_snapshot import Buffers
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.ema import Average
-from pipeline.engine.step_metrics import Row, Window
+from pipeline.engine.step_metrics import Row, StepMetrics
+from pipeline.io.tensor_file import Tensors
 from pipeline.params.optimizer import OptimizerSettings
 
-Tensors = dict[str, Tensor]
 Switch = dict[str, int]
 
 
@@ -104,7 +104,7 @@ class Progress:
     micro_batch_size: int
     switches: list[Switch] = field(default_factory=list)
     """Where memory ran out: from this step on the micro-batch was this one."""
-    window: Window = field(default_factory=Window)
+    window: StepMetrics = field(default_factory=StepMetrics)
     rows: list[Row] = field(default_factory=list)
     best: Tensors | None = None
     best_value: float | None = None

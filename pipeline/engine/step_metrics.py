@@ -46,7 +46,7 @@ class Reading:
 
 
 @dataclass
-class Window:
+class StepMetrics:
     """Scalars on the device, one a step and quantity."""
 
     values: dict[str, list[Tensor | None]] = field(default_factory=lambda: {name: [] for name in QUANTITIES})

@@ -28,7 +28,7 @@ class Batch(Protocol):
 
 
 @dataclass(frozen=True)
-class Manner:
+class StepSettings:
     """How one update is made; with `skip_nonfinite` one whose loss or gradient is not finite changes nothing."""
 
     seed: int
@@ -42,16 +42,16 @@ class Manner:
     """Whether the batch cannot be cut: a CUDA graph overwrites the gradients of the micro-batch before."""
 
 
-def update(state: TrainState, batch: Batch, progress: Progress, manner: Manner, *, forward: Forward) -> None:
+def update(state: TrainState, batch: Batch, progress: Progress, step_settings: StepSettings, *, forward: Forward) -> None:
     """Advance `state` by one step and add what was measured to the window.
 
     When memory runs out the gradients are gathered again in smaller micro-batches; what is done once the optimizer has begun is
     never repeated. Raises Refusal when no micro-batch fits.
     """
     state.buffers.keep()
-    attempt = partial(gather, state, batch, manner=manner, forward=forward)
-    loss, correct = oom.in_parts_that_fit(attempt, state, progress, whole=manner.whole)
-    norm, skipped = descend(state, loss, manner)
+    attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, forward=forward)
+    loss, correct = oom.in_parts_that_fit(attempt, state, progress, whole=step_settings.whole)
+    norm, skipped = optimizer_step(state, loss, step_settings)
     if skipped is not None:
         state.buffers.put_back_where(skipped)
     if state.average:
@@ -60,7 +60,9 @@ def update(state: TrainState, batch: Batch, progress: Progress, manner: Manner, 
     state.step += 1
 
 
-def gather(state: TrainState, batch: Batch, micro_batch_size: int, *, manner: Manner, forward: Forward) -> tuple[Tensor, Tensor]:
+def accumulate_gradients(
+    state: TrainState, batch: Batch, micro_batch_size: int, *, step_settings: StepSettings, forward: Forward
+) -> tuple[Tensor, Tensor]:
     """Leave the batch's gradients on the parameters; its mean loss and its number of right answers.
 
     The loss is divided once, by the number of targets of the whole batch, so ragged micro-batches weigh what they hold.
@@ -68,10 +70,10 @@ def gather(state: TrainState, batch: Batch, micro_batch_size: int, *, manner: Ma
     state.drop_gradients()
     shares, rights = [], []
     for number, (inputs, targets) in enumerate(batch.parts(micro_batch_size)):
-        reseed(state.device, manner.seed, "step", state.step, number)
+        reseed(state.device, step_settings.seed, "step", state.step, number)
         with precision.autocast(state.used, state.device):
             logits = forward(inputs)
-        share = summed_loss(logits, targets, manner.label_smoothing) / batch.num_targets
+        share = summed_loss(logits, targets, step_settings.label_smoothing) / batch.num_targets
         torch.autograd.backward(state.scaler.scale(share))
         shares.append(share.detach())
         rights.append((logits.detach().argmax(-1) == likeliest(targets)).sum())
@@ -95,20 +97,20 @@ def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tens
     return cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)
 
 
-def descend(state: TrainState, loss: Tensor, manner: Manner) -> tuple[Tensor | None, Tensor | None]:
+def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
     """Apply the gradients that have been gathered: their norm before clipping, and 1.0 on the device where they changed nothing.
 
     The first is None where nobody measures it, the second where every step is applied, whatever it holds.
     """
     for group in state.optimizer.param_groups:
-        group["lr"] = manner.learning_rate * group["factor"]
+        group["lr"] = step_settings.learning_rate * group["factor"]
     # unscale first: the norm is of the true gradients
     state.scaler.unscale_(state.optimizer)
-    wanted = manner.report or manner.skip_nonfinite or manner.clip_norm is not None
-    norm = measured(state, manner.clip_norm) if wanted else None
+    wanted = step_settings.report or step_settings.skip_nonfinite or step_settings.clip_norm is not None
+    norm = measured(state, step_settings.clip_norm) if wanted else None
     if state.scaler.is_enabled():
         return norm, scaled_step(state)
-    if norm is None or not manner.skip_nonfinite:
+    if norm is None or not step_settings.skip_nonfinite:
         state.optimizer.step()
         return norm, None
     # fused optimizers leave all as it is where this flag is 1: nobody waits for the device to know

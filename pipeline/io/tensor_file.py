@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
-from pipeline.engine.state import Tensors
 from pipeline.io import files, untrusted
 from pipeline.refusal import Refusal
 
+Tensors = dict[str, Tensor]
 OS_ERROR = re.compile(r"os error (\d+)")
 HEADER_BYTES = 100_000_000
 """More than this no safetensors file may have."""

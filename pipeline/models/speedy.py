@@ -52,7 +52,7 @@ class Settings(ModelSettings):
         last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.later_width, spec.num_classes)
         return nn.Sequential(whitening, nn.GELU(), *groups, *last)
 
-    def prime(self, network: nn.Module, examples: "Examples") -> None:
+    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:
         """Each filter a direction of the patches, in both signs, at a length that gives it a variance of 1."""
         whitening = network.get_submodule("0")
         assert isinstance(whitening, nn.Conv2d)

@@ -68,7 +68,7 @@ class Settings(ModelSettings):
             ) from None
         return cast("nn.Module", network)
 
-    def prime(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # its weights come of other data
+    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # its weights come of other data
         if self.weights is not None:
             load_what_fits(network, pretrained(self.architecture, self.weights))
 

@@ -29,13 +29,13 @@ class ModelSettings(Section):
         """A module from (n, channels, height, width) to logits (n, classes)."""
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
-    def prime(self, network: "nn.Module", examples: "Examples") -> None:
+    def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
         """Called once before a training begins, and never when a model file is opened: the place for weights that are pretrained or come of the data."""
 
     @property
     def downloaded(self) -> bool:
-        """Returns whether `prime` needs files that `fetch` downloads."""
+        """Returns whether `initialize_from_data` needs files that `fetch` downloads."""
         return False
 
     def fetch(self) -> None:
-        """Downloads what `prime` needs where it is missing, and reads it. Raises Refusal, with the remedy, where it cannot be had or read."""
+        """Downloads what `initialize_from_data` needs where it is missing, and reads it. Raises Refusal, with the remedy, where it cannot be had or read."""

@@ -10,7 +10,7 @@ from pipeline.params.section import Section, Share
 from pipeline.registry import SOURCES
 
 if TYPE_CHECKING:
-    from pipeline.raw_dataset import Collection
+    from pipeline.raw_dataset import RawDataset
 
 
 class SourceSettings(Section):
@@ -44,7 +44,7 @@ class SourceSettings(Section):
         """Where it is known before anything is read; None where names and folders tell."""
         return None
 
-    def open(self, *, workers: int) -> "Collection":
+    def open(self, *, workers: int) -> "RawDataset":
         """Targets at once and samples in a stream; decoding uses `workers` threads or processes."""
         raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")
 

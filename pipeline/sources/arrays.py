@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.io import untrusted
 from pipeline.io.reading.arrayfile import ArrayFile, array_files
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import SPLITS, TRAIN, Block, Collection
+from pipeline.raw_dataset import SPLITS, TRAIN, Block, RawDataset
 from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 16 * 2**20
@@ -37,7 +37,7 @@ class Settings(SourceSettings):
     untrusted: ClassVar[bool] = True
     name: Literal["arrays"]
 
-    def open(self, *, workers: int) -> Collection:
+    def open(self, *, workers: int) -> RawDataset:
         arrays = array_files(self.root)
         keys = split_keys(arrays, self.root)
         targets = {split: read_targets(arrays[f"{key}targets"]) for split, key in keys.items()}
@@ -46,7 +46,7 @@ class Settings(SourceSettings):
         if len(shapes) > 1:
             raise Refusal(f"source.root: {self.root}: the splits have images of different shapes {sorted(shapes)}: make them equal")
         classes = class_names(arrays.get("classes"), self.root, targets)
-        return Collection(classes, shapes.pop(), targets, partial(blocks, inputs))
+        return RawDataset(classes, shapes.pop(), targets, partial(blocks, inputs))
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pipeline.io.reading import archives, download
 from pipeline.io.reading.tree import BROKEN
 from pipeline.io.untrusted import reason
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import TEST, TRAIN, Block, Collection
+from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
 from pipeline.refusal import Refusal
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
@@ -72,7 +72,7 @@ class Settings(SourceSettings):
     def num_classes(self) -> int:
         return VARIANTS[self.variant].num_classes
 
-    def open(self, *, workers: int) -> Collection:
+    def open(self, *, workers: int) -> RawDataset:
         variant = VARIANTS[self.variant]
         place = find(self.root, variant)
         contents = read(place, variant)
@@ -80,7 +80,7 @@ class Settings(SourceSettings):
         records = {split: [parse(contents[name], place / name, variant) for name in names] for split, names in variant.files.items()}
         targets = {split: np.concatenate([labels for labels, _ in parts]) for split, parts in records.items()}
         images = {split: [pixels for _, pixels in parts] for split, parts in records.items()}
-        return Collection(classes, (SIDE, SIDE, CHANNELS), targets, partial(blocks, images))
+        return RawDataset(classes, (SIDE, SIDE, CHANNELS), targets, partial(blocks, images))
 
 
 def find(root: Path, variant: Variant) -> Path:

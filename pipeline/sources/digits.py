@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import TRAIN, Block, Collection
+from pipeline.raw_dataset import TRAIN, Block, RawDataset
 
 LEVELS = 16
 
@@ -19,7 +19,7 @@ class Settings(SourceSettings):
     def num_classes(self) -> int:
         return 10
 
-    def open(self, *, workers: int) -> Collection:
+    def open(self, *, workers: int) -> RawDataset:
         from sklearn.datasets import load_digits  # late: a second that no other source needs
 
         digits = load_digits()
@@ -29,4 +29,4 @@ class Settings(SourceSettings):
         def blocks() -> Generator[Block]:
             yield Block(TRAIN, np.arange(len(targets)), inputs)
 
-        return Collection(tuple(str(name) for name in digits.target_names), inputs.shape[1:], {TRAIN: targets}, blocks)
+        return RawDataset(tuple(str(name) for name in digits.target_names), inputs.shape[1:], {TRAIN: targets}, blocks)

@@ -16,7 +16,7 @@ from pipeline.io.reading.tree import Member, Tree
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import SPLITS, Block, Collection
+from pipeline.raw_dataset import SPLITS, Block, RawDataset
 from pipeline.refusal import Refusal
 
 CHUNK_BYTES = 2 * 2**20
@@ -44,11 +44,11 @@ class Settings(SourceSettings):
     max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
     """An image that declares more pixels than this is refused before it is decoded: a few kilobytes can unpack to gigabytes."""
 
-    def open(self, *, workers: int) -> Collection:
+    def open(self, *, workers: int) -> RawDataset:
         tree = archives.opened(self.root)
         layout = arrange(tree.listing(), str(self.root))
         blocks = partial(self.blocks, tree, layout, workers=workers)
-        return Collection(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
+        return RawDataset(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
 
     def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Generator[Block]:
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.io import untrusted
 from pipeline.io.reading import download
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import TEST, TRAIN, Block, Collection
+from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
 from pipeline.refusal import Refusal
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}
@@ -38,7 +38,7 @@ class Settings(SourceSettings):
     def num_classes(self) -> int:
         return 10
 
-    def open(self, *, workers: int) -> Collection:
+    def open(self, *, workers: int) -> RawDataset:
         dataset = torchvision_class(self.variant)
         paths = find(self.root, dataset)
         inputs = {split: read_idx(paths[f"{prefix}-{IMAGES}"], dimensions=3)[..., None] for split, prefix in PREFIXES.items()}
@@ -48,7 +48,7 @@ class Settings(SourceSettings):
         if inputs[TRAIN].shape[1:] != inputs[TEST].shape[1:]:
             raise Refusal(f"source.root: {self.root}: train and test have images of different sizes: fetch the files again")
         height, width = inputs[TRAIN].shape[1:3]
-        return Collection(tuple(dataset.classes), (height, width, 1), targets, partial(blocks, inputs))
+        return RawDataset(tuple(dataset.classes), (height, width, 1), targets, partial(blocks, inputs))
 
 
 def torchvision_class(variant: str) -> Any:

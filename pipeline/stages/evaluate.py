@@ -38,9 +38,9 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
     split = prepared.split(TEST)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     draw(Predictions.of(logits, split.targets), split, params.evaluate, paths, classes=prepared.spec.classes)
-    facts = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
-    with tracking.addition(environment, paths.model, facts=facts) as run:
-        run_description.add_evaluation(run, paths, facts, step=manifest.step, scores=scores)
+    info = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    with tracking.addition(environment, paths.model, info=info) as run:
+        run_description.add_evaluation(run, paths, info, step=manifest.step, scores=scores)
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)
 

@@ -12,7 +12,7 @@ from pipeline.data.prepared import refuse_long_names
 from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.paths import Paths
 from pipeline.progress import progress
-from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID, Collection
+from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID, RawDataset
 from pipeline.refusal import Refusal
 from pipeline.runtime import cgroup
 from pipeline.runtime.environment import Environment
@@ -22,28 +22,28 @@ Targets = NDArray[np.int64]
 
 def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and say what came of it. Raises Refusal for a dataset that nothing can be learned from."""
-    collection, assigned = survey(params, workers=environment.workers)
-    total = sum(len(targets) for targets in collection.targets.values())
-    with progress("prepare", total, "images") as advance, closing(collection.blocks()) as blocks:
-        record = writer.write(collection, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
+    raw_dataset, assigned = survey(params, workers=environment.workers)
+    total = sum(len(targets) for targets in raw_dataset.targets.values())
+    with progress("prepare", total, "images") as advance, closing(raw_dataset.blocks()) as blocks:
+        record = writer.write(raw_dataset, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
-        if name in collection.targets and shares.get(name):
+        if name in raw_dataset.targets and shares.get(name):
             print(f"prepare: {name}: the dataset brings this split, so source.{name} is unused")
         if name in record.splits:
             entry = record.splits[name]
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))
 
 
-def survey(params: PrepareParams, *, workers: int | None) -> tuple[Collection, dict[str, NDArray[np.str_]]]:
+def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
     """The dataset by its names and targets alone, and the split of each sample; no sample is read."""
     source = params.source
     refuse_missing_root(source)
-    collection = source.open(workers=workers or cgroup.usable_cpus())
-    refuse_long_names(collection.classes, str(source.root))
-    refuse_empty_classes(collection.classes, collection.targets[TRAIN], str(source.root))
-    assigned = split.assign(collection.targets, classes=collection.classes, valid=source.valid, test=source.test, seed=params.seed)
-    return collection, assigned
+    raw_dataset = source.open(workers=workers or cgroup.usable_cpus())
+    refuse_long_names(raw_dataset.classes, str(source.root))
+    refuse_empty_classes(raw_dataset.classes, raw_dataset.targets[TRAIN], str(source.root))
+    assigned = split.assign(raw_dataset.targets, classes=raw_dataset.classes, valid=source.valid, test=source.test, seed=params.seed)
+    return raw_dataset, assigned
 
 
 def refuse_missing_root(source: SourceSettings) -> None:

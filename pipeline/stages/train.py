@@ -17,7 +17,7 @@ from pipeline.runtime.machine import Machine
 from pipeline.tracking import run as tracking
 from pipeline.tracking import run_description
 from pipeline.tracking.run import Run
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from pipeline.training import Training
 
 
@@ -31,8 +31,8 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
         files.sweep(place.folder)
         with torch_errors.in_words(size="model"):
             training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
-        known = facts(paths, environment, training, identity)
-        with tracking.training(environment, resume_file=place.folder / "run", facts=known) as run:
+        known = info(paths, environment, training, identity)
+        with tracking.training(environment, resume_file=place.folder / "run", info=known) as run:
             with interruption.deferred() as interrupted, torch_errors.in_words(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
@@ -110,7 +110,7 @@ def write_results(training: Training, paths: Paths, identity: run_identity.Input
     results.write_metrics(paths.metrics / "train.json", training.progress, step)
 
 
-def facts(paths: Paths, environment: Environment, training: Training, identity: run_identity.Inputs) -> Facts:
+def info(paths: Paths, environment: Environment, training: Training, identity: run_identity.Inputs) -> RunInfo:
     """Return what is known of this run before its first step."""
     more = {"inputs": identity.record, "data": str(training.images)}
     return run_description.of_training(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"), more=more)

@@ -13,7 +13,7 @@ SYSTEM = "system.jsonl"
 
 
 @dataclass
-class Position:
+class Cursor:
     """`offset` and `system_offset` are bytes of the two journals; `status` is what MLflow was told last.
 
     `redo` is where the first event begins that MLflow did not take though it answered: a later attempt begins again there.
@@ -29,14 +29,14 @@ class Position:
     seal: str = ""
 
     @classmethod
-    def load(cls, folder: Path, store: str) -> "Position":
+    def load(cls, folder: Path, store: str) -> "Cursor":
         """Nothing delivered, where nothing readable says otherwise or the journal is another: MLflow ignores the repetition."""
         try:
-            position = cls(**read_stores(folder)[store])
+            cursor = cls(**read_stores(folder)[store])
         except (KeyError, TypeError):
             return cls()
         # a journal that a backup brought back is shorter, or has other lines by now: its offsets mean nothing
-        return position if position.seal == position.sealed(folder) else cls(position.run_id, position.experiment_id)
+        return cursor if cursor.seal == cursor.sealed(folder) else cls(cursor.run_id, cursor.experiment_id)
 
     def sealed(self, folder: Path) -> str:
         return events.seal(folder / events.EVENTS, self.offset) + events.seal(folder / SYSTEM, self.system_offset)
@@ -78,4 +78,4 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 def is_pending(folder: Path) -> bool:
     """Whether no store has all of the journal: one that was delivered elsewhere is not sent to every other store as well."""
-    return not any(Position.load(folder, store).is_complete(folder) for store in read_stores(folder))
+    return not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.io import files
 from pipeline.tracking import comparison, events
 from pipeline.tracking.batches import batches
-from pipeline.tracking.cursor import SYSTEM, Position
+from pipeline.tracking.cursor import SYSTEM, Cursor
 from pipeline.tracking.journal import COPIES, WRITER_LOCK, is_written
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.sender import Sender
@@ -28,13 +28,13 @@ class Delivery:
         self.folder = folder
         self._store = store
         self._build = build
-        self._position = Position.load(folder, store.address.key)
+        self._cursor = Cursor.load(folder, store.address.key)
         self._sending: Sender | None = None
         self._lost_s = 0.0
 
     @property
     def is_complete(self) -> bool:
-        return self._position.is_complete(self.folder)
+        return self._cursor.is_complete(self.folder)
 
     def catch_up(self) -> None:
         """Deliver all that the journal holds. Raises when MLflow is away or patience is spent; where it stopped is remembered, and the next time begins there."""
@@ -42,13 +42,13 @@ class Delivery:
             return
         self._find_run()
         try:
-            for batch in self._batches(events.EVENTS, self._position.offset):
+            for batch in self._batches(events.EVENTS, self._cursor.offset):
                 self._deliver(batch)
                 self._advance(batch[-1])
                 self._ask_patience()
-            for batch in self._batches(SYSTEM, self._position.system_offset) if self._is_system_due() else ():
+            for batch in self._batches(SYSTEM, self._cursor.system_offset) if self._is_system_due() else ():
                 self._deliver(batch)
-                self._position.system_offset = batch[-1].end
+                self._cursor.system_offset = batch[-1].end
                 self._save()
                 self._ask_patience()
         except Exception:
@@ -59,29 +59,29 @@ class Delivery:
     def close(self) -> None:
         """The writer is gone: try once more what was set aside, also by an earlier stage; a run without an end was killed."""
         self._settle_status()  # before what may hang again
-        if self._position.redo is not None:
-            self._position.begin_again()
+        if self._cursor.redo is not None:
+            self._cursor.begin_again()
             self.catch_up()
             self._settle_status()
         if self.is_complete:
             self._tidy()
-        if self._position.experiment_id:
+        if self._cursor.experiment_id:
             self._update_comparison()
 
     def _settle_status(self) -> None:
-        if self._position.run_id and self._position.status == "RUNNING":
-            self._store.client.set_terminated(self._position.run_id, "KILLED", end_time=self._position.time_ms)
-            self._position.status = "KILLED"
+        if self._cursor.run_id and self._cursor.status == "RUNNING":
+            self._store.client.set_terminated(self._cursor.run_id, "KILLED", end_time=self._cursor.time_ms)
+            self._cursor.status = "KILLED"
             self._save()
 
     def _has_news(self) -> bool:
-        return self._position.offset < events.whole_bytes(self.folder / events.EVENTS) or (
-            self._position.system_offset < events.whole_bytes(self.folder / SYSTEM)
+        return self._cursor.offset < events.whole_bytes(self.folder / events.EVENTS) or (
+            self._cursor.system_offset < events.whole_bytes(self.folder / SYSTEM)
         )
 
     def _is_system_due(self) -> bool:
         """Whether a metric of the stage was delivered: MLflow's comparison of runs begins with the metric that a run was given first."""
-        delivered = events.read(self.folder / events.EVENTS, limit=self._position.offset)
+        delivered = events.read(self.folder / events.EVENTS, limit=self._cursor.offset)
         return any(event.kind == "metrics" for event in delivered) or not is_written(self.folder)
 
     def _find_run(self) -> None:
@@ -89,13 +89,13 @@ class Delivery:
             return
         first = next(events.read(self.folder / events.EVENTS), None)
         start: Mapping[str, Any] = first.fields if first and first.kind == "start" else {}
-        run = self._store.run_for(self.folder.name, start, self._position.run_id)
+        run = self._store.run_for(self.folder.name, start, self._cursor.run_id)
         run_id = run.info.run_id
         kept = self._store.protect_tags(run)
-        if run_id != self._position.run_id:
-            self._position = Position(run_id)
+        if run_id != self._cursor.run_id:
+            self._cursor = Cursor(run_id)
             self._save()
-        self._position.experiment_id = str(run.info.experiment_id)
+        self._cursor.experiment_id = str(run.info.experiment_id)
         self._sending = Sender(self._store, run_id, self.folder, self._build, kept)
 
     @property
@@ -108,11 +108,11 @@ class Delivery:
         return batches(events.read(self.folder / name, offset, events.settled_bytes(self.folder / name)))
 
     def _advance(self, last: events.Event) -> None:
-        self._position.offset, self._position.time_ms = last.end, last.time_ms
+        self._cursor.offset, self._cursor.time_ms = last.end, last.time_ms
         if last.kind in {"start", "reopen"}:
-            self._position.status = "RUNNING"
+            self._cursor.status = "RUNNING"
         elif last.kind == "end":
-            self._position.status = last.fields["status"]
+            self._cursor.status = last.fields["status"]
         self._save()
         if last.kind == "start":
             self._update_comparison()
@@ -120,12 +120,12 @@ class Delivery:
     def _update_comparison(self) -> None:
         """Show the run in the experiment's comparison. A failure costs no delivery: the next run brings the comparison up to date."""
         try:
-            comparison.update(self._store.client, str(self._position.experiment_id))
+            comparison.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
             print(f"tracking: the comparison was not updated: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
     def _save(self) -> None:
-        self._position.save(self.folder, self._store.address.key)
+        self._cursor.save(self.folder, self._store.address.key)
 
     def _deliver(self, batch: list[events.Event]) -> None:
         """What fails on although MLflow answers is set aside for a later attempt, what it refuses for good: neither holds up those behind."""
@@ -135,7 +135,7 @@ class Delivery:
             self._lost_s = 0.0
         elif is_passing(error):
             self._lost_s += time.monotonic() - begin
-            self._position.set_aside()
+            self._cursor.set_aside()
         elif len(batch) > 1:
             for event in batch:
                 self._deliver([event])
@@ -150,7 +150,7 @@ class Delivery:
     def _failure(self, batch: list[events.Event]) -> Exception | None:
         """What MLflow has against a batch, after some attempts. Raises while it takes nothing else either: then it is away."""
         failure: Exception | None = None
-        for attempt in range(ATTEMPTS if self._position.redo is None else 1):
+        for attempt in range(ATTEMPTS if self._cursor.redo is None else 1):
             time.sleep(PAUSE_S * attempt)
             try:
                 self._sender.send(batch)
@@ -173,7 +173,7 @@ class Delivery:
 
     def _tidy(self) -> None:
         """MLflow has all: its note of delays goes, and the copies that the lines name, unless a writer is at work again."""
-        run_id = self._position.run_id
+        run_id = self._cursor.run_id
         assert run_id is not None
         if DELAYED in self._store.client.get_run(run_id).data.tags:
             self._store.client.delete_tag(run_id, DELAYED)

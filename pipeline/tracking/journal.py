@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pipeline.io import files
 from pipeline.tracking import events
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"
@@ -83,24 +83,24 @@ class Journal:
             on_failure.pop_all()
 
     @classmethod
-    def create(cls, root: Path, *, stage: str, facts: Facts, name: str | None = None, **more: str | None) -> "Journal":
+    def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
         """Begin a journal. Its first line also holds `more`: the `experiment` and, where the user named one, the `run_id` that it goes to."""
         folder = shelf(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder, stage=stage, amends=False)
-        journal._append("start", stage=stage, **facts.as_fields(), **more)
+        journal._append("start", stage=stage, **info.as_fields(), **more)
         journal._writer.sync()
         for parent in (folder, *folder.parents[:3]):  # a folder that the power takes would be a second run when the training resumes
             files.sync(parent)
         return journal
 
     @classmethod
-    def reopen(cls, folder: Path, *, stage: str, facts: Facts, amends: bool = False) -> "Journal":
+    def reopen(cls, folder: Path, *, stage: str, info: RunInfo, amends: bool = False) -> "Journal":
         """Go on with a journal. With `amends`, the last step of a metric may be written again when its value differs."""
         if not (folder / events.EVENTS).is_file():
             raise FileNotFoundError(f"{folder} holds no journal")
         journal = cls(folder, stage=stage, amends=amends)
-        journal._append("reopen", stage=stage, **facts.as_fields())
+        journal._append("reopen", stage=stage, **info.as_fields())
         return journal
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

@@ -14,7 +14,7 @@ from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import journal
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Position, is_pending
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.store import Store
@@ -120,7 +120,7 @@ def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
         folder for folder in journal.journals(store.address.root) if folder != but and is_pending(folder) and not journal.is_written(folder)
     ]
     # ten runs that MLflow will never take must not stand before all others
-    found.sort(key=lambda folder: Position.load(folder, store.address.key).redo is not None)
+    found.sort(key=lambda folder: Cursor.load(folder, store.address.key).redo is not None)
     spent_s = 0.0
     for folder in found[:LEFTOVERS]:
         begin = time.monotonic()

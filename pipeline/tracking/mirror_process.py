@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import events
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Position
+from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.store import unused_run_message
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "pipeline", "mirror", str(folder)]
 
 
-class Attendant:
+class MirrorProcess:
     """A running mirror and the journal that it carries."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, environment: Environment) -> None:
@@ -44,11 +44,11 @@ class Attendant:
             if self._process.poll() is None:
                 self._process.kill()  # at any instant: it goes on where `delivered.json` says
                 self._process.wait()
-        position, named = Position.load(self._folder, self._store), self._environment.mlflow_run_id
-        if named and position.run_id and position.run_id != named:
-            say(self._environment, unused_run_message(named, self._folder.name, position.run_id))
-        if not position.is_complete(self._folder):
-            num_left = sum(1 for _ in events.read(self._folder / events.EVENTS, position.first_left))
+        cursor, named = Cursor.load(self._folder, self._store), self._environment.mlflow_run_id
+        if named and cursor.run_id and cursor.run_id != named:
+            say(self._environment, unused_run_message(named, self._folder.name, cursor.run_id))
+        if not cursor.is_complete(self._folder):
+            num_left = sum(1 for _ in events.read(self._folder / events.EVENTS, cursor.first_left))
             say(
                 self._environment,
                 f"{num_left} events of run {self._folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them ({LOG} beside the journal says why)",
@@ -56,17 +56,17 @@ class Attendant:
 
     def _wait_while_moving(self, limit_s: float) -> None:
         begin = moved = time.monotonic()
-        last: Position | None = None
+        last: Cursor | None = None
         while self._process.poll() is None:
-            position, now = Position.load(self._folder, self._store), time.monotonic()
-            if position != last:
-                last, moved = position, now
+            cursor, now = Cursor.load(self._folder, self._store), time.monotonic()
+            if cursor != last:
+                last, moved = cursor, now
             if now - begin >= limit_s or now - moved >= STALL_S:
                 return
             time.sleep(0.05)
 
 
-def start(folder: Path, environment: Environment) -> Attendant | None:
+def start(folder: Path, environment: Environment) -> MirrorProcess | None:
     """Start the mirror of a journal; None, and said once, where MLflow is not installed."""
     if importlib.util.find_spec("mlflow") is None:
         say(environment, f"MLflow is not installed: run {folder.name} stays in the journal until `python -m pipeline sync` can deliver it")
@@ -83,4 +83,4 @@ def start(folder: Path, environment: Environment) -> Attendant | None:
             command(folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=CHECKOUT, env=variables, start_new_session=True
         )
     os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
-    return Attendant(process, folder, environment)
+    return MirrorProcess(process, folder, environment)

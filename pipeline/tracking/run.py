@@ -16,7 +16,7 @@ from pipeline.tracking.events import EVENTS
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.mirror import Outcome
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 
 INTERRUPTED_WAIT_S = 5.0  # whoever interrupts does not wait for long; `sync` or the next stage delivers the rest
@@ -29,7 +29,7 @@ class Run:
         self._environment = environment
         self._complained = False
         self._journal: Journal | None = None
-        self._mirror: mirror_process.Attendant | None = None
+        self._mirror: mirror_process.MirrorProcess | None = None
         if open_journal:
             with self._quiet():
                 self._journal = open_journal()
@@ -98,31 +98,31 @@ class Run:
 
 
 @contextmanager
-def training(environment: Environment, *, resume_file: Path, facts: Facts, stage: str = "train") -> Iterator[Run]:
+def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> Iterator[Run]:
     """One training, one run: goes on with the journal that `resume_file` names, or begins one and names it there."""
 
     def open_journal() -> Journal:
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
         if name and (journal.shelf(environment.root) / name / EVENTS).is_file():
-            return Journal.reopen(journal.shelf(environment.root) / name, stage=stage, facts=facts)
+            return Journal.reopen(journal.shelf(environment.root) / name, stage=stage, info=info)
         name = journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: a journal that nothing names would be a run of its own
-        return Journal.create(environment.root, name=name, stage=stage, facts=facts, **destination(environment))
+        return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
     with tracked(environment, open_journal) as run:
         yield run
 
 
 @contextmanager
-def addition(environment: Environment, model: Path, *, facts: Facts, stage: str = "evaluate") -> Iterator[Run]:
+def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> Iterator[Run]:
     """Add to the run of a model: by its journal, or else by a new one whose mirror looks for the run on the server."""
 
     def open_journal() -> Journal:
         digest = files.digest(model)
         folder = journal.find(environment.root, digest)
         if folder and not journal.is_written(folder):
-            return Journal.reopen(folder, stage=stage, facts=facts, amends=True)
-        begun = Journal.create(environment.root, stage=stage, facts=facts, model_sha256=digest, **destination(environment))
+            return Journal.reopen(folder, stage=stage, info=info, amends=True)
+        begun = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
         begun.model(model)  # the run that is found has it already, or this one is the first to hear of it
         return begun
 
@@ -183,7 +183,7 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
     """Return where the run of a journal is compared with others: an address on a server, or the command that serves the UI here."""
     address = Address.of(environment)
     if address.is_server and name:
-        experiment_id = cursor.Position.load(journal.shelf(environment.root) / name, address.key).experiment_id
+        experiment_id = cursor.Cursor.load(journal.shelf(environment.root) / name, address.key).experiment_id
         if experiment_id:
             return f"{address.shown}/{comparison.link(experiment_id)}"
     return "make ui" if shutil.which("make") else "python -m pipeline ui"

@@ -1,4 +1,4 @@
-"""What a run is told about: which facts, files and numbers of a stage go into the journal."""
+"""What a run is told about: which info, files and numbers of a stage go into the journal."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import provenance, revision
 from pipeline.tracking.run import Run
-from pipeline.tracking.run_info import Dataset, Facts
+from pipeline.tracking.run_info import Dataset, RunInfo
 
 FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png", "confusion.csv", "reliability.csv")
 SOURCE = {"mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
@@ -31,14 +31,14 @@ NAMED = ("model.name", "model.architecture", "source.name")
 LONGEST_VALUE = 24
 
 
-def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]) -> Facts:
+def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]) -> RunInfo:
     """Return all parameters that led to the model, the data (`prepared` is spec.json), and where it comes from (`more` of that)."""
     document = Document.read(paths.params).data
-    facts = provenance.gather(environment)
-    return Facts(
+    origin = provenance.gather(environment)
+    return RunInfo(
         params=params_of(document),
-        tags=SOURCE | provenance.tags(facts) | evaluation_tags(document),
-        provenance={**facts, **more},
+        tags=SOURCE | provenance.tags(origin) | evaluation_tags(document),
+        provenance={**origin, **more},
         datasets=datasets_of(document, prepared, ("train", "valid")),
         subject=subject(document),
         description=f"in training, {subject(document)}",
@@ -46,10 +46,10 @@ def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str
     )
 
 
-def of_evaluation(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> Facts:
+def of_evaluation(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
     """Return what is added to the run of the model; name and description count where its training is not known here."""
     document = Document.read(paths.params).data
-    return Facts(
+    return RunInfo(
         params=params_of(document),
         tags=evaluation_tags(document),
         provenance=provenance.gather(environment),
@@ -121,7 +121,7 @@ def short(value: Scalar) -> str:
     return min(plain, scientific, key=len)
 
 
-def add_training(run: Run, paths: Paths, facts: Facts) -> None:
+def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     """Add the files of a finished training, and its result as the description."""
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
@@ -130,17 +130,17 @@ def add_training(run: Run, paths: Paths, facts: Facts) -> None:
     trained = json.loads((paths.metrics / "train.json").read_bytes())
     split = "valid" if "valid" in trained else "train"
     scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
-    run.describe(f"{split} {scores} at step {trained['exported_step']}; {facts.subject}")
+    run.describe(f"{split} {scores} at step {trained['exported_step']}; {info.subject}")
     run.model(paths.model)
 
 
-def add_evaluation(run: Run, paths: Paths, facts: Facts, *, step: int, scores: Mapping[str, Any]) -> None:
+def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
     """Add the scores, at the step whose weights were scored, the figures, and the result as the description."""
     run.metrics(step, test_metrics(scores))
     low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
     run.describe(
         f"test accuracy {scores['accuracy']:.4f} ({low:.4f} to {high:.4f}), loss {scores['loss']:.4f} "
-        f"on {scores['samples']} samples; {facts.subject}"
+        f"on {scores['samples']} samples; {info.subject}"
     )
     for name in FIGURES:
         if (paths.plots / name).exists():

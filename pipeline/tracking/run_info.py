@@ -18,7 +18,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunInfo:
     """`params` cannot change once MLflow has them; `tags` can. `provenance` becomes an artifact; `name` and `description` are for a new run."""
 
     params: Mapping[str, Scalar] = field(default_factory=dict)

@@ -10,9 +10,8 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
 from pipeline.engine.classifier import Classifier
 from pipeline.engine.model_file import Manifest
-from pipeline.engine.state import Tensors
 from pipeline.io import files, tensor_file
-from pipeline.io.tensor_file import Damaged
+from pipeline.io.tensor_file import Damaged, Tensors
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import load, placed

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.engine.state import Tensors
 from pipeline.io import untrusted
+from pipeline.io.tensor_file import Tensors
 from pipeline.params.load import shown
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from pipeline.data.prepared import Prepared
 from pipeline.engine import torch_errors
 from pipeline.engine.checkpoint import Checkpoints
-from pipeline.engine.state import Switch, Tensors
+from pipeline.engine.state import Switch
+from pipeline.io.tensor_file import Tensors
 from pipeline.params.train import TrainParams
 from pipeline.progress import progress
 from pipeline.runtime import machine

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.data import loader, sampling
 from pipeline.data.prepared import Prepared, Split
-from pipeline.data.sampling import Course
+from pipeline.data.sampling import BatchIndex
 from pipeline.data.stream import read_ahead
 from tests.data.augmenting import augmentation
 
@@ -98,7 +98,7 @@ def test_a_sample_is_mixed_with_the_one_at_the_mirrored_place(prepared: Prepared
     )
     before, classes = next(plain.parts(15))
     after, targets = next(mixed.parts(15))
-    share = (mixed.course.draws[1] / 256).view(-1, 1, 1, 1)
+    share = (mixed.batch_index.draws[1] / 256).view(-1, 1, 1, 1)
     expected = (1 - share) * before + share * before.flip(0)
     assert (after - expected).abs().max() <= 0.5
     own, other = (torch.eye(3)[indices] for indices in (classes, classes.flip(0)))
@@ -144,11 +144,11 @@ def test_the_reader_ends_with_whoever_reads(prepared: Prepared, cpu: torch.devic
 def test_what_goes_wrong_in_the_reader_reaches_the_training(cpu: torch.device) -> None:
     inputs, targets = np.zeros((4, 2, 2, 1), np.uint8), torch.zeros(2, dtype=torch.int64)
 
-    def courses():
-        yield Course(torch.tensor([0, 1]), targets)
+    def batch_indices():
+        yield BatchIndex(torch.tensor([0, 1]), targets)
         raise OSError("the disk is gone")
 
-    batches = read_ahead(inputs, courses(), cpu)
+    batches = read_ahead(inputs, batch_indices(), cpu)
     next(batches)
     with pytest.raises(OSError, match="the disk is gone"):
         next(batches)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.data.prepared import Prepared
 from pipeline.data.writer import ChannelSums, GrowingArray, write
 from pipeline.io import files
-from pipeline.raw_dataset import TEST, TRAIN, VALID, Block, Collection
+from pipeline.raw_dataset import TEST, TRAIN, VALID, Block, RawDataset
 from pipeline.refusal import Refusal
 
 RNG = np.random.default_rng(0)
@@ -21,7 +21,7 @@ TARGETS = np.arange(60) % 3
 ASSIGNED = np.array([TRAIN, TRAIN, TRAIN, VALID, VALID, VALID, TEST, TEST, TEST, TRAIN, TRAIN, TRAIN] * 5)
 
 
-def collection(*, size=7, missing=()):
+def raw_dataset(*, size=7, missing=()):
     """The samples in blocks, but for those that are `missing` as if corrupt."""
 
     def blocks():
@@ -29,11 +29,11 @@ def collection(*, size=7, missing=()):
             positions = np.array([place for place in range(start, min(start + size, len(INPUTS))) if place not in missing], dtype=np.int64)
             yield Block(TRAIN, positions, INPUTS[positions])
 
-    return Collection(("a", "b", "c"), (5, 4, 3), {TRAIN: TARGETS}, blocks)
+    return RawDataset(("a", "b", "c"), (5, 4, 3), {TRAIN: TARGETS}, blocks)
 
 
 def written(folder, **options):
-    source = collection(**options)
+    source = raw_dataset(**options)
     return write(source, {TRAIN: ASSIGNED}, folder, blocks=source.blocks())
 
 
@@ -134,17 +134,17 @@ def test_a_failure_in_the_middle_leaves_no_prepared_data(tmp_path):
     written(tmp_path)
 
     def failing():
-        yield next(collection().blocks())
+        yield next(raw_dataset().blocks())
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space"):
-        write(collection(), {TRAIN: ASSIGNED}, tmp_path, blocks=failing())
+        write(raw_dataset(), {TRAIN: ASSIGNED}, tmp_path, blocks=failing())
     assert not (tmp_path / "spec.json").exists()
 
 
 def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
     written(tmp_path)
-    source = collection()
+    source = raw_dataset()
     write(source, {TRAIN: np.full(60, TRAIN)}, tmp_path, blocks=source.blocks())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-targets.npy"]
     with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
@@ -162,7 +162,7 @@ def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):
             assert number - len(dropped) <= 1
             yield Block(TRAIN, np.array([number]), inputs)
 
-    source = Collection(("a", "b"), (1024, 1024, 1), {TRAIN: np.arange(100) % 2}, blocks)
+    source = RawDataset(("a", "b"), (1024, 1024, 1), {TRAIN: np.arange(100) % 2}, blocks)
     tracemalloc.start()
     write(source, {TRAIN: np.full(100, TRAIN)}, tmp_path, blocks=source.blocks())
     peak_bytes = tracemalloc.get_traced_memory()[1]

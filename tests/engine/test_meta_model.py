@@ -54,10 +54,10 @@ def test_a_loaded_model_has_every_tensor_that_was_saved(
     assert torch.equal(loaded(images), network.eval()(images))
 
 
-def test_a_blueprint_takes_no_memory_and_no_random_numbers() -> None:
+def test_a_meta_model_takes_no_memory_and_no_random_numbers() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    network = meta_model.draw(mlp.Settings(name="mlp", width=65_536, depth=100, dropout=0.0), SPEC)
+    network = meta_model.build_on_meta(mlp.Settings(name="mlp", width=65_536, depth=100, dropout=0.0), SPEC)
     assert network is not None
     assert all(parameter.is_meta for parameter in network.parameters())
     assert torch.equal(torch.get_rng_state(), before)
@@ -76,7 +76,7 @@ class Peeking(mlp.Settings):
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_build_that_looks_into_its_tensors_can_still_be_loaded(fresh: bool) -> None:
     settings = Peeking(name="mlp", width=1, depth=1, dropout=0.0, fresh=fresh)
-    assert (meta_model.draw(settings, SPEC) is None) == fresh
+    assert (meta_model.build_on_meta(settings, SPEC) is None) == fresh
     meta_model.compare(settings.build(SPEC).state_dict(), settings, SPEC)
 
 

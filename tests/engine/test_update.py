@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from pipeline.engine import precision
 from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.step_metrics import Row
-from pipeline.engine.update import Manner, summed_loss, update
+from pipeline.engine.update import StepSettings, summed_loss, update
 from pipeline.params.optimizer import AdamSettings, MuonSettings, SgdSettings
 from tests.engine.building import Identity, Parts, same
 
@@ -41,13 +41,13 @@ def state_of(module: nn.Module, *, settings=PLAIN, used: precision.Used = "fp32"
     return TrainState.begin(Identity(module), settings, used=used, average_decay=average_decay, device=torch.device("cpu"))
 
 
-MANNER = Manner(seed=1, learning_rate=0.1, label_smoothing=0.0, clip_norm=None, skip_nonfinite=False)
+MANNER = StepSettings(seed=1, learning_rate=0.1, label_smoothing=0.0, clip_norm=None, skip_nonfinite=False)
 
 
-def step(state: TrainState, *parts: tuple[torch.Tensor, torch.Tensor], **manner: float | bool | None) -> Row:
+def step(state: TrainState, *parts: tuple[torch.Tensor, torch.Tensor], **step_settings: float | bool | None) -> Row:
     """One update over the given micro-batches, and what a report would say of it."""
     progress = Progress(micro_batch_size=1)
-    update(state, Parts(*parts), progress, replace(MANNER, **manner), forward=state.classifier)
+    update(state, Parts(*parts), progress, replace(MANNER, **step_settings), forward=state.classifier)
     return averages(progress)
 
 

@@ -63,12 +63,12 @@ def damages(content: bytes, count: int, seed: int) -> Iterator[tuple[str, bytes]
     places = regions(content)
     for number in range(count):
         region = places[number % len(places)]
-        position = draw.randrange(region.start, region.end)
+        cursor = draw.randrange(region.start, region.end)
         if number // len(places) % 4 == 3:
-            yield f"cut at {position} ({region.name})", content[:position]
+            yield f"cut at {cursor} ({region.name})", content[:cursor]
         else:
             bit = draw.randrange(8)
-            yield f"bit {bit} of byte {position} ({region.name})", flipped(content, position, bit)
+            yield f"bit {bit} of byte {cursor} ({region.name})", flipped(content, cursor, bit)
 
 
 def missed(folder: Path, count: int, seed: int = 0) -> list[str]:

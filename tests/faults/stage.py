@@ -6,10 +6,10 @@ from pathlib import Path
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import run
-from pipeline.tracking.run_info import Dataset, Facts
+from pipeline.tracking.run_info import Dataset, RunInfo
 from tests.faults.servers import SPOILED
 
-FACTS = Facts(
+FACTS = RunInfo(
     params={"seed": 1, "model.name": "tiny", "train.clip": None},
     tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
     datasets=(Dataset("digits train", "d" * 64, "training", {"classes": 3}),),
@@ -24,7 +24,7 @@ def main(*, first: int, last: int) -> None:
     environment = Environment.read()
     root = environment.root
     begin = time.monotonic()
-    with run.training(environment, resume_file=root / "work/run", facts=FACTS) as reports:
+    with run.training(environment, resume_file=root / "work/run", info=FACTS) as reports:
         for step in range(first, last + 1):
             reports.metrics(step, {"train/loss": 1 / step, "train/scale": float("inf"), "valid/loss": float("nan")})
         reported = time.monotonic()

@@ -106,7 +106,9 @@ def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(t
 
 def test_a_batch_that_cuda_graphs_take_whole_is_not_cut(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({**CHANGES, "train.micro_batch_size": 16}), prepared)
-    monkeypatch.setattr(Plan, "manner", lambda self, step, manner=Plan.manner: replace(manner(self, step), whole=True))
+    monkeypatch.setattr(
+        Plan, "step_settings", lambda self, step, step_settings=Plan.step_settings: replace(step_settings(self, step), whole=True)
+    )
     Shortage(training, monkeypatch, where="forward", call=0)
     with pytest.raises(Refusal, match=f"train.compile: out of memory at step {STEP}, and `graphs` takes a batch whole: write `default`"):
         run(training)
@@ -151,15 +153,15 @@ NO_ENGINE = "GET was unable to find an engine to execute this computation"
 def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch, said: str) -> None:
     training, raised = begin(train_params(CHANGES), prepared), []
     monkeypatch.setattr("torch.cuda.memory_stats", lambda: {"num_ooms": 1})
-    gather = update.gather
+    accumulate_gradients = update.accumulate_gradients
 
     def fail_once(*args, **kwargs):
         if not raised:
             raised.append(True)
             raise RuntimeError(said)
-        return gather(*args, **kwargs)
+        return accumulate_gradients(*args, **kwargs)
 
-    monkeypatch.setattr(update, "gather", fail_once)
+    monkeypatch.setattr(update, "accumulate_gradients", fail_once)
     run(training)
     assert training.progress.switches == [{"step": 1, "micro_batch_size": 3}]
 
@@ -179,15 +181,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_model_file_names_the_switch(folder: Path, monkeypatch) -> None:
-    raised, gather = [], update.gather
+    raised, accumulate_gradients = [], update.accumulate_gradients
 
     def fail_once(state, batch, micro_batch_size, **more):
         if state.step == 4 and not raised:
             raised.append(micro_batch_size)
             raise torch.OutOfMemoryError(MESSAGE)
-        return gather(state, batch, micro_batch_size, **more)
+        return accumulate_gradients(state, batch, micro_batch_size, **more)
 
-    monkeypatch.setattr(update, "gather", fail_once)
+    monkeypatch.setattr(update, "accumulate_gradients", fail_once)
     assert main(["train"]) == 0
     _, manifest = model_file.load(folder / "models/model.safetensors")
     assert raised == [24]

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import journal, run
-from pipeline.tracking.cursor import Position, is_pending, read_stores
+from pipeline.tracking.cursor import Cursor, is_pending, read_stores
 from tests.faults import comparison
 from tests.faults.fork_server import Nursery, lives
 from tests.faults.servers import Fault, Proxy, Server
@@ -181,7 +181,7 @@ def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
 def await_delivery(root: Path, offset: int) -> None:
     for _ in range(1200):
         for folder in journal.journals(root):
-            if any(Position.load(folder, store).offset > offset for store in read_stores(folder)):
+            if any(Cursor.load(folder, store).offset > offset for store in read_stores(folder)):
                 return
         time.sleep(0.05)
     raise AssertionError("nothing is delivered")

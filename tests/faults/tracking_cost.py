@@ -25,9 +25,9 @@ from torch import nn
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import mirror_process, run
 from pipeline.tracking.cursor import DELIVERED
-from pipeline.tracking.mirror_process import LOG, Attendant
+from pipeline.tracking.mirror_process import LOG, MirrorProcess
 from pipeline.tracking.run import Run
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from tests.faults.servers import free_port
 
 OFF, ON, DEAD = "off", "on, into SQLite", "to a dead server"
@@ -78,9 +78,9 @@ def opened(root: Path, address: str, mirrors: dict[str, int], way: str):  # type
     """A run whose mirror's process id is kept."""
     root.mkdir()
     os.environ.update(DVC_ROOT=str(root), MLFLOW_TRACKING_URI=address, PIPELINE_TRACKING_WAIT_S="0")
-    start: Callable[[Path, Environment], Attendant | None] = mirror_process.start
+    start: Callable[[Path, Environment], MirrorProcess | None] = mirror_process.start
 
-    def kept(folder: Path, environment: Environment) -> Attendant | None:
+    def kept(folder: Path, environment: Environment) -> MirrorProcess | None:
         begun = start(folder, environment)
         assert begun
         mirrors[way] = begun._process.pid
@@ -88,7 +88,7 @@ def opened(root: Path, address: str, mirrors: dict[str, int], way: str):  # type
         return begun
 
     mirror_process.start = kept
-    return run.training(Environment.read(), resume_file=root / "work/run", facts=Facts())
+    return run.training(Environment.read(), resume_file=root / "work/run", info=RunInfo())
 
 
 def await_mirror(reports: Run | None, file: str) -> None:

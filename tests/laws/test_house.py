@@ -15,10 +15,11 @@ ROOMS = [
     ["verification"],
     ["stages"],
     ["training"],
-    ["inspection"],
+    ["nonfinite_dump"],
     ["engine", "models", "sources", "data", "tracking", "reports"],
     ["params"],
-    ["reading"],
+    ["runtime"],
+    ["io"],
 ]
 FLOOR = len(ROOMS)
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}

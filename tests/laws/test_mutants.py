@@ -13,9 +13,10 @@ import torch
 from pipeline.data import loader
 from pipeline.engine import state as state_module
 from pipeline.engine import update
-from pipeline.engine.state import Tensors, TrainState
-from pipeline.engine.step_metrics import Window
+from pipeline.engine.state import TrainState
+from pipeline.engine.step_metrics import StepMetrics
 from pipeline.io import tensor_file
+from pipeline.io.tensor_file import Tensors
 from pipeline.training import Training
 from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD, outcome
@@ -157,7 +158,7 @@ def read_memory_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Window, "restore", lambda *_: None)
+    monkeypatch.setattr(StepMetrics, "restore", lambda *_: None)
 
 
 def copy_when_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interruption
 from pipeline.stages.train import watched
 from pipeline.tracking import run as tracking
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from tests.data import augmenting
 from tests.engine import building
 
@@ -156,7 +156,7 @@ def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_
     )
     counting = False
     (tmp_path / "work").mkdir()
-    with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", facts=Facts()) as run:
+    with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", info=RunInfo()) as run:
         steps = watched(training, run, Interruption())
         for _ in range(3):
             next(steps)

@@ -106,17 +106,17 @@ def no_examples(count: int) -> torch.Tensor:
     pytest.fail(f"looked at {count} images")
 
 
-def prime(architecture: str = MOBILENET) -> nn.Module:
+def initialized(architecture: str = MOBILENET) -> nn.Module:
     chosen = settings(architecture, weights="IMAGENET1K_V1")
     network = chosen.build(spec_of(32, 32, 3))
-    chosen.prime(network, no_examples)
+    chosen.initialize_from_data(network, no_examples)
     return network
 
 
 def test_pretrained_weights_are_taken_where_they_fit(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = models.mobilenet_v3_small()
     torch.save(whole.state_dict(), cache / FILE)
-    network = prime()
+    network = initialized()
     fresh = {name for name, tensor in network.state_dict().items() if not tensor.equal(whole.state_dict()[name])}
     assert fresh == {"classifier.3.weight", "classifier.3.bias"}, "only the head of other classes begins anew"
     total = len(whole.state_dict())
@@ -128,7 +128,7 @@ def test_no_weights_means_nothing_is_looked_for(cache: Path, monkeypatch: pytest
     chosen = settings(MOBILENET)
     network = chosen.build(spec_of(32, 32, 3))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    chosen.prime(network, no_examples)
+    chosen.initialize_from_data(network, no_examples)
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
@@ -138,7 +138,7 @@ def test_an_unreachable_network_is_answered_with_the_place_for_the_file(cache: P
 
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
     with pytest.raises(Refusal) as caught:
-        prime()
+        initialized()
     assert str(caught.value) == (
         "model.weights: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>): "
         f"put {FILE} into {cache}, or write `weights: null`"
@@ -163,5 +163,5 @@ def test_a_file_that_holds_no_weights_is_refused_and_nothing_in_it_runs(
     monkeypatch.chdir(tmp_path)
     (cache / FILE).write_bytes(content)
     with pytest.raises(Refusal, match=rf"model\.weights: {cache / FILE}: holds no whole weights: remove it"):
-        prime()
+        initialized()
     assert not Path("was-run").exists()

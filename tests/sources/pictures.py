@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from pipeline.raw_dataset import Collection
+from pipeline.raw_dataset import RawDataset
 
 FILES = {
     "train/cat/a.png": 10,
@@ -59,16 +59,16 @@ def write_zip(path: Path, contents: dict[str, bytes]) -> Path:
     return path
 
 
-def gathered(collection: Collection) -> dict[str, np.ndarray]:
+def gathered(raw_dataset: RawDataset) -> dict[str, np.ndarray]:
     """Each split's inputs, after a check that positions ascend and shapes are as promised."""
-    found: dict[str, list[np.ndarray]] = {split: [] for split in collection.targets}
-    places: dict[str, list[int]] = {split: [] for split in collection.targets}
-    for block in collection.blocks():
+    found: dict[str, list[np.ndarray]] = {split: [] for split in raw_dataset.targets}
+    places: dict[str, list[int]] = {split: [] for split in raw_dataset.targets}
+    for block in raw_dataset.blocks():
         assert block.inputs.dtype == np.uint8
-        assert block.inputs.shape == (len(block.positions), *collection.shape)
+        assert block.inputs.shape == (len(block.positions), *raw_dataset.shape)
         found[block.split].append(block.inputs)
         places[block.split].extend(block.positions.tolist())
     for split, positions in places.items():
         assert positions == sorted(set(positions))
-        assert set(positions) <= set(range(len(collection.targets[split])))
+        assert set(positions) <= set(range(len(raw_dataset.targets[split])))
     return {split: np.concatenate(parts) for split, parts in found.items() if parts}

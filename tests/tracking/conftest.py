@@ -11,7 +11,7 @@ import pytest
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import mirror, mirror_process, run
 from pipeline.tracking.journal import journals
-from pipeline.tracking.run_info import Dataset, Facts
+from pipeline.tracking.run_info import Dataset, RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import mirror_command, tiny
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 NUM_STEPS = 300
-FACTS = Facts(
+FACTS = RunInfo(
     params={"seed": 1, "model.name": "tiny", "train.compile": False, "train.clip": None, "train.metric": "valid/accuracy"},
     tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
     provenance={"git.commit": "c0ffee", "gpu": "unknown: no NVIDIA driver here"},
@@ -54,7 +54,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
             patch.delenv(name, raising=False)
         model = tiny.write(root / "model.safetensors")
-        with run.training(environment, resume_file=root / "work" / "run", facts=FACTS) as reports:
+        with run.training(environment, resume_file=root / "work" / "run", info=FACTS) as reports:
             for step in range(1, NUM_STEPS + 1):
                 reports.metrics(step, {"train/loss": 1 / step, "train/scale": float("inf"), "valid/loss": float("nan")})
             history = root / "history.csv"
@@ -63,7 +63,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             history.write_text("changed after it was logged")
             reports.model(model)
         patch.setattr(mirror_process, "start", lambda *_: None)
-        with run.addition(environment, model, facts=Facts(params={"seed": 2}, tags={"evaluate.top_k": "3"})) as reports:
+        with run.addition(environment, model, info=RunInfo(params={"seed": 2}, tags={"evaluate.top_k": "3"})) as reports:
             reports.metrics(NUM_STEPS, {"test/accuracy": 0.75, "valid/accuracy": 0.5})
     (journal,) = journals(root)
     with warnings.catch_warnings():

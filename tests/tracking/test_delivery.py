@@ -10,10 +10,10 @@ import pytest
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import delivery, events, mirror
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Position, is_pending
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
 
@@ -56,8 +56,8 @@ class Server:
     def delivery(self, folder: Path) -> Delivery:
         return Delivery(folder, self.store, tiny.build)
 
-    def position(self, folder: Path) -> Position:
-        return Position.load(folder, self.store.address.key)
+    def cursor(self, folder: Path) -> Cursor:
+        return Cursor.load(folder, self.store.address.key)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def server(alone: Environment, monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 def written(root: Path, *tags: str, ended: bool = True) -> Path:
-    writing = Journal.create(root, stage="train", facts=Facts())
+    writing = Journal.create(root, stage="train", info=RunInfo())
     for tag in tags:
         writing.tags({tag: ""})
     if ended:
@@ -84,7 +84,7 @@ def test_an_event_that_hangs_is_set_aside_before_patience_ends(server: Server, t
     start, hanging, *_ = events.read(folder / events.EVENTS)
     with pytest.raises(TimeoutError, match="32 s went by"):
         server.delivery(folder).catch_up()
-    assert (server.position(folder).offset, server.position(folder).redo) == (hanging.end, start.end)
+    assert (server.cursor(folder).offset, server.cursor(folder).redo) == (hanging.end, start.end)
     server.delivery(folder).catch_up()  # in another process
     assert server.taken == ["start", "tags", "end"]
 
@@ -109,12 +109,12 @@ def test_a_killed_run_is_said_to_be_killed_although_an_event_of_it_hangs(server:
     for _ in range(2):
         with pytest.raises(TimeoutError):
             mirror.deliver(folder, server.store, tiny.build)
-    assert server.position(folder).status == "KILLED"
+    assert server.cursor(folder).status == "KILLED"
 
 
 @pytest.mark.parametrize("damage", ["values", "step", "time_ms"])
 def test_a_damaged_line_holds_up_none_behind_it(server: Server, tmp_path: Path, damage: str) -> None:
-    writing = Journal.create(tmp_path, stage="train", facts=Facts())
+    writing = Journal.create(tmp_path, stage="train", info=RunInfo())
     writing.metrics(1, {"a": 1.0})
     writing.end("FINISHED")
     writing.close()

@@ -11,10 +11,10 @@ import pytest
 
 from pipeline.io import files
 from pipeline.tracking import delivery, events, mirror, run
-from pipeline.tracking.cursor import Position, is_pending
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mirror import Outcome
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store
 from tests.imports import TOP
@@ -26,10 +26,10 @@ import sys
 from pathlib import Path
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import attendant, run
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 attendant.start = lambda *_: None
 root, first = Path(sys.argv[1]), int(sys.argv[2])
-with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=root / "work/run", facts=Facts()) as reports:
+with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=root / "work/run", info=RunInfo()) as reports:
     for step in range(first, 10**9):
         reports.metrics(step, {"train/loss": 1 / step, "train/rate": 2.0})
         if step % 100 == 0:
@@ -47,7 +47,7 @@ def steps(told: Told, folder: Path, name: str) -> list[int]:
 
 def test_no_line_is_delivered_before_it_is_on_the_disk(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line written while the journal is forced to the disk waits for the next time."""
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     writing.metrics(1, {"a": 1.0})
     path, durable, forced, sent = writing.folder / events.EVENTS, [0], files.sync, []
 
@@ -75,7 +75,7 @@ def test_no_line_is_delivered_before_it_is_on_the_disk(told: Told, monkeypatch: 
 @pytest.mark.parametrize("num_steps_after", [3, 200])
 def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(told: Told, num_steps_after: int) -> None:
     """Also where it has grown beyond the place that was delivered."""
-    writing = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    writing = Journal.create(told.environment.root, stage="train", info=FACTS)
     for step in range(1, 101):
         writing.metrics(step, {"a": step})
     writing.close()
@@ -83,7 +83,7 @@ def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(told: Told, nu
     path = writing.folder / events.EVENTS
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert is_pending(writing.folder)
-    again = Journal.reopen(writing.folder, stage="train", facts=FACTS)
+    again = Journal.reopen(writing.folder, stage="train", info=FACTS)
     for step in range(101, 101 + num_steps_after):
         again.metrics(step, {"a": step})
     again.end("FINISHED")
@@ -94,13 +94,13 @@ def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(told: Told, nu
 
 
 def test_a_torn_last_line_is_written_again_and_delivered_once(told: Told) -> None:
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     for step in (1, 2, 3):
         writing.metrics(step, {"a": step})
     writing.close()
     os.truncate(writing.folder / events.EVENTS, (writing.folder / events.EVENTS).stat().st_size - 5)
     assert deliver(told, writing.folder) is Outcome.DELIVERED
-    again = Journal.reopen(writing.folder, stage="train", facts=Facts())
+    again = Journal.reopen(writing.folder, stage="train", info=RunInfo())
     for step in (2, 3, 4):
         again.metrics(step, {"a": step})
     again.end("FINISHED")
@@ -131,7 +131,7 @@ def test_six_kills_write_each_step_once(tmp_path: Path) -> None:
 
 
 def test_params_are_compared_and_not_logged_again(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    first = Journal.create(told.environment.root, stage="train", info=FACTS)
     first.close()
     deliver(told, first.folder)
     logged = []
@@ -148,7 +148,7 @@ def test_params_are_compared_and_not_logged_again(told: Told, monkeypatch: pytes
 
         patch.setattr(type(client), "log_batch", watched)
         for _ in range(2):
-            again = Journal.reopen(first.folder, stage="train", facts=FACTS)
+            again = Journal.reopen(first.folder, stage="train", info=FACTS)
             again.close()
             deliver(told, first.folder)
     assert len(logged) == 2
@@ -159,7 +159,7 @@ def test_params_are_compared_and_not_logged_again(told: Told, monkeypatch: pytes
 def test_copies_go_once_mlflow_has_all_and_the_lines_stay(told: Told, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("some text")
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     writing.artifact(text)
     deliver(told, writing.folder)
     assert list(writing.folder.glob("files/*/*")), "a journal that is written keeps them"
@@ -168,11 +168,11 @@ def test_copies_go_once_mlflow_has_all_and_the_lines_stay(told: Told, tmp_path: 
     deliver(told, writing.folder)
     assert not (writing.folder / "files").exists()
     before = (writing.folder / events.EVENTS).read_bytes()
-    Position().save(writing.folder, Store(told.environment).address.key)  # as if it had forgotten its place
+    Cursor().save(writing.folder, Store(told.environment).address.key)  # as if it had forgotten its place
     assert deliver(told, writing.folder) is Outcome.DELIVERED
     assert (writing.folder / events.EVENTS).read_bytes() == before
     assert "pipeline.refused" not in told.run_of(writing.folder.name).data.tags
-    again = Journal.reopen(writing.folder, stage="evaluate", facts=Facts(), amends=True)
+    again = Journal.reopen(writing.folder, stage="evaluate", info=RunInfo(), amends=True)
     again.artifact(text)
     again.end("FINISHED")
     again.close()
@@ -181,7 +181,7 @@ def test_copies_go_once_mlflow_has_all_and_the_lines_stay(told: Told, tmp_path: 
 
 
 def test_sync_leaves_no_journal_behind_because_another_one_fails(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (Journal.create(told.environment.root, stage="train", facts=Facts()) for _ in range(2))
+    first, second = (Journal.create(told.environment.root, stage="train", info=RunInfo()) for _ in range(2))
     for writing in (first, second):
         writing.close()
     run_for = Store.run_for

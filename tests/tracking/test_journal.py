@@ -6,11 +6,11 @@ import pytest
 from pipeline.io import files
 from pipeline.tracking import events, journal
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 
 
 def begin(root: Path) -> Journal:
-    return Journal.create(root, stage="train", facts=Facts(params={"seed": 1}, name="a"))
+    return Journal.create(root, stage="train", info=RunInfo(params={"seed": 1}, name="a"))
 
 
 def told(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def test_a_resumed_training_writes_no_step_twice(tmp_path: Path) -> None:
         first.metrics(step, {"train/loss": 1 / step})
     first.metrics(30, {"valid/loss": 0.5})  # another metric of the same step is no repetition
     first.close()
-    second = Journal.reopen(first.folder, stage="train", facts=Facts())
+    second = Journal.reopen(first.folder, stage="train", info=RunInfo())
     for step in (20, 30, 40):
         second.metrics(step, {"train/loss": 1 / step, "valid/loss": 0.4})
     second.close()
@@ -51,14 +51,14 @@ def test_a_resumed_training_writes_no_step_twice(tmp_path: Path) -> None:
 def test_a_journal_has_one_writer(tmp_path: Path) -> None:
     writing = begin(tmp_path)
     with pytest.raises(BlockingIOError, match="another process"):
-        Journal.reopen(writing.folder, stage="evaluate", facts=Facts())
+        Journal.reopen(writing.folder, stage="evaluate", info=RunInfo())
 
 
 def test_an_evaluation_with_other_settings_is_written_and_an_equal_one_is_not(tmp_path: Path) -> None:
     first = begin(tmp_path)
     first.close()
     for value in (0.9, 0.9, 0.8):
-        again = Journal.reopen(first.folder, stage="evaluate", facts=Facts(), amends=True)
+        again = Journal.reopen(first.folder, stage="evaluate", info=RunInfo(), amends=True)
         again.metrics(5, {"test/error": value})
         again.close()
     assert [event["values"]["test/error"] for event in told(first.folder, "metrics")] == [0.9, 0.8]
@@ -79,7 +79,7 @@ def test_files_are_kept_as_they_were_and_once(tmp_path: Path) -> None:
     written.artifact(path, "plots")
     path.write_text("second")
     written.close()
-    again = Journal.reopen(written.folder, stage="train", facts=Facts())
+    again = Journal.reopen(written.folder, stage="train", info=RunInfo())
     again.artifact(path, "plots")
     copies = [written.folder / event["file"] for event in told(written.folder, "artifact")]
     assert [copy.read_text() for copy in copies] == ["first", "second"]
@@ -106,7 +106,7 @@ def test_a_model_is_that_of_the_last_step_that_the_journal_holds(tmp_path: Path)
     first.metrics(20, {"train/loss": 0.5})
     first.model(model)
     first.close()
-    second = Journal.reopen(first.folder, stage="evaluate", facts=Facts())
+    second = Journal.reopen(first.folder, stage="evaluate", info=RunInfo())
     second.model(model)
     second.metrics(30, {"test/loss": 0.5})
     second.model(model)
@@ -115,4 +115,4 @@ def test_a_model_is_that_of_the_last_step_that_the_journal_holds(tmp_path: Path)
 
 def test_a_folder_without_a_journal_cannot_be_reopened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="holds no journal"):
-        Journal.reopen(tmp_path, stage="train", facts=Facts())
+        Journal.reopen(tmp_path, stage="train", info=RunInfo())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.tracking import mirror
 from pipeline.tracking.cursor import DELIVERED
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import Dataset, Facts
+from pipeline.tracking.run_info import Dataset, RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
 from tests.tracking.conftest import Told
@@ -77,15 +77,15 @@ def test_the_logged_model_says_what_it_is_and_has_the_metrics_of_its_split(told:
         tiny.write(tmp_path / "model.safetensors", seed=3),
         {"model.name": "torchvision", "model.architecture": "v1.5", "source.name": "a:b"},
     )
-    facts = Facts(params=params, datasets=(Dataset("digits test", "d" * 8, "test"),))
-    training = Journal.create(told.environment.root, stage="train", facts=facts)
+    info = RunInfo(params=params, datasets=(Dataset("digits test", "d" * 8, "test"),))
+    training = Journal.create(told.environment.root, stage="train", info=info)
     training.metrics(1, {"valid/accuracy": 0.2})
     training.metrics(2, {"valid/accuracy": 0.5, "train/loss": 2.0})
     training.model(model)
     training.close()
     for value in (0.5, 0.25):
         time.sleep(0.002)  # a model has one value of a metric a millisecond
-        evaluation = Journal.reopen(training.folder, stage="evaluate", facts=Facts(), amends=True)
+        evaluation = Journal.reopen(training.folder, stage="evaluate", info=RunInfo(), amends=True)
         evaluation.metrics(2, {"test/accuracy": value})
         evaluation.close()
     for _ in range(2):  # the second time all of it is known

@@ -8,10 +8,10 @@ import pytest
 
 from pipeline.io import files
 from pipeline.tracking import delivery, journal, mirror, mirror_process, run, sender
-from pipeline.tracking.cursor import DELIVERED, Position, is_pending
+from pipeline.tracking.cursor import DELIVERED, Cursor, is_pending
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mirror import Outcome
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import mirror_command, tiny
 from tests.tracking.conftest import FACTS, NUM_STEPS, Told
@@ -64,7 +64,7 @@ def test_where_a_stage_comes_from_is_an_artifact(told: Told, tmp_path: Path) -> 
 
 
 def test_a_description_is_rewritten_unless_somebody_wrote_their_own(told: Told) -> None:
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts(description="in training"))
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo(description="in training"))
     writing.describe("trained")
     assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.WRITTEN
     run_id = told.run_of(writing.folder.name).info.run_id
@@ -93,7 +93,7 @@ def test_artifacts_lie_under_the_root_and_the_model_is_no_longer_held_twice(told
 
 
 def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     for step in range(3_000):
         writing.metrics(step, {"a": step / 3, "b": float("inf"), "c": float("nan")})
     command = mirror_command.command(writing.folder)
@@ -101,15 +101,15 @@ def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DVC_ROOT", str(told.environment.root))
         first = subprocess.Popen(command, cwd=mirror_process.CHECKOUT)
-    while first.poll() is None and Position.load(writing.folder, store).offset < 10_000:
+    while first.poll() is None and Cursor.load(writing.folder, store).offset < 10_000:
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    position = Position.load(writing.folder, store)
-    assert 0 < position.offset < (writing.folder / "events.jsonl").stat().st_size
-    position.offset //= 2  # as if the last batches had arrived and the kill had come before they were noted
-    position.offset = (writing.folder / "events.jsonl").read_bytes().rfind(b"\n", 0, position.offset) + 1
-    position.save(writing.folder, store)
+    cursor = Cursor.load(writing.folder, store)
+    assert 0 < cursor.offset < (writing.folder / "events.jsonl").stat().st_size
+    cursor.offset //= 2  # as if the last batches had arrived and the kill had come before they were noted
+    cursor.offset = (writing.folder / "events.jsonl").read_bytes().rfind(b"\n", 0, cursor.offset) + 1
+    cursor.save(writing.folder, store)
     writing.end("FINISHED")
     writing.close()
     delivered(told, writing.folder)
@@ -120,7 +120,7 @@ def test_a_mirror_killed_midway_delivers_each_point_once(told: Told) -> None:
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "FINISHED"])
 def test_the_end_is_the_state_of_the_run(told: Told, status: journal.Status) -> None:
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     mirror.deliver(writing.folder, Store(told.environment), tiny.build)
     assert told.run_of(writing.folder.name).info.status == "RUNNING"
     writing.end(status)
@@ -130,7 +130,7 @@ def test_the_end_is_the_state_of_the_run(told: Told, status: journal.Status) -> 
 
 
 def test_a_mirror_that_forgot_its_place_finds_its_run_again(told: Told) -> None:
-    writing = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    writing = Journal.create(told.environment.root, stage="train", info=FACTS)
     writing.metrics(1, {"a": 1.0})
     writing.end("FINISHED")
     writing.close()
@@ -143,11 +143,11 @@ def test_a_mirror_that_forgot_its_place_finds_its_run_again(told: Told) -> None:
 
 
 def test_a_writer_that_died_was_killed_and_runs_again_when_it_resumes(told: Told) -> None:
-    dead = Journal.create(told.environment.root, stage="train", facts=Facts())
+    dead = Journal.create(told.environment.root, stage="train", info=RunInfo())
     dead.close()
     delivered(told, dead.folder)
     assert told.run_of(dead.folder.name).info.status == "KILLED"
-    again = Journal.reopen(dead.folder, stage="train", facts=Facts())
+    again = Journal.reopen(dead.folder, stage="train", info=RunInfo())
     mirror.deliver(dead.folder, Store(told.environment), tiny.build)
     assert told.run_of(dead.folder.name).info.status == "RUNNING"
     again.end("FINISHED")
@@ -156,7 +156,7 @@ def test_a_writer_that_died_was_killed_and_runs_again_when_it_resumes(told: Told
 
 
 def test_what_mlflow_refuses_does_not_hold_up_the_rest(told: Told) -> None:
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     writing.metrics(1, {"good": 1.0})
     writing.metrics(1, {"bad\nname": 1.0})
     broken = told.environment.root / "broken.safetensors"
@@ -180,7 +180,7 @@ def test_a_model_that_is_tried_again_is_still_that_of_its_step(told: Told, tmp_p
 
     monkeypatch.setattr(sender, "log_model", failing)
     monkeypatch.setattr(delivery, "PAUSE_S", 0.0)
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     writing.metrics(7, {"a": 1.0})
     writing.model(tiny.write(tmp_path / "model.safetensors", seed=1))
     writing.metrics(9, {"a": 1.0})
@@ -195,7 +195,7 @@ def test_a_model_that_is_tried_again_is_still_that_of_its_step(told: Told, tmp_p
 
 def test_a_model_without_a_journal_goes_on_with_the_run_on_the_server(told: Told) -> None:
     digest = told.run_of(told.journal.name).data.tags["pipeline.model_sha256"]
-    new = Journal.create(told.environment.root, stage="evaluate", facts=Facts(), model_sha256=digest)
+    new = Journal.create(told.environment.root, stage="evaluate", info=RunInfo(), model_sha256=digest)
     new.model(told.model)
     new.metrics(NUM_STEPS, {"test/elsewhere": 1.0})
     new.end("FINISHED")
@@ -208,7 +208,7 @@ def test_a_model_without_a_journal_goes_on_with_the_run_on_the_server(told: Told
 
 def test_a_run_that_the_user_named_is_gone_on_with(told: Told) -> None:
     named = told.client.create_run("0").info.run_id
-    new = Journal.create(told.environment.root, stage="train", facts=FACTS, run_id=named)
+    new = Journal.create(told.environment.root, stage="train", info=FACTS, run_id=named)
     new.end("FINISHED")
     new.close()
     delivered(told, new.folder)
@@ -218,7 +218,7 @@ def test_a_run_that_the_user_named_is_gone_on_with(told: Told) -> None:
 @pytest.mark.parametrize(("named", "expected"), [({"experiment": "mine"}, "mine"), ({}, "set by whoever delivers")])
 def test_a_journal_goes_to_the_experiment_that_it_names_whoever_delivers_it(told: Told, named: dict[str, str], expected: str) -> None:
     """Journals of earlier versions name none."""
-    Journal.create(told.environment.root, stage="train", facts=Facts(), **named).close()
+    Journal.create(told.environment.root, stage="train", info=RunInfo(), **named).close()
     other = told.environment.model_copy(update={"mlflow_experiment_name": "set by whoever delivers"})
     new = journal.journals(told.environment.root)[-1]
     assert mirror.deliver(new, Store(other), tiny.build) is Outcome.DELIVERED
@@ -226,7 +226,7 @@ def test_a_journal_goes_to_the_experiment_that_it_names_whoever_delivers_it(told
 
 
 def test_a_model_is_logged_in_the_experiment_of_its_run(told: Told, tmp_path: Path) -> None:
-    new = Journal.create(told.environment.root, stage="train", facts=Facts(), experiment="models")
+    new = Journal.create(told.environment.root, stage="train", info=RunInfo(), experiment="models")
     new.model(tiny.write(tmp_path / "model.safetensors", seed=2))
     new.close()
     for _ in range(2):  # the second time it is known
@@ -242,7 +242,7 @@ def test_a_named_run_that_cannot_be_used_is_said_with_the_run_that_is(told: Told
     if named == "deleted":
         named = told.client.create_run("0").info.run_id
         told.client.delete_run(named)
-    new = Journal.create(told.environment.root, stage="train", facts=FACTS, run_id=named)
+    new = Journal.create(told.environment.root, stage="train", info=FACTS, run_id=named)
     new.close()
     delivered(told, new.folder)
     assert f"MLFLOW_RUN_ID={named} is not used" in (said := capsys.readouterr().out)
@@ -256,7 +256,7 @@ def test_tags_that_a_run_had_before_us_keep_their_values(told: Told, num_others:
     theirs |= {f"{number:040}": "theirs" for number in range(num_others)}
     run_id = told.client.create_run("0", tags=theirs).info.run_id
     for value in ("1", "2"):
-        new = Journal.create(told.environment.root, stage="train", facts=FACTS, run_id=run_id)
+        new = Journal.create(told.environment.root, stage="train", info=FACTS, run_id=run_id)
         new.tags({"data.train": "ours", "ours": value})
         new.close()
         delivered(told, new.folder)
@@ -266,22 +266,22 @@ def test_tags_that_a_run_had_before_us_keep_their_values(told: Told, num_others:
 
 
 def test_a_run_keeps_the_user_who_began_it(told: Told) -> None:
-    first = Journal.create(told.environment.root, stage="train", facts=FACTS)
+    first = Journal.create(told.environment.root, stage="train", info=FACTS)
     first.close()
     delivered(told, first.folder)
-    Journal.reopen(first.folder, stage="train", facts=Facts(tags={"mlflow.user": "someone else", "ours": "new"})).close()
+    Journal.reopen(first.folder, stage="train", info=RunInfo(tags={"mlflow.user": "someone else", "ours": "new"})).close()
     delivered(told, first.folder)
     tags = told.run_of(first.folder.name).data.tags
     assert (tags["mlflow.user"], tags["ours"]) == ("someone", "new")
 
 
 def test_the_last_evaluation_counts_after_the_clock_was_set_back(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Journal.create(told.environment.root, stage="train", facts=Facts())
+    first = Journal.create(told.environment.root, stage="train", info=RunInfo())
     first.close()
     now_ns = time.time_ns()
     for hours, value in enumerate((0.9, 0.8)):
         monkeypatch.setattr(time, "time_ns", lambda hours=hours: now_ns - hours * 3600 * 10**9)
-        again = Journal.reopen(first.folder, stage="evaluate", facts=Facts(), amends=True)
+        again = Journal.reopen(first.folder, stage="evaluate", info=RunInfo(), amends=True)
         again.metrics(5, {"test/accuracy": value})
         again.close()
     delivered(told, first.folder)
@@ -289,7 +289,7 @@ def test_the_last_evaluation_counts_after_the_clock_was_set_back(told: Told, mon
 
 
 def test_sync_delivers_what_is_left(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
-    left = [Journal.create(told.environment.root, stage="train", facts=Facts()) for _ in range(2)]
+    left = [Journal.create(told.environment.root, stage="train", info=RunInfo()) for _ in range(2)]
     for writing in left:
         writing.close()
     assert all(is_pending(writing.folder) for writing in left)
@@ -301,7 +301,7 @@ def test_sync_delivers_what_is_left(told: Told, capsys: pytest.CaptureFixture[st
 
 
 def test_a_mirror_also_delivers_what_earlier_runs_left(told: Told) -> None:
-    left, own = [Journal.create(told.environment.root, stage="train", facts=Facts()) for _ in range(2)]
+    left, own = [Journal.create(told.environment.root, stage="train", info=RunInfo()) for _ in range(2)]
     left.close()
     own.end("FINISHED")
     own.close()
@@ -310,7 +310,7 @@ def test_a_mirror_also_delivers_what_earlier_runs_left(told: Told) -> None:
 
 
 def test_one_mirror_a_journal(told: Told) -> None:
-    writing = Journal.create(told.environment.root, stage="train", facts=Facts())
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     with files.locked(writing.folder / mirror.MIRROR_LOCK, wait=False):
         assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.BUSY
     writing.end("FINISHED")

@@ -16,8 +16,8 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.tracking import events, journal, mirror_process, run
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Position
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.cursor import Cursor
+from pipeline.tracking.run_info import RunInfo
 from tests.tracking import mirror_command, tiny
 
 
@@ -30,7 +30,7 @@ def last_status(environment: Environment) -> str:
     [(KeyboardInterrupt(), "KILLED"), (Interrupted(signal.SIGTERM), "KILLED"), (RuntimeError(), "FAILED"), (SystemExit(), "FAILED")],
 )
 def test_an_exception_goes_on_and_is_the_status(alone: Environment, tmp_path: Path, error: BaseException, status: str) -> None:
-    with pytest.raises(type(error)), run.training(alone, resume_file=tmp_path / "run", facts=Facts()):
+    with pytest.raises(type(error)), run.training(alone, resume_file=tmp_path / "run", info=RunInfo()):
         raise error
     assert last_status(alone) == status
 
@@ -38,11 +38,11 @@ def test_an_exception_goes_on_and_is_the_status(alone: Environment, tmp_path: Pa
 def test_a_resumed_training_goes_on_with_its_journal_and_a_repeated_one_does_not(alone: Environment, tmp_path: Path) -> None:
     work = tmp_path / "work" / "run"
     for _ in range(2):
-        with run.training(alone, resume_file=work, facts=Facts()):
+        with run.training(alone, resume_file=work, info=RunInfo()):
             pass
     assert len(journal.journals(tmp_path)) == 1
     work.unlink()
-    with run.training(alone, resume_file=work, facts=Facts()):
+    with run.training(alone, resume_file=work, info=RunInfo()):
         pass
     assert len(journal.journals(tmp_path)) == 2
     assert last_status(alone) == "FINISHED"
@@ -50,14 +50,14 @@ def test_a_resumed_training_goes_on_with_its_journal_and_a_repeated_one_does_not
 
 def test_an_addition_finds_the_journal_of_its_model(alone: Environment, tmp_path: Path) -> None:
     model = tiny.write(tmp_path / "model.safetensors")
-    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as training:
+    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as training:
         training.model(model)
-    with run.addition(alone, model, facts=Facts()) as same:
+    with run.addition(alone, model, info=RunInfo()) as same:
         assert same.folder == training.folder
-        with run.addition(alone, model, facts=Facts()) as beside:  # another evaluation at the same time waits for none
+        with run.addition(alone, model, info=RunInfo()) as beside:  # another evaluation at the same time waits for none
             assert beside.folder != training.folder
     tiny.write(model, seed=1)
-    with run.addition(alone, model, facts=Facts()) as other:
+    with run.addition(alone, model, info=RunInfo()) as other:
         assert other.folder not in {training.folder, beside.folder}
 
 
@@ -72,17 +72,17 @@ def test_an_evaluation_is_added_to_the_last_training_of_equal_inputs_after_the_c
 ) -> None:
     model, work = tiny.write(tmp_path / "model.safetensors"), tmp_path / "run"
     old = journal.shelf(tmp_path) / "20991231T235959.000000Z-01234567"  # as earlier versions named it
-    journal.Journal.create(tmp_path, stage="train", facts=Facts(), name=old.name).model(model)
-    with run.addition(alone, model, facts=Facts()) as evaluation:
+    journal.Journal.create(tmp_path, stage="train", info=RunInfo(), name=old.name).model(model)
+    with run.addition(alone, model, info=RunInfo()) as evaluation:
         assert evaluation.folder == old
     folders = [old]
     for clock in (datetime, EarlierClock, datetime):
         monkeypatch.setattr(journal, "datetime", clock)
         work.unlink(missing_ok=True)
-        with run.training(alone, resume_file=work, facts=Facts()) as training:
+        with run.training(alone, resume_file=work, info=RunInfo()) as training:
             training.model(model)
         folders.append(training.folder)
-        with run.addition(alone, model, facts=Facts()) as evaluation:
+        with run.addition(alone, model, info=RunInfo()) as evaluation:
             assert evaluation.folder == training.folder
     assert journal.journals(tmp_path) == folders
 
@@ -90,7 +90,7 @@ def test_an_evaluation_is_added_to_the_last_training_of_equal_inputs_after_the_c
 def test_a_journal_names_its_experiment(tmp_path: Path, alone: Environment) -> None:
     environment = alone.model_copy(update={"mlflow_experiment_name": "mine"})
     model = tiny.write(tmp_path / "model.safetensors")
-    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()), run.addition(environment, model, facts=Facts()):
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()), run.addition(environment, model, info=RunInfo()):
         pass
     begins = [next(events.read(folder / events.EVENTS)) for folder in journal.journals(tmp_path)]
     assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
@@ -101,19 +101,19 @@ def test_a_stage_says_that_its_run_is_not_the_one_that_was_named(
     alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str | None, told: int
 ) -> None:
     environment = alone.model_copy(update={"mlflow_run_id": named})
-    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()) as training:
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as training:
         pass
     assert training.folder
-    Position(run_id="this").save(training.folder, Address.of(environment).key)
+    Cursor(run_id="this").save(training.folder, Address.of(environment).key)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        mirror_process.Attendant(process, training.folder, environment).wait(1)
+        mirror_process.MirrorProcess(process, training.folder, environment).wait(1)
     said = capsys.readouterr().err
     assert said.count("MLFLOW_RUN_ID=another is not used") == said.count("goes to the run this") == told
 
 
 def test_broken_tracking_is_said_once_and_stops_nothing(alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / ".pipeline").write_text("a file where a folder should be")
-    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as reports:
+    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.metrics(1, {"train/loss": 1.0})
         reports.model(tmp_path / "absent")
     assert capsys.readouterr().err.count("tracking:") == 1
@@ -125,7 +125,7 @@ def test_a_full_disk_and_a_missing_file_stop_nothing(
     def full(descriptor: int, line: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as reports:
+    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.artifact(tmp_path / "absent.png")
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
@@ -138,7 +138,7 @@ def test_a_full_disk_and_a_missing_file_stop_nothing(
 
 def test_tracking_can_be_switched_off(tmp_path: Path) -> None:
     environment = Environment.model_validate({"DVC_ROOT": tmp_path, "PIPELINE_TRACKING": False})
-    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()) as reports:
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.metrics(1, {"train/loss": 1.0})
     assert reports.folder is None
     assert list(tmp_path.iterdir()) == []
@@ -147,7 +147,7 @@ def test_tracking_can_be_switched_off(tmp_path: Path) -> None:
 def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     environment = Environment.model_validate({"DVC_ROOT": tmp_path})
-    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()):
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
         pass
     assert capsys.readouterr().err.count("MLflow is not installed") == 1
     assert run.sync(environment, tiny.build) == 1
@@ -168,7 +168,7 @@ def test_a_dead_server_costs_the_wait_and_no_password(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     environment = addressed(address, PIPELINE_TRACKING_WAIT_S="8")
     begin = time.monotonic()
-    with run.training(environment, resume_file=tmp_path / "run", facts=Facts()) as reports:
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.metrics(1, {"train/loss": 1.0})
         entered = time.monotonic()
     assert entered - begin < 1
@@ -191,7 +191,7 @@ def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(alone: Envir
         elif event == "call":
             calls["of Python"] += 1
 
-    with run.training(alone, resume_file=tmp_path / "run", facts=Facts()) as reports:
+    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         for step in range(100):
             if step:
                 sys.setprofile(count)

@@ -57,18 +57,18 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
             assert old in text
             text = text.replace(old, new)
         Path("params.yaml").write_text(text)
-        return facts(Environment.model_validate(environment)).name
+        return info(Environment.model_validate(environment)).name
 
     return name
 
 
-def facts(environment: Environment) -> run_description.Facts:
+def info(environment: Environment) -> run_description.RunInfo:
     return run_description.of_training(Paths(), environment, prepared=PREPARED, more={"inputs": {"data": "d"}})
 
 
 def test_the_start_of_a_training_says_where_it_comes_from(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    with run.training(alone, resume_file=tmp_path / "run", facts=facts(alone)) as reports:
+    with run.training(alone, resume_file=tmp_path / "run", info=info(alone)) as reports:
         assert reports.folder
         start = next(events.read(reports.folder / events.EVENTS)).fields
     assert NEVER_MISSING - start["provenance"].keys() == set()
@@ -80,7 +80,7 @@ def test_the_start_of_a_training_says_where_it_comes_from(alone: Environment, tm
 
 def test_each_stage_names_the_splits_that_it_used(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    trained, evaluated = facts(alone).datasets, run_description.of_evaluation(Paths(), alone, prepared=PREPARED).datasets
+    trained, evaluated = info(alone).datasets, run_description.of_evaluation(Paths(), alone, prepared=PREPARED).datasets
     assert [(used.name, used.context) for used in trained] == [("digits train", "training"), ("digits valid", "validation")]
     assert [(used.name, used.context) for used in evaluated] == [("digits test", "test")]
     assert len({used.digest for used in (*trained, *evaluated)}) == 3
@@ -102,7 +102,7 @@ def test_a_name_holds_the_experiment_of_dvc_and_bounds_the_changes(changed: Chan
 
 def test_a_name_needs_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    assert facts(Environment()).name == "mlp-digits"
+    assert info(Environment()).name == "mlp-digits"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_scores_of_classes_are_a_table_and_no_metrics() -> None:
 
 def test_the_result_becomes_the_description(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    with run.training(alone, resume_file=tmp_path / "run", facts=facts(alone)) as reports:
-        known = facts(alone)
+    with run.training(alone, resume_file=tmp_path / "run", info=info(alone)) as reports:
+        known = info(alone)
         Path("params.yaml").write_text("edited: [while it trained")
         run_description.add_evaluation(reports, Paths(), known, step=7, scores=SCORES)
         assert reports.folder

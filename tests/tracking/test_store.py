@@ -13,7 +13,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import run, store
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import Facts
+from pipeline.tracking.run_info import RunInfo
 from tests.tracking import tiny
 from tests.tracking.conftest import Told
 
@@ -52,7 +52,7 @@ def test_a_store_that_cannot_be_used_is_named_with_the_remedy(
 def test_sync_says_what_to_do_about_a_damaged_store_and_delivers_once_it_is_gone(
     told: Told, alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Journal.create(tmp_path, stage="train", facts=Facts()).close()
+    Journal.create(tmp_path, stage="train", info=RunInfo()).close()
     (tmp_path / "mlflow.db").write_text("no database")
     assert run.sync(alone, tiny.build) == 1
     assert "mv " in capsys.readouterr().err

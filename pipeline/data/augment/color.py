@@ -21,11 +21,11 @@ class Flip:
 
     num_draws = 1
 
-    def __init__(self, manner: Literal["random", "alternating"]) -> None:
-        self.manner = manner
+    def __init__(self, step_settings: Literal["random", "alternating"]) -> None:
+        self.step_settings = step_settings
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        if self.manner == "random":
+        if self.step_settings == "random":
             return dice("flip", epoch).integers(2, size=(1, num_samples))
         return (dice("first flip").integers(2, size=(1, num_samples)) + epoch) % 2
 
