@@ -132,7 +132,7 @@ lock: setup ## resolve pyproject.toml anew (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group dev --output-file requirements-dev.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group bench --output-file benchmarks/requirements.lock
 
-schema: setup ## write params.schema.json and the README's table of parameters
+schema: setup ## write params.schema.json and docs/parameters.md
 	$(PYTHON) -m pipeline schema
 
 golden: setup-dev ## record the digests of the default on this machine, where a change of them is meant

@@ -23,7 +23,7 @@ VERBS = {
     "preset": "put a preset in place as params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "deliver what MLflow has not yet received",
-    "schema": "write params.schema.json and the README's table of parameters",
+    "schema": "write params.schema.json and docs/parameters.md",
     "mirror": "deliver one journal to MLflow (started by the stages)",
 }
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {

@@ -1,14 +1,19 @@
-"""Write what describes the parameters: params.schema.json for editors, and the table in README.md for people."""
+"""Write what describes the parameters: params.schema.json for editors, and docs/parameters.md for people."""
 
 import json
 from pathlib import Path
 
 from pipeline.io import files
 from pipeline.params import reference
-from pipeline.refusal import Refusal
 
-SCHEMA, README = Path("params.schema.json"), Path("README.md")
-BEGIN, END = "<!-- parameters: written by `make schema` -->", "<!-- end of parameters -->"
+SCHEMA, TABLE = Path("params.schema.json"), Path("docs/parameters.md")
+HEADER = """\
+# Parameters
+
+Everything that decides a result is in `params.yaml`; where and how a run happens is in the environment ([training.md](training.md)).
+This page is written by `make schema`.
+
+"""
 
 
 def run() -> None:
@@ -17,12 +22,6 @@ def run() -> None:
 
 
 def generated() -> dict[Path, str]:
-    """The files as they should be."""
-    before, begin, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise Refusal(f"{README}: needs the lines {BEGIN} and {END} around the table")
-    return {
-        SCHEMA: json.dumps(reference.schema(), indent=2, ensure_ascii=False) + "\n",
-        README: f"{before}{BEGIN}\n\n{reference.table()}\n{END}{after}",
-    }
+    """Return the text that each of the files should have."""
+    schema = json.dumps(reference.schema(), indent=2, ensure_ascii=False) + "\n"
+    return {SCHEMA: schema, TABLE: HEADER + reference.table()}

@@ -150,7 +150,7 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
     match problem["type"]:
         case "missing":
             into = "to this section" if len(location) > 1 else "and its keys"
-            return location, f"is missing: add `{location[-1]}:` {into} (README.md has the table of parameters)"
+            return location, f"is missing: add `{location[-1]}:` {into} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
             siblings = getattr(resolved.model_fields[str(location[0])].annotation, "model_fields", ())
             return location, f"is not a key here: {suggestion(location[-1], tuple(siblings))}"

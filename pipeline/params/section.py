@@ -19,7 +19,7 @@ Depth = Annotated[int, Field(gt=0, le=1000)]
 class Section(BaseModel):
     """Frozen, closed, strict: a misspelt key or a word where a number belongs is an error, never a guess.
 
-    The text under a field is its description in the README's table and in the JSON schema.
+    The text under a field is its description in docs/parameters.md and in the JSON schema.
     """
 
     model_config = ConfigDict(

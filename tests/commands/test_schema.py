@@ -1,7 +1,6 @@
 """What is generated from the parameters is committed fresh, and `schema` renews it."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,23 @@ from tests.imports import TOP
 PRESETS = sorted((TOP / "presets").glob("*.yaml"))
 
 
-def test_the_schema_and_the_readme_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_schema_and_the_table_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(TOP)
     for path, text in schema.generated().items():
         assert path.read_text(encoding="utf-8") == text, f"{path} is stale: run `python -m pipeline schema`"
 
 
-def test_the_verb_writes_both_and_leaves_the_rest_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verb_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    schema.README.write_text(f"before\n{schema.BEGIN}\nstale words\n{schema.END}\nafter\n", encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    schema.TABLE.write_text("stale words", encoding="utf-8")
     schema.run()
-    text = schema.README.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{schema.BEGIN}\n\n| key |")
-    assert text.endswith(f"{schema.END}\nafter\n")
-    assert "stale words" not in text
+    assert schema.TABLE.read_text(encoding="utf-8").startswith("# Parameters\n")
     assert json.loads(schema.SCHEMA.read_text(encoding="utf-8"))["properties"]
 
 
-def test_a_readme_without_the_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., list[str]]) -> None:
-    monkeypatch.chdir(tmp_path)
-    schema.README.write_text("nothing\n", encoding="utf-8")
-    [said] = refused("schema")
-    assert said.startswith("README.md: needs the lines <!-- parameters")
-
-
-def test_the_readme_lists_every_parameter() -> None:
-    table = (TOP / "README.md").read_text(encoding="utf-8")
+def test_the_table_lists_every_parameter() -> None:
+    table = (TOP / schema.TABLE).read_text(encoding="utf-8")
     for preset in PRESETS:
         for section, content in Document.read(preset).data.items():
             for key in content if isinstance(content, dict) else [None]:
