@@ -19,7 +19,8 @@ def run() -> None:
     print(recorded.result_line(scores))
     name = tracking.journal_of(environment, paths.model)
     print(f"model: {paths.model}    figures: {paths.plots}/" + (f"    run: {name}" if name else ""))
-    print(f"compare runs: {tracking.comparison_hint(environment, name)}")
+    if hint := tracking.comparison_hint(environment, name):
+        print(f"compare runs: {hint}")
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:

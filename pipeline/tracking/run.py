@@ -180,10 +180,13 @@ def journal_of(environment: Environment, model: Path) -> str | None:
 
 
 def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return where the run of a journal is compared with others: an address on a server, or the command that serves the UI here."""
+    """Return where the run of a journal is compared with others: an address on a server, or the command that serves the UI here.
+
+    Empty where there is no `make`: in a container, whose first process says how the UI is served from outside.
+    """
     address = Address.of(environment)
     if address.is_server and name:
         experiment_id = cursor.Cursor.load(journal.shelf(environment.root) / name, address.key).experiment_id
         if experiment_id:
             return f"{address.shown}/{comparison.link(experiment_id)}"
-    return "make ui" if shutil.which("make") else "python -m pipeline ui"
+    return "make ui" if shutil.which("make") else ""

@@ -54,7 +54,13 @@ def test_make_refuses_a_colon_which_path_cannot_hold(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "Makefile").write_bytes((TOP / "Makefile").read_bytes())
     done = subprocess.run(
-        ["make", "-o", ".venv/.locked", "repro"], cwd=folder, capture_output=True, text=True, check=False, timeout=60, env=variables()
+        ["make", "--no-print-directory", "-o", ".venv/.locked", "repro"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=variables(),
     )
     assert done.returncode == 2
     assert "one:two: this path has a colon" in done.stderr

@@ -146,9 +146,12 @@ def interrupt(folder: Path, target: Target, pause_s: float) -> bool:
     repro = Repro(folder, target.wrapper)
     if not repro.wait_until_it_trains(pause_s):
         return False
+    numbers = [process.pid for process in repro.processes()]
     target.send(repro, target.number)
     repro.wait_for(lambda: not repro.processes())
     repro.shell.wait()
+    # DVC takes a process for alive until its parent has asked for its exit code, and process 1 may take its time for that
+    repro.wait_for(lambda: not any(map(psutil.pid_exists, numbers)))
     if target.ends:
         assert repro.shell.returncode != 0, "an interrupted run must not look like a success"
         assert not (folder / RESULTS[0]).exists(), repro.text()
