@@ -129,8 +129,8 @@ class Training:
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, print its warnings, and yield its reports.
 
-        `pause()` is called between two batches of a validation and may raise. Raises Refusal at a non-finite loss or gradient
-        unless `train.on_nonfinite` is `skip`.
+        `pause()` is called between two batches of a validation and may raise. Raises Refusal at a non-finite value
+        that is not skipped; with `train.on_nonfinite: stop` the batch of that step is saved.
         """
         forward = compilation.compiled(self.state.classifier, self.params.train.compile)
         batches = self.batches(self.state.step)
