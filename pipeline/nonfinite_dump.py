@@ -1,4 +1,4 @@
-"""The batch of a step whose numbers are none, kept as the step read it, and in words."""
+"""Saves and describes the batch of a step with a non-finite loss or gradient."""
 
 from pathlib import Path
 
@@ -8,15 +8,17 @@ from pipeline.data.batch import Batch
 from pipeline.io import tensor_file
 
 NAMED = 5
+"""Number of samples listed in the message."""
 
 
 def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
-    """Write inputs (n, height, width, channels) uint8, targets (n,) or (n, classes) and rows (n,) of the train split.
+    """Save a batch to `folder` and return a description: learning rate, samples, and the path of the file.
 
-    Returns where they are, and the learning rate, in words.
+    The file holds inputs (n, height, width, channels) uint8, as augmented, targets (n,) or (n, classes), and rows (n,) of the train split.
+    `most` is the largest number of samples to build on the device at once. A failed write is only described.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
-    # a part at a time: the device may have room for no more
+    # one part at a time: the whole batch may not fit on the device
     parts = [(inputs.cpu(), targets.cpu()) for inputs, targets in batch.parts(most)]
     inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     samples = ", ".join(str(row) for row in batch.batch_index.rows[:NAMED].tolist())

@@ -1,4 +1,4 @@
-"""Open families: a package in which one module is one choice, found by its file name and imported only when chosen."""
+"""Registries of choices: each module of a package is one choice, found by its file name and imported only when chosen."""
 
 import importlib
 import pkgutil
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """The modules of `package` are the only choices there are, so a parameter file can import nothing else."""
+    """The choices in `package`, one module each; a parameter file cannot cause any other module to be imported."""
 
     package: str
     noun: str
     needs_torch: bool = False
-    """Whether its modules import torch, which takes seconds: their keys are judged where nothing else is wrong."""
+    """True where the modules import torch, which takes seconds: their keys are validated only where all else is valid."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -22,7 +22,7 @@ class Family:
         return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
     def settings(self, name: str) -> Any:
-        """The `Settings` class of the module `name`, which must be among `names`."""
+        """Return the `Settings` class of the module `name`. Raises KeyError for a name that is not in `names`."""
         if name not in self.names:
             raise KeyError(name)
         return importlib.import_module(f"{self.package}.{name}").Settings

@@ -1,4 +1,4 @@
-"""What a model needs to know of the data, and nothing more."""
+"""The properties of the data that a model depends on: image shape, class names and normalisation constants."""
 
 from typing import Annotated, Literal
 
@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 Extent = Annotated[int, Field(ge=1, le=65_535)]
 Mean = Annotated[float, Field(ge=0, le=1)]
 Deviation = Annotated[float, Field(gt=0, le=1)]
-"""At most 1/2, and 1 for a constant channel."""
+"""Standard deviation of a channel scaled to [0, 1]: at most 1/2, or 1 for a constant channel."""
 
 
 class Spec(BaseModel):
-    """Images of one size with one class each; `mean` and `std` normalise a channel of `byte / 255`."""
+    """Describes images of one size with one class each; `mean` and `std` normalise each channel of `byte / 255`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""The parts of one training, put together: data, model, loop and checkpoints."""
+"""Assembles one training from its parts: data, model, loop and checkpoints."""
 
 import math
 import time
@@ -29,15 +29,15 @@ from pipeline.runtime.machine import Machine
 
 Pause = Callable[[], None]
 DIVERGED = 10
-"""Times the loss of guessing: so much is said once, and not taken for an end."""
+"""A training loss above this multiple of log(num_classes), the loss of uniform guessing, prints one warning; the training continues."""
 
 
 def no_pause() -> None:
-    """Nobody wants to stop."""
+    """Never interrupt."""
 
 
 def examples(classifier: Classifier, split: Split, count: int) -> torch.Tensor:
-    """At most `count` images at even distances, normalised: sources may have their samples class by class."""
+    """Return at most `count` normalised images, evenly spaced over the split because sources may be sorted by class."""
     count = min(count, len(split))
     rows = torch.arange(count) * len(split) // count
     return classifier.normalised(torch.from_numpy(split.inputs[rows.numpy()]))
@@ -45,7 +45,7 @@ def examples(classifier: Classifier, split: Split, count: int) -> torch.Tensor:
 
 @dataclass
 class Training:
-    """One training, from its beginning or its last checkpoint to its weights."""
+    """One training, from fresh weights or the newest checkpoint to the exported weights."""
 
     params: TrainParams
     prepared: Prepared
@@ -55,14 +55,16 @@ class Training:
     plan: Plan
     saver: Saver
     saved_s: float
+    """`time.monotonic()` at the start of the last save, or of the training."""
 
     @classmethod
     def begin(
         cls, params: TrainParams, prepared: Prepared, here: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
     ) -> "Training":
-        """Fresh weights by the seed, then the newest checkpoint over them where there is one.
+        """Build the model with weights drawn from the seed, then restore the newest checkpoint where there is one.
 
-        `switches` of an earlier training let this one take the same micro-batches without running out of memory.
+        `switches` are the recorded micro-batch sizes of an earlier training. With them this training uses the same micro-batches
+        without running into OOM first. Raises Refusal where the settings do not fit the data, the model or the machine.
         """
         settings = params.train
         settings.refuse_missing_validation(prepared.splits)
@@ -86,6 +88,7 @@ class Training:
         return training
 
     def resume(self) -> None:
+        """Restore the newest checkpoint where there is one, and print how the training begins."""
         found = self.saver.checkpoints.newest()
         if found:
             self.restore(*found)
@@ -97,7 +100,10 @@ class Training:
         )
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
-        """Raises Refusal for a whole checkpoint that is not of this training: some other program put it there."""
+        """Restore the state and the progress from a checkpoint.
+
+        Raises Refusal where an intact checkpoint does not match this training, for example one that another program wrote.
+        """
         folder = self.saver.checkpoints.folder
         try:
             self.state.restore(tensors, scalars["state"])
@@ -110,18 +116,22 @@ class Training:
 
     @cached_property
     def images(self) -> loader.Images:
-        """The train split as its batches read it."""
+        """Return the train split with its augmentation, as the batches use it."""
         augmentation = Augmentation(
             self.params.augment, self.prepared.spec, len(self.prepared.train), seed=self.params.seed, device=self.here.device
         )
         return loader.Images(self.prepared.train, self.here.device, augmentation)
 
     def batches(self, start: int) -> Generator[Batch]:
-        """From the one that the update after `start` updates reads."""
+        """Iterate endlessly over batches, beginning with the batch of step `start + 1`."""
         return loader.training(self.images, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
-        """The loop over this training's own batches, from its current step; `pause()` may raise between two batches of a validation."""
+        """Run the training loop from the current step on, print its warnings, and yield its reports.
+
+        `pause()` is called between two batches of a validation and may raise. Raises Refusal at a non-finite value
+        that is not skipped; with `train.on_nonfinite: stop` the batch of that step is saved.
+        """
         forward = compilation.compiled(self.state.classifier, self.params.train.compile)
         batches = self.batches(self.state.step)
         loop = fit.fit(self.state, self.progress, batches, self.plan, forward=forward, validate=self.validation(pause))
@@ -138,13 +148,17 @@ class Training:
             said = self.described(found.step, or_before=found.or_before)
             raise Refusal(f"train.on_nonfinite: {said}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
         finally:
-            batches.close()  # and with it the thread that reads ahead
+            batches.close()  # also ends the prefetch thread
 
     def is_diverging(self, report: fit.Report) -> bool:
+        """Return True where the mean training loss is above DIVERGED times the loss of uniform guessing."""
         return report.metrics.get("train/objective", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
 
     def described(self, step: int, *, or_before: bool = False) -> str:
-        """A step whose numbers are none, in words."""
+        """Describe a step with a non-finite loss or gradient, and save its batch.
+
+        With `or_before` the step before it is a suspect too: its batch is also saved.
+        """
         said = f"the loss or the gradient of step {step} is not finite, {self.kept(step)}"
         if or_before:
             said += f"; or a gradient before it was not, most likely that of step {step - 1}, {self.kept(step - 1)}"
@@ -152,20 +166,21 @@ class Training:
         return said
 
     def kept(self, step: int) -> str:
-        """What a step was made with; its batch, made again, lies beside the checkpoints then."""
+        """Rebuild the batch of `step`, save it beside the checkpoints, and describe the batch and its learning rate."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.keep(
             batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
 
     def exported(self) -> tuple[Tensors, int]:
-        """The weights to keep, and the step after which they were taken: the best ones where they were kept, else the last."""
+        """Return the weights to export and the step after which they were taken: the best ones where they were kept, else the last."""
         best, best_step = self.progress.best, self.progress.best_step
         if best is not None and best_step is not None:
             return best, best_step
         return fit.weights(self.state), self.state.step
 
     def validation(self, pause: Pause) -> fit.Validate | None:
+        """Return a function that scores the validation split, or None where there is no such split."""
         if VALID not in self.prepared.splits:
             return None
         images = loader.Images(self.prepared.splits[VALID], self.here.device)
@@ -173,20 +188,20 @@ class Training:
         return partial(score.score, self.state.scored, batches, used=self.state.used, device=self.here.device, pause=pause)
 
     def save_when_due(self, environment: Environment) -> None:
-        """Begin to write a checkpoint as often as the environment asks for."""
+        """Start writing a checkpoint when the environment's interval in steps or in seconds has passed."""
         by_steps = environment.checkpoint_every_steps and self.state.step % environment.checkpoint_every_steps == 0
         by_time = environment.checkpoint_every_s and time.monotonic() - self.saved_s >= environment.checkpoint_every_s
         if by_steps or (by_time and not self.saver.busy):
             self.save()
 
     def save(self) -> None:
-        """Begin to write a checkpoint of this moment."""
+        """Start writing a checkpoint of the current state in the background."""
         scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
         self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors(), scalars)
         self.saved_s = time.monotonic()
 
     def save_now(self) -> bool:
-        """The same, and wait for it; whether it is on the disk."""
+        """Write a checkpoint, wait for it, and return whether it is on disk."""
         self.save()
         self.saver.wait()
         return self.saver.saved_step == self.state.step

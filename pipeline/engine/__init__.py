@@ -1,1 +1,1 @@
-"""Training and scoring: knows no dataset, no DVC and no MLflow."""
+"""Training and scoring, independent of datasets, DVC and MLflow."""

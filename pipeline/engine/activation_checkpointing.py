@@ -1,4 +1,4 @@
-"""Activation checkpointing: the blocks of a network forget their activations and compute them again in the backward pass."""
+"""Activation checkpointing: blocks discard their activations and recompute them in the backward pass."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,7 +13,10 @@ Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
 
 
 def recompute(network: nn.Module) -> int:
-    """Make every block of the outermost Sequentials recompute; returns how many. Equal bytes, dropout and BatchNorm included."""
+    """Checkpoint every block of the outermost Sequentials, and return their number.
+
+    Results stay bit-identical, also with dropout and BatchNorm.
+    """
     found = blocks(network)
     for block in found:
         block.forward = partial(recomputing, block.forward, block)
@@ -21,25 +24,27 @@ def recompute(network: nn.Module) -> int:
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """The children of each outermost Sequential or ModuleList that hold several layers; a single layer keeps only its input anyway."""
+    """Return the children of each outermost Sequential or ModuleList that are not single layers: a layer stores only its input anyway."""
     if isinstance(network, nn.Sequential | nn.ModuleList):
         return [child for child in network.children() if any(True for _ in child.children()) and any(True for _ in child.parameters())]
     return [block for child in network.children() for block in blocks(child)]
 
 
 def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
+    """Run `forward` under activation checkpointing in training mode, and plainly in evaluation mode."""
     if not block.training:
         return forward(*inputs)
     return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(contexts, block))
 
 
 def contexts(block: nn.Module) -> Contexts:
+    """Return the contexts of the first pass and of the recomputation."""
     return nullcontext(), statistics_kept(block)
 
 
 @contextmanager
 def statistics_kept(block: nn.Module) -> Iterator[None]:
-    """BatchNorm counted this batch in the first pass; a second time would move its running statistics twice."""
+    """Freeze BatchNorm's running statistics during the recomputation: the first pass has updated them with this batch already."""
     norms = [(module, module.momentum, module.num_batches_tracked) for module in block.modules() if isinstance(module, _BatchNorm)]
     for norm, _, _ in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None

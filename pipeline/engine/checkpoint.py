@@ -1,4 +1,4 @@
-"""The states of a training from which it goes on after a kill: the newest few, whole and checked, written beside the loop."""
+"""Checkpoints: the newest few are kept, checked when loaded, and written in the background while the loop runs."""
 
 import contextlib
 import errno
@@ -18,45 +18,49 @@ from pipeline.refusal import Refusal
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Those of one training, in one folder; at most `kept` of them stay."""
+    """The checkpoints of one training in one folder; the newest `kept` are kept."""
 
     folder: Path
     kept: int
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Raises OSError, with all older ones in place, where it cannot be written."""
+        """Write a checkpoint, then delete the oldest beyond `kept`. Where writing fails, raises OSError and deletes none."""
         tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
-        with contextlib.suppress(OSError):  # one that stays too long does no harm
+        with contextlib.suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
             for old in self.paths()[: -self.kept]:
                 old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
-        """The last good state; a damaged one is named and the one before it used. Raises PermissionError for one of another user."""
+        """Return the tensors and metadata of the newest intact checkpoint, or None where there is none.
+
+        Damaged checkpoints are renamed with a warning. Raises PermissionError where a checkpoint is not readable for this user.
+        """
         for path in reversed(self.paths()):
             if path.is_file() and not os.access(path, os.R_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
             try:
                 return tensor_file.load(path)
             except Refusal:
-                # out of the way: by its number it would count as the newest for ever
+                # rename it: by its step number it would stay the newest for ever
                 aside = path.replace(path.with_suffix(".damaged"))
                 print(f"warning: {path}: is damaged, and now {aside.name}: going back to the checkpoint before it", flush=True)
         return None
 
     def paths(self) -> list[Path]:
+        """Return the paths of the checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*.safetensors"))
 
 
 @dataclass
 class Saver:
-    """Writes one snapshot at a time on a thread of its own; the loop waits for the copy alone.
+    """Writes one checkpoint at a time on a background thread; the loop only waits for the copy to the host.
 
-    What the disk refuses is said, and the training goes on with the last good checkpoint.
+    A write that fails with OSError prints a warning; the training continues and the last good checkpoint stays.
     """
 
     checkpoints: Checkpoints
     saved_step: int | None = None
-    """Of the last checkpoint that is whole on the disk."""
+    """Step of the newest checkpoint that is completely on disk."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _writing: Future[None] | None = None
 
@@ -65,12 +69,12 @@ class Saver:
         return self._writing is not None and not self._writing.done()
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Begin to write a copy of the tensors as they are now; `metadata` must be a copy already. Waits for the one before."""
+        """Wait for the previous checkpoint, copy the tensors to the host, and start writing them. `metadata` must not change afterwards."""
         self.wait()
         self._writing = self._thread.submit(self._write, step, snapshot(tensors), metadata)
 
     def wait(self) -> None:
-        """Until nothing is being written. Raises what went wrong in the writing, other than the disk's refusals."""
+        """Wait until nothing is being written. Raises any exception of the background write other than OSError."""
         if self._writing:
             self._writing.result()
 
@@ -86,5 +90,5 @@ class Saver:
 
 
 def snapshot(tensors: Tensors) -> Tensors:
-    """Copies on the host, contiguous, as the file has them: another thread then computes nothing."""
+    """Return contiguous copies on the host, the layout of the file, so that the background thread has nothing to compute."""
     return {name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()}

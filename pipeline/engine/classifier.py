@@ -1,4 +1,4 @@
-"""From raw bytes to logits: the normalisation belongs to the model, so training, scoring and serving cannot differ in it."""
+"""The classifier from raw bytes to logits. Normalisation is part of the model, so training, scoring and serving cannot differ in it."""
 
 from typing import cast
 
@@ -12,9 +12,9 @@ BYTE = 255.0
 
 
 class Classifier(nn.Module):
-    """`images` (n, height, width, channels) uint8 to logits (n, classes), float32. Raises ValueError for images on another device.
+    """Maps `images` (n, height, width, channels) uint8 to logits (n, classes). Raises ValueError for images on another device.
 
-    With `half` the network's weights become bf16, and so do its inputs once they are normalised.
+    With `half` the network's weights and its normalised inputs are bf16, and the logits are converted to float32.
     """
 
     scale: Tensor
@@ -41,12 +41,12 @@ class Classifier(nn.Module):
         return cast("Tensor", self.network(inputs))
 
     def normalised(self, images: Tensor) -> Tensor:
-        """As the network reads them: (n, channels, height, width), with a mean of 0 and a deviation of 1 a channel over the train split."""
-        # in place: memory that nothing has touched lately takes a CPU longer than the arithmetic
+        """Return the network's input (n, channels, height, width): mean 0 and standard deviation 1 per channel over the train split."""
+        # in place: on a CPU, writing to cold memory takes longer than the arithmetic
         return self.arranged(images).mul_(self.scale).add_(self.shift)
 
     def arranged(self, images: Tensor) -> Tensor:
-        """A copy as numbers: (n, channels, height, width) in the memory order that the network computes in."""
-        # by name, and in one go: a permuted single channel fits both orders, and convolutions would take it for channels_last
+        """Return a floating-point copy (n, channels, height, width) in the network's memory format."""
+        # name the format in one call: a permuted single channel matches both formats, and convolutions would treat it as channels_last
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         return images.permute(0, 3, 1, 2).to(self.scale.dtype, memory_format=order, copy=True)

@@ -1,4 +1,4 @@
-"""The forward pass as it is called: plain, or through torch.compile."""
+"""The forward pass, either eager or through torch.compile."""
 
 from typing import Literal, cast
 
@@ -11,9 +11,12 @@ MODES = {"default": "default", "graphs": "reduce-overhead"}
 
 
 def compiled(classifier: Classifier, wish: Literal["off", "default", "graphs"]) -> Forward:
-    """Code for each size of micro-batch by itself: code for any size would depend on which sizes came before."""
+    """Return the classifier, compiled separately for each micro-batch size unless `wish` is "off".
+
+    Code for dynamic sizes would depend on which sizes came before.
+    """
     if wish == "off":
         return classifier
-    # the compiler has a switch of its own, which this sets
+    # inductor has its own deterministic flag, which this call sets
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     return cast("Forward", torch.compile(classifier, mode=MODES[wish], dynamic=False))

@@ -1,4 +1,4 @@
-"""The model as others use it: raw images in, logits out."""
+"""Loads a model for deployment: raw images in, logits out."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from pipeline.engine.classifier import Classifier
 
 
 def deployable(path: Path) -> tuple[Classifier, NDArray[np.uint8], tuple[str, ...]]:
-    """Return the model of a file, normalisation inside, an example of its input (two black images: 2, height, width, channels), and the class names.
+    """Return the model of a file, normalisation included, an example input, and the class names.
 
-    Two, because an exporter would take a first dimension of 1 for a constant.
+    The example is two black images (2, height, width, channels): an exporter would treat a first dimension of 1 as a constant.
     """
     classifier, manifest = model_file.load(path)
     return classifier, np.zeros((2, *manifest.spec.shape), dtype=np.uint8), manifest.spec.classes

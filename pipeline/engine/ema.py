@@ -1,4 +1,4 @@
-"""Averaged weights (an exponential moving average), which are validated and exported in place of the raw ones."""
+"""EMA (exponential moving average) of the weights, which is validated and exported in place of the raw weights."""
 
 import copy
 from typing import Generic, TypeVar
@@ -10,9 +10,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Average(Generic[Module]):
-    """A copy of a module whose floating-point parameters and buffers trail behind it.
+    """A copy of a module whose floating-point parameters and buffers are their EMA; integer tensors are copied.
 
-    The decay grows as (1 + step) / (10 + step) up to `decay`, so that the first weights do not weigh on a short training.
+    The decay grows as (1 + step) / (10 + step) up to `decay`, so that the initial weights do not dominate a short training.
     """
 
     def __init__(self, module: Module, decay: float) -> None:
@@ -27,7 +27,7 @@ class Average(Generic[Module]):
 
     @torch.no_grad()
     def update(self, step: int, skipped: Tensor | None) -> None:
-        """Move towards the module after `step` (from 0); a step that the scaler skipped (1.0 on the device) moves nothing."""
+        """Update the EMA after step `step` (from 0); where `skipped` is 1.0 on the device, the EMA stays unchanged."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         if skipped is None:
             torch._foreach_lerp_(self.trailing, self.leading, weight)
@@ -40,4 +40,5 @@ class Average(Generic[Module]):
 
 
 def tensors(module: nn.Module) -> list[Tensor]:
+    """Return all parameters and buffers of `module`."""
     return [*module.parameters(), *module.buffers()]

@@ -1,4 +1,4 @@
-"""The training loop: it yields what it measured and leaves every reaction to its caller."""
+"""The training loop: yields its measurements and leaves every reaction to the caller."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -20,18 +20,19 @@ Validate = Callable[[], dict[str, float]]
 
 @dataclass(frozen=True)
 class Report:
-    """After step number `step`: `metrics` where a report fell due, else nothing."""
+    """The outcome of step number `step`; `metrics` is empty unless a report was due."""
 
     step: int
     metrics: Row = field(default_factory=dict)
     bad_step: int | None = None
-    """The first step since the last report that was skipped because its loss or gradient was not finite."""
+    """The first step since the last report that was skipped for a non-finite loss or gradient."""
 
 
 class NotFinite(Exception):
-    """The loss or the gradient of `step` is not finite, and nobody asked to skip such steps.
+    """Raised where the loss or the gradient of `step` is not finite and such steps are not skipped.
 
-    With `or_before` an earlier gradient may have spoiled the weights of that step: nobody measured those since the last report.
+    With `or_before` the cause may be an earlier step: gradient norms were not measured between reports, so a non-finite gradient
+    there may have made the weights of `step` non-finite.
     """
 
     def __init__(self, step: int, *, or_before: bool) -> None:
@@ -42,10 +43,10 @@ class NotFinite(Exception):
 def fit(
     state: TrainState, progress: Progress, batches: Iterable[Batch], plan: Plan, *, forward: Forward, validate: Validate | None
 ) -> Iterator[Report]:
-    """Train from `state.step` to the end, yielding after every step. The batches must begin at that step.
+    """Train from `state.step` to the end and yield a Report after every step. The batches must begin at that step.
 
-    Raises NotFinite or Refusal at the report that finds a number which is none. What `validate` raises goes through, and
-    leaves a state from which another `fit` goes on with that validation.
+    Raises NotFinite or Refusal at the report that finds a non-finite value. Exceptions from `validate` propagate; a later
+    `fit` on the same state then repeats that validation and continues.
     """
     stream = iter(batches)
     while True:
@@ -62,7 +63,7 @@ def fit(
 
 
 def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate | None) -> Report:
-    """The averages since the last report and, where it is due, a validation; a new window begins."""
+    """Return the averages since the last report, validate where it is due, and begin a new window of step metrics."""
     settings, reading = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, reading)
     if bad_step and settings.on_nonfinite == "stop":
@@ -88,14 +89,21 @@ def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate
 
 
 def first_bad_step(state: TrainState, reading: Reading) -> int | None:
-    """Its number; None with a scaler, which overflows now and then on purpose, to find its scale."""
+    """Return the first step of the window with a non-finite loss or gradient.
+
+    Returns None with a gradient scaler, which overflows occasionally by design to find its scale.
+    """
     if reading.first_bad is None or state.scaler.is_enabled():
         return None
     return state.step - reading.steps + reading.first_bad + 1
 
 
 def refuse_spoiled_state(state: TrainState) -> None:
-    """A weight may be infinite behind a ReLU, and an average of squared gradients above a weight that stands still: no loss shows it."""
+    """Raise Refusal where a weight or an optimizer state is not finite.
+
+    The loss may not show it: an infinite weight may be hidden by a ReLU, and an infinite average of squared gradients only stops
+    the updates of its weight.
+    """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
         largest = float(torch.nn.utils.get_total_norm([*state.parameters, *kept], norm_type=math.inf))
@@ -107,7 +115,10 @@ def refuse_spoiled_state(state: TrainState) -> None:
 
 
 def refuse_standstill(state: TrainState, reading: Reading) -> None:
-    """No step of the window changed anything, and none will."""
+    """Raise Refusal where every step of the window was skipped and further steps would be, too.
+
+    In fp16 this is so only once the loss scale is below 1; until then the scaler may still find a scale.
+    """
     if reading.num_skipped < reading.steps:
         return
     first = state.step - reading.steps + 1
@@ -120,13 +131,14 @@ def refuse_standstill(state: TrainState, reading: Reading) -> None:
 
 
 def refuse_divergence(row: Row, step: int) -> None:
+    """Raise Refusal where a value of the row is not finite."""
     for name, value in row.items():
         if not math.isfinite(value):
             raise Refusal(f"{name} became {value} at or before step {step}: {REMEDY}")
 
 
 def compare(progress: Progress, row: Row, settings: LoopSettings, state: TrainState) -> None:
-    """Keep the weights of this validation if it is the best so far; the first of equals wins."""
+    """Update the best validation, and keep its weights where `keep` is `best`; the first of equal values wins."""
     value = row[settings.metric]
     better = progress.best_value is None or (
         value > progress.best_value if settings.metric == "valid/accuracy" else value < progress.best_value
@@ -140,5 +152,5 @@ def compare(progress: Progress, row: Row, settings: LoopSettings, state: TrainSt
 
 
 def weights(state: TrainState) -> Tensors:
-    """A copy of what would be exported now."""
+    """Return a copy of the weights that would be exported now."""
     return {name: tensor.detach().clone() for name, tensor in state.scored.network.state_dict().items()}

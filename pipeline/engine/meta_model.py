@@ -1,4 +1,4 @@
-"""A network before it takes memory: built on torch's meta device, where tensors have shapes and no contents."""
+"""Builds networks on torch's meta device, where tensors have shapes but take no memory."""
 
 from typing import Any
 
@@ -13,12 +13,13 @@ from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
+# not `arange` and the like: a `build` may compute widths or rates with them and read the values
 HOLLOWED = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 MOST_NAMED = 3
 
 
 class Hollow(TorchFunctionMode):
-    """Fresh tensors without contents. Not `arange` and its like: a `build` may compute widths or rates with them and read the values."""
+    """Creates new tensors of the functions in HOLLOWED on the meta device, unless the call names a device."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
@@ -28,7 +29,7 @@ class Hollow(TorchFunctionMode):
 
 
 def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
-    """The network without contents; None for one whose `build` looks into them."""
+    """Return the network on the meta device, or None where its `build` reads the values of tensors."""
     try:
         with Hollow():
             return model.build(spec)
@@ -39,7 +40,10 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 
 
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
-    """Raises RuntimeError where the weights are not those of the network: a small file may describe one that fills the memory."""
+    """Raise RuntimeError where names, shapes or dtypes of the weights differ from the network's.
+
+    The network is not allocated: a small file may describe a network that exhausts the memory.
+    """
     network = build_on_meta(model, spec)
     if network is None:
         return
@@ -53,7 +57,7 @@ def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = 
 
 
 def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
-    """Raises Refusal for a network whose weights alone are more than this machine's memory."""
+    """Raise Refusal where the weights alone exceed this machine's memory."""
     network = build_on_meta(model, spec)
     if network is None:
         return

@@ -1,4 +1,4 @@
-"""The model file: weights, and all that is needed to rebuild, judge and verify the model from this one file."""
+"""The model file: the weights and all metadata needed to rebuild, evaluate and verify the model."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,13 +18,13 @@ from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 HEADER_BYTES = 2 * 2**20
-"""Names and shapes of some fifteen thousand tensors, or as many class names."""
+"""Limit on the header: enough for about 15,000 tensor names and shapes, or as many class names."""
 SwitchKey = Annotated[str, Field(pattern="^(step|micro_batch_size)$")]
 SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 
 
 class Manifest(BaseModel):
-    """What decided the bytes of the weights, and nothing else: no time, no path, no host."""
+    """The metadata of a model file: everything that determines the bytes of the weights, and no time, path or host name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,11 +33,11 @@ class Manifest(BaseModel):
     spec: Spec
     precision: precision.Used
     step: int
-    """The update after which the weights were taken."""
+    """The step after which the weights were taken."""
     switches: list[SwitchRecord] = Field(default_factory=list)
-    """Where memory ran out: from `step` on, `micro_batch_size` was this."""
+    """Changes of the micro-batch size after OOM: `micro_batch_size` applies from `step` on."""
     inputs: dict[str, str]
-    """SHA-256 of the prepared data, the code and the lock."""
+    """SHA-256 of the prepared data, the code and the lock file."""
     fingerprint: dict[str, str | int | dict[str, str]]
 
     @field_validator("params")
@@ -57,14 +57,14 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
 
 
 def load(path: Path) -> tuple[Classifier, Manifest]:
-    """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal for anything but a whole file of ours."""
+    """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal where the file is damaged or no model file."""
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = describe(metadata, path)
     return rebuild(weights, manifest, path), manifest
 
 
 def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
-    """Raises Refusal for metadata that is none of ours, and for parameters with which this checkout could not train."""
+    """Validate the metadata. Raises Refusal where it is no Manifest or holds parameters that this checkout cannot train with."""
     with refusing(path):
         manifest = Manifest.model_validate(metadata)
         _ = manifest.train_params  # raises for parameters that this checkout cannot train with
@@ -72,7 +72,7 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
-    """Raises Refusal for weights that are not those of the model."""
+    """Build the model with these weights, for inference. Raises Refusal where the weights do not fit the model."""
     params, half = manifest.train_params, manifest.precision == "half"
     try:
         with refusing(path):
@@ -89,7 +89,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Refusals that name the file."""
+    """Turn validation errors into Refusals, and prefix each line of a Refusal with the path of the file."""
     try:
         yield
     except ValidationError as error:

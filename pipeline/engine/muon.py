@@ -1,7 +1,7 @@
-"""Muon: hidden weights move by their momentum made orthogonal, all other parameters by stochastic gradient descent.
+"""The Muon optimizer: orthogonalised momentum for hidden weights, SGD with momentum for all other parameters.
 
-The method is Keller Jordan's (https://kellerjordan.github.io/posts/muon/), the recipe for convolutions that of his airbench94_muon.py
-(https://github.com/KellerJordan/cifar10-airbench). docs/decisions/0008-recipes.md says why this is not `torch.optim.Muon`.
+The method is Keller Jordan's (https://kellerjordan.github.io/posts/muon/); the recipe for convolutions is from his airbench94_muon.py
+(https://github.com/KellerJordan/cifar10-airbench). docs/decisions/0008-recipes.md explains why this is not `torch.optim.Muon`.
 """
 
 import math
@@ -15,17 +15,18 @@ from torch.optim.sgd import sgd
 from pipeline.engine.precision import BF16_CAPABILITY
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Jordan's coefficients: the steepest rise at 0 for a spread of singular values between some 0.7 and 1.2."""
+"""Jordan's Newton-Schulz coefficients: the steepest slope at 0 that still brings singular values to between about 0.7 and 1.2."""
 SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
     """Hidden groups take orthogonalised momentum (Muon), all others plain SGD with momentum.
 
-    Like a fused optimizer it takes `found_inf`, 1.0 on the device where nothing may change, and never waits to know. All momentum begins
-    at rest; that of hidden weights is float32, whatever they are.
+    Like a fused optimizer it supports `found_inf`: where that tensor is 1.0 on the device, the step changes nothing, without host
+    synchronisation. All momentum buffers start at zero. Those of hidden weights are float32 at least.
     """
 
+    # GradScaler then sets `found_inf` on the optimizer instead of reading it on the host
     _step_supports_amp_scaling = True
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, nesterov: bool, iterations: int, normalise: bool) -> None:
@@ -37,8 +38,9 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update. The gradients must be unscaled."""
+        """Apply one update. The gradients must be unscaled."""
         assert closure is None
+        # GradScaler sets `grad_scale` only where the gradients are still scaled
         assert getattr(self, "grad_scale", None) is None
         undone = getattr(self, "found_inf", None)
         for group in self.param_groups:
@@ -50,6 +52,7 @@ class Muon(torch.optim.Optimizer):
                 self.muon_step(alike, group, undone)
 
     def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
+        """Apply torch's fused SGD to `parameters`; nothing changes where `undone` is 1.0."""
         sgd(
             list(parameters),
             [cast("Tensor", parameter.grad) for parameter in parameters],
@@ -65,7 +68,7 @@ class Muon(torch.optim.Optimizer):
         )
 
     def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
-        """Move weights of one shape together: the fewer the kernels, the sooner they are launched."""
+        """Update weights of one shape as one batch, which launches fewer kernels; nothing changes where `undone` is 1.0."""
         kept = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         before, weights = matrices(kept), matrices(parameters)
         gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
@@ -80,7 +83,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Those of one shape, type and device together, in their order."""
+    """Group parameters of equal shape, dtype and device, in their order."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault((parameter.shape, parameter.dtype, parameter.device), []).append(parameter)
@@ -88,25 +91,27 @@ def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def matrices(tensors: Sequence[Tensor]) -> Tensor:
-    """(n, outputs, all else) in float32 at least: a convolution is the matrix by which it multiplies its patches."""
+    """Stack tensors into (n, outputs, all else), in float32 at least; a convolution's weight is the matrix that multiplies its patches."""
     stacked = torch.stack([tensor.flatten(1) for tensor in tensors])
     return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
 
 
 def write(tensors: Sequence[Tensor], values: Tensor) -> None:
+    """Copy each matrix of `values` (n, rows, columns) into its tensor, in place."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value.view(tensor.shape))
 
 
 def normalised(weights: Tensor) -> Tensor:
-    """Each matrix at a norm of the root of its rows, so that a learning rate is a share of the weight."""
+    """Rescale each matrix to Frobenius norm sqrt(rows), so that a learning rate is relative to the weight."""
     return weights / norms(weights) * math.sqrt(weights.shape[1])
 
 
 def orthogonal(batch: Tensor, iterations: int) -> Tensor:
-    """(n, rows, columns) with all singular values brought near 1, by Newton and Schulz's iteration; equal in type to `batch`."""
+    """Return `batch` (n, rows, columns) with all singular values brought near 1 by the Newton-Schulz iteration, in the dtype of `batch`."""
     first, third, fifth = QUINTIC
     tall = batch.shape[1] > batch.shape[2]
+    # the Gram matrix of the shorter side is the smaller one
     found = (batch.mT if tall else batch).to(working_type(batch))
     found = found / norms(found)
     for _ in range(iterations):
@@ -116,12 +121,12 @@ def orthogonal(batch: Tensor, iterations: int) -> Tensor:
 
 
 def norms(batch: Tensor) -> Tensor:
-    """(n, 1, 1), above 0."""
+    """Return the Frobenius norms (n, 1, 1), at least SMALLEST_NORM."""
     return torch.clamp(batch.norm(dim=(1, 2), keepdim=True), min=SMALLEST_NORM)
 
 
 def working_type(batch: Tensor) -> torch.dtype:
-    """bf16 on a GPU that multiplies in it, which is all the iteration needs; as it is elsewhere, where bf16 is emulated and slow."""
+    """Return bf16, which suffices for the iteration, on a GPU that supports it, else the dtype of `batch`: emulated bf16 is slow."""
     if batch.device.type == "cuda" and torch.cuda.get_device_capability(batch.device) >= BF16_CAPABILITY:
         return torch.bfloat16
     return batch.dtype

@@ -1,4 +1,4 @@
-"""Out of memory: the same step again, from its beginning, in micro-batches of half the size."""
+"""OOM handling: repeats the step from its beginning with micro-batches of half the size."""
 
 import gc
 from collections.abc import Callable
@@ -12,13 +12,14 @@ from pipeline.refusal import Refusal
 Result = TypeVar("Result")
 SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
 NO_ENGINE = "unable to find an engine to execute this computation"
-"""What cuDNN says of a convolution that it cannot compute, or has no memory for."""
+"""cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates the latter."""
 
 
 def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
-    """`attempt(micro_batch_size)`, which may leave gradients and BatchNorm's statistics half made when memory runs out.
+    """Run `attempt(micro_batch_size)`, halving the micro-batch until it fits in device memory.
 
-    Raises Refusal when even a micro-batch of one sample does not fit, or the batch must stay `whole`.
+    Gradients and BatchNorm statistics, which a failed attempt leaves incomplete, are reset before each retry. Raises Refusal
+    after an OOM with a micro-batch of one sample, or where the batch must stay `whole`.
     """
     while True:
         try:
@@ -26,7 +27,7 @@ def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progr
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # outside of the handler: its exception holds the tensors that did fit
+        # retry outside the handler: its exception keeps the allocated tensors alive
         if whole:
             raise Refusal(f"train.compile: out of memory at step {state.step + 1}, and `graphs` takes a batch whole: write `default`")
         make_room(state)
@@ -34,6 +35,7 @@ def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progr
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return True where a CUDA, cuDNN, cuBLAS or Triton error means that device memory ran out."""
     said = str(error)
     if isinstance(error, torch.OutOfMemoryError) or any(sign in said for sign in SIGNS):
         return True
@@ -41,7 +43,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def make_room(state: TrainState) -> None:
-    """As before the step: no gradient, BatchNorm's statistics put back, freed memory given back to the device."""
+    """Drop the gradients, restore the BatchNorm statistics of before the step, and release cached device memory."""
     state.drop_gradients()
     state.buffers.put_back()
     gc.collect()
@@ -50,6 +52,7 @@ def make_room(state: TrainState) -> None:
 
 
 def halve(state: TrainState, progress: Progress) -> None:
+    """Halve the micro-batch size from the current step on. Raises Refusal where it is 1 already."""
     step, size = state.step + 1, progress.micro_batch_size // 2
     if not size:
         raise Refusal(

@@ -1,4 +1,4 @@
-"""Builds the optimizer of the settings, fused, with weight decay on the weights of MATRIX_LAYERS only."""
+"""Builds the fused optimizer that the settings select, with weight decay on the weights of MATRIX_LAYERS only."""
 
 import re
 from collections.abc import Iterable
@@ -24,17 +24,17 @@ MATRIX_LAYERS = (
     nn.RNNBase,
     nn.RNNCellBase,
 )
-"""The kinds of modules, subclasses included, whose weights multiply their inputs as matrices."""
+"""Module classes, subclasses included, whose weights multiply their inputs as matrices."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*\.original1?")
-"""The name of a weight in its layer, also below a parametrization; not of the magnitudes of a weight norm (`weight_g`, `original0`)."""
+"""Matches the name of a weight in its layer, also below a parametrization; not weight-norm magnitudes (`weight_g`, `original0`)."""
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """One optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS decay.
+    """Build one optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS have weight decay.
 
-    The kind of the module that owns a parameter decides, not its shape: a class token, a positional embedding, a table of relative positions
-    and a layer scale have two or more dimensions, too. The learning rate of a group is that of the step times the group's `factor`.
+    The class of the module that owns a parameter decides, not the parameter's shape: class tokens, positional embeddings, tables of
+    relative positions and layer scales have two or more dimensions, too. A group's learning rate is that of the step times its `factor`.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     matrices, inner = identities(module)
@@ -57,15 +57,18 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def begin_at_rest(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
-    """Momentum from zero is the same first step; torch makes the buffer empty, and where fp16 skips that step it is never filled."""
+    """Initialise the momentum buffers with zeros, which gives the same first step.
+
+    Torch would allocate them uninitialised, and they would stay so where the fp16 scaler skips the first step.
+    """
     for parameter in parameters:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def identities(module: nn.Module) -> tuple[set[int], set[int]]:
-    """The ids of the weights of MATRIX_LAYERS, and of those among them that neither the first nor the last layer owns.
+    """Return the ids of the weights of MATRIX_LAYERS, and the subset that belongs to neither the first nor the last layer.
 
-    Layers are counted in the order of `module`, frozen ones and embeddings included. A weight shared with an embedding is the embedding's.
+    Layers are in the order of `module`, frozen layers and embeddings included. A weight shared with an embedding belongs to the embedding.
     """
     layers = [
         (id(parameter), isinstance(layer, MATRIX_LAYERS))
@@ -80,7 +83,7 @@ def identities(module: nn.Module) -> tuple[set[int], set[int]]:
 
 
 def part(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
-    """The group of hidden weights, which `inner` holds the ids of, and the group of the first and the last layer's weights."""
+    """Split `weights` into the group of hidden weights, whose ids are in `inner`, and that of the first and last layers."""
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
     return (

@@ -1,4 +1,4 @@
-"""How long, how often and how fast a training goes: what is fixed before the first step."""
+"""The plan of a training, fixed before the first step: length, learning rates, and when to report and validate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from pipeline.params.schedule import ScheduleSettings
 
 @dataclass(frozen=True)
 class Plan:
-    """`switches` are the micro-batch sizes, by the step that first used them, of an earlier training that is to be repeated."""
+    """The plan of a training. `switches` maps a step to the micro-batch size used from it on, as recorded by the training to repeat."""
 
     settings: LoopSettings
     schedule: ScheduleSettings
@@ -22,11 +22,11 @@ class Plan:
     switches: Mapping[int, int] = field(default_factory=dict)
 
     def learning_rate(self, step: int) -> float:
-        """Of the update that follows `step` updates."""
+        """Return the learning rate of the update that follows `step` updates."""
         return self.peak_learning_rate * schedules.factor(step, self.num_steps, self.schedule)
 
     def step_settings(self, step: int) -> StepSettings:
-        """Of the update that follows `step` updates."""
+        """Return the settings of the update that follows `step` updates."""
         return StepSettings(
             seed=self.seed,
             learning_rate=self.learning_rate(step),
@@ -39,18 +39,19 @@ class Plan:
 
     @property
     def measures_all(self) -> bool:
-        """Whether the norm of every gradient is known, and not only of those that are reported."""
+        """True where the gradient norm of every step is measured, not only that of steps with a report."""
         settings = self.settings
         return settings.clip_norm is not None or settings.on_nonfinite == "skip" or settings.report_every_steps == 1
 
     def due(self, step: int, every: int) -> bool:
+        """Return True every `every` steps and at the last step."""
         return step % every == 0 or step == self.num_steps
 
     def owes_report(self, step: int, progress: Progress) -> bool:
-        """Whether the update was made and its report was not; so it is, too, where a validation was interrupted."""
+        """Return True where step `step` is done and its report is due but not yet made, also after an interrupted validation."""
         return step > progress.reported_step and self.due(step, self.settings.report_every_steps)
 
     def finished(self, step: int, progress: Progress) -> bool:
-        """At the last step, or after `patience` validations without an improvement."""
+        """Return True after the last step, or after `patience` validations without an improvement."""
         patience = self.settings.patience
         return step >= self.num_steps or (patience is not None and progress.stale >= patience)

@@ -1,4 +1,4 @@
-"""Which floating-point formats a training computes in: autocast, gradient scaling for fp16, and weights of 16 bits."""
+"""Floating-point precision of a training: autocast, gradient scaling for fp16, and bf16 weights."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
@@ -15,10 +15,11 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BF16_CAPABILITY = (8, 0)
 FP16_CAPABILITY = (5, 3)
 HALVES_MENDED = "2.14"
+"""The first torch version whose fused SGD updates 16-bit weights correctly on a CPU."""
 
 
 def choose(wish: Precision, device: torch.device) -> Used:
-    """The precision to use on `device`. Raises Refusal for one that a GPU cannot do; warns where a CPU would be slow."""
+    """Return the precision to use on `device`. Raises Refusal where a GPU does not support it; warns where a CPU would be slow."""
     if device.type == "cpu":
         if wish not in ("auto", "fp32"):
             print(f"warning: train.precision: {wish} is slow on a CPU, for trials only: write `auto` or `fp32`", flush=True)
@@ -34,7 +35,10 @@ def choose(wish: Precision, device: torch.device) -> Used:
 
 
 def refuse_lost_updates(used: Used, device: torch.device) -> None:
-    """On a CPU the fused SGD of an older torch leaves most weights of 16 bits as they are: https://github.com/pytorch/pytorch/issues/191763."""
+    """Raise Refusal for bf16 weights on a CPU with an older torch.
+
+    Its fused SGD leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
+    """
     if used == "half" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
         raise Refusal(
             f"train.precision: half needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
@@ -47,14 +51,14 @@ def dot(capability: tuple[int, int]) -> str:
 
 
 def autocast(used: Used, device: torch.device) -> AbstractContextManager[None]:
-    """The context of a forward pass."""
+    """Return the autocast context for a forward pass; it does nothing for `fp32` and `half`."""
     if used not in DTYPES:
         return nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[used])
 
 
 def halve(network: nn.Module) -> None:
-    """Weights and buffers in bf16, in their memory order, but for those of BatchNorm, whose statistics need more digits."""
+    """Convert weights and buffers to bf16 in place, except those of BatchNorm, whose statistics need higher precision."""
     for module in network.modules():
         if isinstance(module, _BatchNorm):
             continue
@@ -69,5 +73,5 @@ def as_half(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def scaler(used: Used, device: torch.device) -> torch.amp.GradScaler:
-    """Scales the loss for fp16, whose gradients would vanish otherwise; does nothing for the others."""
+    """Return a gradient scaler, enabled only for fp16, whose gradients would underflow otherwise."""
     return torch.amp.GradScaler(device.type, enabled=used == "fp16")

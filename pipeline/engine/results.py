@@ -1,4 +1,4 @@
-"""What a training leaves beside its weights: the history as a table, and its last and best numbers."""
+"""Writes the results of a training beside its weights: the history as CSV, and the last and best metrics as JSON."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 def write_history(path: Path, rows: Sequence[Row]) -> None:
-    """One line a report; a cell is empty where nothing was measured."""
+    """Write one row per report as CSV; a cell is empty where nothing was measured."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -32,10 +32,10 @@ def write_history(path: Path, rows: Sequence[Row]) -> None:
 
 
 def write_metrics(path: Path, progress: Progress, exported_step: int) -> None:
-    """Nested as DVC compares it: the last report, the best validation, and the step whose weights were exported."""
+    """Write the last report, the best validation and the exported step as JSON, nested for `dvc metrics diff`."""
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
-    # in the order of the columns: rows that went through a checkpoint have another
+    # in column order: the keys of rows restored from a checkpoint are in another order
     for name in (column for column in COLUMNS if column in last):
         split, _, quantity = name.partition("/")
         if quantity:
@@ -48,7 +48,7 @@ def write_metrics(path: Path, progress: Progress, exported_step: int) -> None:
 
 
 def read_history(path: Path) -> list[dict[str, str]]:
-    """The rows that `write_history` wrote, their cells as text. Raises Refusal where the file is missing or another."""
+    """Return the rows that `write_history` wrote, their cells as text. Raises Refusal where the file is missing or cannot be parsed."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))

@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of the step: nothing to save, nothing to get out of step."""
+"""Learning-rate schedules as pure functions of the step, without state to save."""
 
 import math
 
@@ -6,10 +6,10 @@ from pipeline.params.schedule import ConstantSettings, FallingSettings, OneCycle
 
 
 def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
-    """What the peak learning rate is multiplied by at `step`, from 0, of `num_steps`."""
+    """Return the multiple of the peak learning rate at `step` (from 0) of `num_steps`."""
     warmup_steps = max(1.0, schedule.warmup * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
-    # a training of one step is its own peak: a final factor of 0 would change nothing
+    # without steps after the warm-up the last step is at the peak: a final factor of 0 would make a one-step training change nothing
     falling = max(0.0, step + 1 - warmup_steps) / (num_steps - warmup_steps) if num_steps > warmup_steps else 0.0
     match schedule:
         case ConstantSettings():
@@ -23,5 +23,5 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
 
 
 def between(start: float, end: float, share: float) -> float:
-    """Half a cosine from `start` at share 0 to `end` at share 1."""
+    """Interpolate along half a cosine from `start` at share 0 to `end` at share 1."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2

@@ -1,4 +1,4 @@
-"""Scoring a split: predictions, and the loss and accuracy that validation needs."""
+"""Scores a split: predictions, and the loss and accuracy for validation."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -9,13 +9,13 @@ from pipeline.engine import precision
 from pipeline.engine.update import summed_loss
 
 Scored = tuple[Tensor, Tensor, int]
-"""Inputs and targets of one full batch, and how many of its samples are real: the rest pad it."""
+"""Inputs and targets of one full batch, and the number of its samples that are not padding."""
 
 
 def predict(
     classifier: nn.Module, batches: Iterable[Scored], *, used: precision.Used, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits (n, classes) in float32 and targets (n,) of each batch, without the padding; the mode of the module is put back."""
+    """Yield logits (n, classes) in float32 and targets (n,) of each batch, without padding; restore the module's mode at the end."""
     training = classifier.training
     classifier.eval()
     try:
@@ -35,7 +35,10 @@ def score(
     device: torch.device,
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Mean loss (without smoothing) and accuracy over a split; one wait for the device, at the end. `pause()` may raise between batches."""
+    """Return the mean loss, without label smoothing, and the accuracy over a split.
+
+    The only host synchronisation is at the end. `pause()` is called after each batch and may raise.
+    """
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for logits, targets in predict(classifier, batches(), used=used, device=device):
         pause()

@@ -1,4 +1,4 @@
-"""What resumes: a training is these objects, and everything else is a function of the step."""
+"""The state that a checkpoint holds; everything else in a training is a function of the step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Switch = dict[str, int]
 
 @dataclass
 class TrainState:
-    """The trained network, its optimizer, scaler and average, after `step` updates."""
+    """The network, its optimizer, gradient scaler and EMA after `step` updates."""
 
     classifier: Classifier
     optimizer: torch.optim.Optimizer
@@ -34,30 +34,31 @@ class TrainState:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """In the network's order; to look for them takes as long as some steps' arithmetic."""
+        """Return the parameters in the network's order, cached: collecting them can take as long as the arithmetic of a small step."""
         return list(self.classifier.parameters())
 
     @classmethod
     def begin(
         cls, classifier: Classifier, optimizer: OptimizerSettings, *, used: precision.Used, average_decay: float, device: torch.device
     ) -> "TrainState":
+        """Move the classifier to `device` and build its optimizer, scaler and EMA; an `average_decay` of 0 means no EMA."""
         classifier = classifier.to(device)
         average = Average(classifier, average_decay) if average_decay else None
         built = optimizers.build(classifier, optimizer)
         return cls(classifier, built, precision.scaler(used, device), average, used, device, Buffers(classifier.network))
 
     def drop_gradients(self) -> None:
-        """As `zero_grad` does, which takes 0.1 ms more, for a profiler's sake."""
+        """Set all gradients to None. `zero_grad` does the same but takes 0.1 ms longer, for its profiler hook."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @property
     def scored(self) -> Classifier:
-        """The module that is validated and exported: the averaged one where there is one."""
+        """Return the module that is validated and exported: the EMA where there is one, else the trained classifier."""
         return self.average.module if self.average else self.classifier
 
     def tensors(self) -> Tensors:
-        """Every tensor that a resume needs, by name."""
+        """Return every tensor that resuming needs, by name; not copies."""
         found = prefixed("network", self.classifier.network.state_dict())
         if self.average:
             found |= prefixed("average", self.average.module.network.state_dict())
@@ -70,7 +71,7 @@ class TrainState:
         return {"step": self.step, "scaler": self.scaler.state_dict()}
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
-        """Go on from what `tensors()` and `scalars()` gave."""
+        """Restore what `tensors()` and `scalars()` returned."""
         self.classifier.network.load_state_dict(stripped("network", tensors))
         if self.average:
             self.average.module.network.load_state_dict(stripped("average", tensors))
@@ -82,7 +83,10 @@ class TrainState:
 
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:
-    """A copy with the parameter's memory order, which fused kernels read instead of strides."""
+    """Return a copy of `value` on the parameter's device and, where the shapes are equal, in its memory order.
+
+    Fused kernels assume the parameter's memory order and ignore strides.
+    """
     if value.shape != parameter.shape:
         return value.to(parameter.device)
     return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
@@ -99,25 +103,25 @@ def stripped(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
 
 @dataclass
 class Progress:
-    """How the training went so far: the micro-batch in use, the history, the best weights, and the window since the last report."""
+    """The history of a training: micro-batch size in use, rows, best weights, and the step metrics since the last report."""
 
     micro_batch_size: int
     switches: list[Switch] = field(default_factory=list)
-    """Where memory ran out: from this step on the micro-batch was this one."""
+    """Changes of the micro-batch size after OOM: `micro_batch_size` applies from `step` on."""
     window: StepMetrics = field(default_factory=StepMetrics)
     rows: list[Row] = field(default_factory=list)
     best: Tensors | None = None
     best_value: float | None = None
     best_step: int | None = None
     stale: int = 0
-    """Validations since the best one."""
+    """Number of validations since the best one."""
 
     @property
     def reported_step(self) -> int:
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def switch(self, step: int, micro_batch_size: int) -> None:
-        """Use another micro-batch from this step on; the last word on a step counts."""
+        """Use another micro-batch size from `step` on, and record it; a later switch at the same step replaces an earlier one."""
         self.micro_batch_size = micro_batch_size
         self.switches = [switch for switch in self.switches if switch["step"] != step]
         self.switches.append({"step": step, "micro_batch_size": micro_batch_size})
@@ -137,7 +141,7 @@ class Progress:
         }
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from what `tensors()` and `scalars()` gave."""
+        """Restore what `tensors()` and `scalars()` returned."""
         self.micro_batch_size, self.switches = scalars["micro_batch_size"], list(scalars["switches"])
         self.window.restore(stripped("window", tensors), scalars["num_targets"], device)
         self.rows, self.stale = list(scalars["rows"]), scalars["stale"]

@@ -1,4 +1,4 @@
-"""What the steps since the last report measured, kept on the device so that no step waits for the host."""
+"""Metrics of the steps since the last report, kept on the device so that steps need no host synchronisation."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,10 @@ QUANTITIES = ("loss", "correct", "norm", "skipped")
 
 @dataclass(frozen=True)
 class Reading:
-    """A window on the host, a number a step: mean loss, right answers, norm of the gradient, 1.0 where the step changed nothing."""
+    """The metrics of a window on the host, one value per step.
+
+    They are the mean loss, the correct predictions, the gradient norm, and 1.0 where the step was skipped.
+    """
 
     loss: Sequence[float]
     correct: Sequence[float]
@@ -30,11 +33,14 @@ class Reading:
 
     @property
     def first_bad(self) -> int | None:
-        """Which step of the window, from 0, was the first whose loss or gradient is not finite."""
+        """Return the index of the window's first step with a non-finite loss or gradient norm, or None."""
         return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)
 
     def averages(self, num_targets: int) -> Row:
-        """Over the steps that changed the weights; `num_targets` were in all steps together."""
+        """Return mean loss and accuracy over the steps that were not skipped, the last gradient norm, and the number of skipped steps.
+
+        `num_targets` is the number of targets in all steps together. Metrics that are not available are left out.
+        """
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
         if applied:
@@ -47,34 +53,34 @@ class Reading:
 
 @dataclass
 class StepMetrics:
-    """Scalars on the device, one a step and quantity."""
+    """Scalars on the device, one per step and quantity."""
 
     values: dict[str, list[Tensor | None]] = field(default_factory=lambda: {name: [] for name in QUANTITIES})
     num_targets: int = 0
 
     def add(self, num_targets: int, **values: Tensor | None) -> None:
-        """What one step measured, by the names of QUANTITIES; None is 0, of which nothing is computed."""
+        """Add the metrics of one step, named as in QUANTITIES; None counts as 0 and launches no operation."""
         for name in QUANTITIES:
             self.values[name].append(values[name])
         self.num_targets += num_targets
 
     def read(self) -> Reading:
-        """The one place where the loop waits for the device. There must be a step to read."""
+        """Copy the metrics to the host: the only host synchronisation between steps. There must be at least one step."""
         return Reading(*torch.stack([values.double() for values in self.tensors().values()]).tolist())
 
     def tensors(self) -> dict[str, Tensor]:
-        """(steps,) of each quantity; empty where no step was made."""
+        """Return a tensor (steps,) for each quantity, or nothing where no step was made."""
         known = [value for values in self.values.values() for value in values if value is not None]
         return {name: stacked(values, known[0].device) for name, values in self.values.items()} if known else {}
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
-        """Go on from what `tensors()` gave."""
+        """Restore what `tensors()` returned."""
         self.values = {name: list(tensors[name].to(device).unbind()) if name in tensors else [] for name in QUANTITIES}
         self.num_targets = num_targets
 
 
 def stacked(values: Sequence[Tensor | None], device: torch.device) -> Tensor:
-    """On `device`, also where nothing was measured: what comes from the host would be waited for."""
+    """Stack the scalars, with 0 for None. Zeros are created on `device`: a copy from the host would synchronise."""
     known = [value for value in values if value is not None]
     nothing = torch.zeros_like(known[0]) if known else torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack([nothing if value is None else value for value in values])

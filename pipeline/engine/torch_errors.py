@@ -1,4 +1,4 @@
-"""Errors of torch that the user can mend, in the words of the parameters."""
+"""Turns torch errors that the user can fix into Refusals that name the parameter to change."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ REMEDIES = {
 
 @contextmanager
 def in_words(*, size: str) -> Iterator[None]:
-    """Raises Refusal, which quotes the first line of torch's error, for those that have a remedy; `size` is the parameter that saves memory."""
+    """Raise Refusal, with the first line of torch's error, where there is a remedy; `size` names the parameter to lower after an OOM."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -24,6 +24,7 @@ def in_words(*, size: str) -> Iterator[None]:
 
 
 def remedies(error: Exception, size: str) -> Iterator[str]:
+    """Yield the remedies that apply to `error`."""
     if isinstance(error, RuntimeError) and is_out_of_memory(error):
         yield f"{size}: the memory ran out where no step can be repeated: write a smaller one, or free what others use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))

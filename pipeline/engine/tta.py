@@ -1,4 +1,7 @@
-"""Test-time augmentation: the mean of the logits over several views of each image, after airbench (https://github.com/KellerJordan/cifar10-airbench)."""
+"""Test-time augmentation: averages the logits over several views of each image.
+
+The views are those of airbench (https://github.com/KellerJordan/cifar10-airbench).
+"""
 
 from collections.abc import Iterator
 
@@ -11,7 +14,7 @@ Weighted = Iterator[tuple[float, Tensor]]
 
 
 class Averaged(nn.Module):
-    """`images` (n, height, width, channels) to the weighted mean of a classifier's logits over their views."""
+    """Maps `images` (n, height, width, channels) to the weighted mean of a classifier's logits over their views."""
 
     def __init__(self, classifier: nn.Module, wish: Views) -> None:
         super().__init__()
@@ -23,10 +26,10 @@ class Averaged(nn.Module):
 
 
 def views(images: Tensor, wish: Views) -> Weighted:
-    """Each view and its weight; all weights together are 1.
+    """Yield each view with its weight; the weights sum to 1.
 
-    `mirror` is the image and its mirror image; `mirror_translate` gives these half of the weight, and the other half to the same two moved by
-    one pixel up and left, and down and right.
+    `mirror` is the image and its mirror image. `mirror_translate` gives these two half of the weight, and the other half to both of
+    them shifted by one pixel up and left, and down and right.
     """
     if wish == "none":
         yield 1.0, images
@@ -39,15 +42,17 @@ def views(images: Tensor, wish: Views) -> Weighted:
 
 
 def mirrored(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the images and their left-right mirror images."""
     return images, images.flip(2)
 
 
 def moved(images: Tensor, by: int) -> Tensor:
-    """Row and column i come from i + `by`; what lies outside is reflected at the outermost pixel."""
+    """Shift rows and columns so that index i comes from i + `by`; indices outside are reflected at the outermost pixel."""
     height, width = images.shape[1:3]
     return images[:, reflected(height, by, images.device)][:, :, reflected(width, by, images.device)]
 
 
 def reflected(extent: int, by: int, device: torch.device) -> Tensor:
+    """Return the source indices (extent,) of a shift by `by`, reflected at both ends."""
     places = (torch.arange(extent, device=device) + by).abs()
     return ((extent - 1) - (extent - 1 - places).abs()).clamp(min=0)

@@ -1,4 +1,4 @@
-"""One optimizer update over one batch, in micro-batches whose gradients add up to the batch's."""
+"""One optimizer update on one batch, with gradients accumulated over micro-batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Batch(Protocol):
-    """How many targets a batch holds, and the same samples in micro-batches (inputs, targets) of any size.
+    """A batch that can be split into micro-batches (inputs, targets) of at most `most` samples.
 
-    Targets are classes (...), or shares (..., classes) of them.
+    Targets are class indices (...) or class probabilities (..., classes). `num_targets` counts those of the whole batch.
     """
 
     @property
@@ -29,7 +29,7 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How one update is made; with `skip_nonfinite` one whose loss or gradient is not finite changes nothing."""
+    """Settings of one update; with `skip_nonfinite` a non-finite loss or gradient leaves weights and optimizer unchanged."""
 
     seed: int
     learning_rate: float
@@ -37,16 +37,16 @@ class StepSettings:
     clip_norm: float | None
     skip_nonfinite: bool
     report: bool = True
-    """Whether a report follows, which needs the norm of the gradient; without one it is computed to clip and to skip only."""
+    """True where a report follows, which needs the gradient norm; otherwise the norm is computed only for clipping and skipping."""
     whole: bool = False
-    """Whether the batch cannot be cut: a CUDA graph overwrites the gradients of the micro-batch before."""
+    """True where the batch cannot be split: a CUDA graph overwrites the gradients of the previous micro-batch."""
 
 
 def update(state: TrainState, batch: Batch, progress: Progress, step_settings: StepSettings, *, forward: Forward) -> None:
-    """Advance `state` by one step and add what was measured to the window.
+    """Advance `state` by one step and add its metrics to the window.
 
-    When memory runs out the gradients are gathered again in smaller micro-batches; what is done once the optimizer has begun is
-    never repeated. Raises Refusal when no micro-batch fits.
+    After an OOM the gradients are accumulated again in smaller micro-batches. Nothing is retried once the optimizer has begun.
+    Raises Refusal where no micro-batch fits.
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, forward=forward)
@@ -63,9 +63,9 @@ def update(state: TrainState, batch: Batch, progress: Progress, step_settings: S
 def accumulate_gradients(
     state: TrainState, batch: Batch, micro_batch_size: int, *, step_settings: StepSettings, forward: Forward
 ) -> tuple[Tensor, Tensor]:
-    """Leave the batch's gradients on the parameters; its mean loss and its number of right answers.
+    """Accumulate the batch's gradients on the parameters, and return its mean loss and its number of correct predictions.
 
-    The loss is divided once, by the number of targets of the whole batch, so ragged micro-batches weigh what they hold.
+    Each micro-batch's summed loss is divided by the number of targets of the whole batch, so unequal micro-batches are weighted correctly.
     """
     state.drop_gradients()
     shares, rights = [], []
@@ -81,30 +81,33 @@ def accumulate_gradients(
 
 
 def total(parts: list[Tensor]) -> Tensor:
-    """On the device, in float64 where there is something to add."""
+    """Return the sum on the device, in float64 where there are several parts."""
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
 
 
 def likeliest(targets: Tensor) -> Tensor:
-    """Of targets that are shares (..., classes) the class with the largest; of classes (...) these."""
+    """Return the class indices (...): the argmax of class probabilities (..., classes), or the targets where they are indices."""
     return targets.argmax(-1) if targets.is_floating_point() else targets
 
 
 def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Cross-entropy of logits (..., classes) against targets (...) or shares (..., classes) of them, summed, in float32 at least."""
+    """Return the summed cross-entropy, in float32 at least.
+
+    Logits are (..., classes), targets class indices (...) or class probabilities (..., classes).
+    """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
     return cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-    """Apply the gradients that have been gathered: their norm before clipping, and 1.0 on the device where they changed nothing.
+    """Apply the accumulated gradients; return their norm before clipping, and a flag on the device: 1.0 where the step was skipped.
 
-    The first is None where nobody measures it, the second where every step is applied, whatever it holds.
+    The norm is None where it is not measured, the flag where steps are applied unconditionally.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = step_settings.learning_rate * group["factor"]
-    # unscale first: the norm is of the true gradients
+    # unscale first: the norm must be that of the true gradients
     state.scaler.unscale_(state.optimizer)
     wanted = step_settings.report or step_settings.skip_nonfinite or step_settings.clip_norm is not None
     norm = measured(state, step_settings.clip_norm) if wanted else None
@@ -113,7 +116,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
     if norm is None or not step_settings.skip_nonfinite:
         state.optimizer.step()
         return norm, None
-    # fused optimizers leave all as it is where this flag is 1: nobody waits for the device to know
+    # fused optimizers change nothing where this flag is 1, so skipping needs no host synchronisation
     bad = (~torch.isfinite(norm + loss)).float()
     state.optimizer.found_inf = bad  # type: ignore[attr-defined]
     state.optimizer.step()
@@ -121,7 +124,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
 
 
 def measured(state: TrainState, most: float | None) -> Tensor:
-    """The norm of the gradient, which is then made `most` long where it is longer and there is a limit."""
+    """Return the gradient norm before clipping, and clip the gradients to `most` where it is not None."""
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if most is not None:
@@ -130,9 +133,9 @@ def measured(state: TrainState, most: float | None) -> Tensor:
 
 
 def scaled_step(state: TrainState) -> Tensor:
-    """1.0 on the device if the scaler found an overflow, and so skipped this step."""
+    """Step through the gradient scaler; return 1.0 on the device where it found an overflow and skipped the step, else 0.0."""
     state.scaler.step(state.optimizer)
-    # the scaler knows what overflowed and says so nowhere in public; reading the scale instead would wait for the device
+    # the overflow flags have no public accessor; comparing the scale before and after would synchronise with the device
     found = state.scaler._found_inf_per_device(state.optimizer)
     state.scaler.update()
     return torch.stack([flag.to(state.device) for flag in found.values()]).amax().double()

@@ -1,1 +1,1 @@
-"""Open family: one module is one architecture and one value of `model.name`."""
+"""The architectures: each module is one value of `model.name`."""

@@ -1,4 +1,4 @@
-"""A plain convolutional network: three stages of convolution, BatchNorm and ReLU, each half as large and twice as wide."""
+"""A plain convolutional network: three stages of convolution, BatchNorm and ReLU, each with half the size and twice the channels."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ class Settings(ModelSettings):
     width: Width
     """Channels of the first stage; each further stage has twice as many."""
     dropout: Share
-    """Share of the pooled features that is silenced at each step."""
+    """Dropout probability of the pooled features."""
 
     def build(self, spec: Spec) -> nn.Module:
         if min(spec.height, spec.width) < SMALLEST:
@@ -39,7 +39,7 @@ class Settings(ModelSettings):
 
 
 def stage(inputs: int, outputs: int) -> nn.Module:
-    """Two 3x3 convolutions; the bias is BatchNorm's."""
+    """Return two 3x3 convolutions without bias, each followed by BatchNorm, which adds the bias, and ReLU."""
     return nn.Sequential(*layer(inputs, outputs), *layer(outputs, outputs))
 
 

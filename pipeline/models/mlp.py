@@ -15,9 +15,9 @@ class Settings(ModelSettings):
     width: Width
     """Units of each hidden layer."""
     depth: Depth
-    """Hidden layers."""
+    """Number of hidden layers."""
     dropout: Share
-    """Share of the units that is silenced at each step."""
+    """Dropout probability of the hidden units."""
 
     def build(self, spec: Spec) -> nn.Module:
         inputs = spec.height * spec.width * spec.channels

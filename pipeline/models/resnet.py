@@ -1,4 +1,4 @@
-"""Residual networks for small images: the one of 9 layers that is fast (Page, 2018), and those of 10 to 18 (He et al., 2016)."""
+"""Residual networks for small images: the fast 9-layer network (Page, 2018) and networks of 10 to 18 layers (He et al., 2016)."""
 
 from typing import Annotated, Literal, cast
 
@@ -13,14 +13,14 @@ from pipeline.spec import Spec
 SMALLEST = 8
 NINE = 9
 FEWEST_CHANNELS = 8
-"""Below, oneDNN's gradient of a 1x1 convolution of stride 2 in channels_last order is wrong, and differs from run to run (torch 2.15)."""
+"""With fewer, oneDNN's gradient of a 1x1 convolution of stride 2 in channels_last is wrong and differs from run to run (torch 2.15)."""
 BLOCKS = {10: (1, 1, 1, 1), 12: (2, 1, 1, 1), 14: (2, 2, 1, 1), 16: (2, 2, 2, 1), 18: (2, 2, 2, 2)}
 
 
 class Settings(ModelSettings):
     name: Literal["resnet"]
     depth: Literal[9, 10, 12, 14, 16, 18]
-    """Layers with weights, the first and the last included."""
+    """Number of layers with weights, including the first and the last."""
     width: Annotated[int, Field(ge=FEWEST_CHANNELS, le=65_536)]
     """Channels of the first stage; each further stage has twice as many. The originals have 64."""
 
@@ -33,7 +33,7 @@ class Settings(ModelSettings):
 
 
 def nine_layers(spec: Spec, width: int) -> nn.Module:
-    """How to train your ResNet (Page, 2018): pooling halves the image, and two of the three stages have a block without projection."""
+    """Build the network of "How to train your ResNet" (Page, 2018): stages halve the image by pooling; two of three have a block."""
     return nn.Sequential(
         unit(spec.channels, width),
         nn.Sequential(unit(width, 2 * width), nn.MaxPool2d(2), Block(2 * width, 2 * width, stride=1)),
@@ -45,7 +45,7 @@ def nine_layers(spec: Spec, width: int) -> nn.Module:
 
 
 def stages_of_blocks(spec: Spec, width: int, counts: tuple[int, ...]) -> nn.Module:
-    """Deep residual learning (He et al., 2016): four stages of blocks, with a 3x3 stem in place of the 7x7 one."""
+    """Build the network of "Deep residual learning" (He et al., 2016): four stages of blocks, with a 3x3 stem instead of 7x7."""
     layers = [unit(spec.channels, width)]
     channels = width
     for stage, count in enumerate(counts):
@@ -57,7 +57,7 @@ def stages_of_blocks(spec: Spec, width: int, counts: tuple[int, ...]) -> nn.Modu
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """A residual block: two 3x3 convolutions, with a shortcut that is a 1x1 convolution where the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
         super().__init__()
@@ -75,9 +75,10 @@ class Block(nn.Module):
 
 
 class GlobalMax(nn.Module):
-    """(n, channels, height, width) to (n, channels); unlike AdaptiveMaxPool2d it has a deterministic backward pass.
+    """Global max pooling (n, channels, height, width) to (n, channels); unlike AdaptiveMaxPool2d its backward pass is deterministic.
 
-    And unlike `amax`, whose gradient, compiled in bf16, may look for a maximum that was rounded among values that were not, and divide by none.
+    `amax` is no alternative: compiled in bf16, its gradient may compare the rounded maximum with unrounded values, find no match,
+    and divide by zero.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -85,6 +86,7 @@ class GlobalMax(nn.Module):
 
 
 def unit(inputs: int, outputs: int) -> nn.Module:
+    """Return a 3x3 convolution followed by BatchNorm and ReLU."""
     return nn.Sequential(convolution(inputs, outputs), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
@@ -93,4 +95,5 @@ def convolution(inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """Return a strided 1x1 convolution followed by BatchNorm."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))

@@ -1,7 +1,7 @@
-"""The small network that learns CIFAR-10 in seconds: whitened patches, then three groups of convolutions that begin as the identity.
+"""A small network that trains on CIFAR-10 in seconds: a whitening layer, then three groups of convolutions initialised to the identity.
 
-It is that of Keller Jordan's airbench94_muon.py (https://github.com/KellerJordan/cifar10-airbench; https://arxiv.org/abs/2404.00498), but for the
-bias of the whitening layer, which learns to the end like every other bias.
+It is the network of Keller Jordan's airbench94_muon.py (https://github.com/KellerJordan/cifar10-airbench; https://arxiv.org/abs/2404.00498)
+with one difference: the bias of the whitening layer is trained to the end, like every other bias.
 """
 
 from itertools import pairwise
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PATCH = 2
 POOL = 2
 AT_ONCE = 50
-"""Images whose patches, as float64, stay in a processor's cache."""
+"""Number of images per chunk; the float64 patches of one chunk fit in a CPU cache."""
 GroupWidth = Annotated[int, Field(ge=8, le=65_536)]
 
 
@@ -31,11 +31,11 @@ class Settings(ModelSettings):
     width: GroupWidth
     """Channels of the first group of convolutions; the original has 64."""
     later_width: GroupWidth
-    """Channels of the second and third group; the original has 256."""
+    """Channels of the second and third groups; the original has 256."""
     whitening_images: Count
-    """Train images, from all over the split, whose patches of 2x2 pixels the first layer is made to whiten; the original takes 5,000."""
+    """Number of train images, evenly spaced over the split, whose 2x2 patches the first layer whitens; the original uses 5,000."""
     whitening_epsilon: PositiveFloat
-    """Added to the variance of each direction before it is divided by, against noise made large; the original has 5e-4."""
+    """Added to the variance of each patch direction before dividing by its root, so that noise is not amplified; the original has 5e-4."""
 
     def build(self, spec: Spec) -> nn.Module:
         if min(spec.height, spec.width) < PATCH:
@@ -48,12 +48,12 @@ class Settings(ModelSettings):
             pools = min(extent) >= POOL
             groups.append(group(inputs, outputs, pools=pools))
             extent = (extent[0] // POOL, extent[1] // POOL) if pools else extent
-        # no amax: see GlobalMax of resnet
+        # not `amax`: see GlobalMax in resnet.py
         last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.later_width, spec.num_classes)
         return nn.Sequential(whitening, nn.GELU(), *groups, *last)
 
     def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:
-        """Each filter a direction of the patches, in both signs, at a length that gives it a variance of 1."""
+        """Set the whitening filters: each eigenvector of the patch covariance with both signs, scaled to an output variance of 1."""
         whitening = network.get_submodule("0")
         assert isinstance(whitening, nn.Conv2d)
         variances, directions = torch.linalg.eigh(covariance(examples(self.whitening_images)))
@@ -63,7 +63,7 @@ class Settings(ModelSettings):
 
 
 def covariance(images: Tensor) -> Tensor:
-    """Of the patches of (n, channels, height, width), around 0: (values, values) in float64, where a patch has channels * 4 values."""
+    """Return the uncentred covariance of the 2x2 patches of (n, channels, height, width): (channels * 4, channels * 4) in float64."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     rows, columns = (extent - PATCH + 1 for extent in images.shape[2:])
     for part in torch.split(images, AT_ONCE):
@@ -75,20 +75,20 @@ def covariance(images: Tensor) -> Tensor:
 
 
 def group(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
-    """Two convolutions, the first with pooling while there is something left to pool."""
+    """Return two convolutions with norm and GELU; the first is followed by max pooling where `pools` is True."""
     first = convolution(inputs, outputs), nn.MaxPool2d(POOL) if pools else nn.Identity(), Norm(outputs), nn.GELU()
     return nn.Sequential(*first, convolution(outputs, outputs), Norm(outputs), nn.GELU())
 
 
 def convolution(inputs: int, outputs: int) -> nn.Module:
-    """As many of its first outputs as it has inputs begin as these; the bias is the norm's."""
+    """Return a 3x3 convolution whose first `inputs` output channels start as the identity; the norm after it adds the bias."""
     found = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.dirac_(found.weight.data[:inputs])
     return found
 
 
 class Norm(nn.BatchNorm2d):
-    """A bias and no scale, statistics that follow fast, and hardly an epsilon: all as in airbench."""
+    """BatchNorm with a bias but no trainable scale, a high momentum and a tiny epsilon, all as in airbench."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, eps=1e-12, momentum=0.4)
@@ -96,7 +96,7 @@ class Norm(nn.BatchNorm2d):
 
 
 class Head(nn.Linear):
-    """Weights of variance 1, and logits made small instead: they learn at another pace."""
+    """A linear layer with initial weights of variance 1 and logits divided by `in_features`, which changes the effective learning rate."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)

@@ -1,4 +1,4 @@
-"""Any classification architecture of torchvision by its name, with a stem for small images and, if wanted, pretrained weights."""
+"""All classification architectures of torchvision, optionally with a stem for small images and with pretrained weights."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,11 +25,11 @@ RGB = 3
 class Settings(ModelSettings):
     name: Literal["torchvision"]
     architecture: str
-    """Any of torchvision's classification architectures: mobilenet_v3_small, resnet50, vit_b_16, ..."""
+    """The name of a torchvision classification architecture: mobilenet_v3_small, resnet50, vit_b_16, ..."""
     stem: Literal["original", "small"]
-    """`small` lets the first convolution keep the image's size and drops the pooling behind it: for images up to about 64 pixels."""
+    """`small` sets the stride of the first convolution to 1 and removes the pooling after it: for images up to about 64 pixels."""
     weights: str | None
-    """Pretrained weights to begin with, such as `IMAGENET1K_V1`; what does not fit the classes or the stem begins anew. null for none."""
+    """Pretrained weights to start from, such as `IMAGENET1K_V1`, or null; what does not fit the classes or the stem starts untrained."""
 
     @field_validator("architecture")
     @classmethod
@@ -54,6 +54,7 @@ class Settings(ModelSettings):
         return self.architecture
 
     def build(self, spec: Spec) -> nn.Module:
+        # auxiliary heads would change the output in training; torchvision warns where `init_weights` is not set
         extra: dict[str, Any] = {"aux_logits": False, "init_weights": True} if self.architecture in AUXILIARY_HEADS else {}
         if self.architecture.startswith("vit_"):
             extra["image_size"] = spec.height
@@ -68,7 +69,7 @@ class Settings(ModelSettings):
             ) from None
         return cast("nn.Module", network)
 
-    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # its weights come of other data
+    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # its weights come from other data
         if self.weights is not None:
             load_what_fits(network, pretrained(self.architecture, self.weights))
 
@@ -82,19 +83,19 @@ class Settings(ModelSettings):
 
 
 def cached(architecture: str, weights: str) -> Path:
-    """Returns where torch keeps these weights once they are downloaded."""
+    """Return the path at which torch caches these weights after a download."""
     return Path(torch.hub.get_dir(), "checkpoints", models.get_model_weights(architecture)[weights].url.rpartition("/")[2])
 
 
 def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
-    """Returns the tensors by name, downloaded where they are not cached. Raises Refusal where they cannot be had or read."""
+    """Return the tensors by name, downloading them if not cached. Raises Refusal where they cannot be downloaded or read."""
     try:
         found: dict[str, Tensor] = models.get_model_weights(architecture)[weights].get_state_dict(
             progress=True, check_hash=True, weights_only=True
         )
-    except Exception as error:  # torch passes on whatever the network, the archive or its restricted unpickler raise
+    except Exception as error:  # network, archive and restricted unpickler raise many types
         path = cached(architecture, weights)
-        if path.exists():  # torch's own words advise to unpickle it
+        if path.exists():  # torch's own message advises to unpickle the file, which may run its code
             raise Refusal(f"model.weights: {path}: holds no whole weights: remove it, and they are downloaded again") from None
         remedy = f"put {path.name} into {path.parent}, or write `weights: null`"
         raise Refusal(f"model.weights: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
@@ -102,7 +103,10 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
 
 
 def try_out(network: nn.Module, spec: Spec) -> None:
-    """One image without contents: which sizes an architecture takes shows nowhere else. Changes neither weights nor random numbers."""
+    """Run one image on the meta device: only a forward pass shows whether an architecture accepts an image size.
+
+    Changes neither weights nor random state.
+    """
     contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     hollow = {name: tensor.to("meta") for name, tensor in contents.items()}
     image = torch.zeros(1, spec.channels, spec.height, spec.width, device="meta")
@@ -112,7 +116,7 @@ def try_out(network: nn.Module, spec: Spec) -> None:
 
 
 def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
-    """Fit the first convolution to the image's channels, and for small images let it keep their size and drop the pooling behind it."""
+    """Fit the first convolution to the number of channels; where `small`, set its stride to 1 and remove the pooling after it."""
     if channels == RGB and not small:
         return
     layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.MaxPool2d)]
@@ -131,6 +135,7 @@ def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
 
 
 def load_what_fits(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
+    """Load the pretrained tensors whose names and shapes match the network's."""
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in pretrained.items() if name in own and tensor.shape == own[name].shape}
     network.load_state_dict(fitting, strict=False)
