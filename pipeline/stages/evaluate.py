@@ -87,7 +87,7 @@ def predict(classifier: nn.Module, split: Split, here: Machine, *, used: precisi
 
 
 def draw(predictions: Predictions, split: Split, settings: EvaluateSettings, paths: Paths, *, classes: tuple[str, ...]) -> None:
-    """Write the confusion and reliability tables, and plot them, the training history and the worst mistakes."""
+    """Write the confusion and reliability tables, and plot them, the training history and the most confident mistakes."""
     from pipeline.reports.figures import (
         confusion,
         history,
