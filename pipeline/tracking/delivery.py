@@ -173,7 +173,7 @@ class Delivery:
     def _failure(self, batch: list[events.Event]) -> Exception | None:
         """Send a batch, with retries, and return the last exception, or None on success.
 
-        A tag is set after each temporary failure. Where that fails too, MLflow is unreachable: the first exception is raised.
+        A tag is set after each temporary failure. Where that fails too, MLflow is unreachable: the failure of the batch is raised.
         """
         failure: Exception | None = None
         for attempt in range(ATTEMPTS if self._cursor.redo is None else 1):
