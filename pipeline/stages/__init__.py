@@ -1,1 +1,1 @@
-"""One thin table of contents per DVC stage."""
+"""The DVC stages prepare, train and evaluate: one short module each, which calls the modules that do the work."""

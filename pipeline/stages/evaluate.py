@@ -1,4 +1,4 @@
-"""Stage evaluate: from the model file alone to scores and figures of the test split."""
+"""The stage evaluate: scores the model file on the test split and writes metrics, tables and figures."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,10 @@ from pipeline.tracking import run_description
 
 
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> None:
-    """Score the test split with the model that the file describes, and draw what it got right and wrong."""
+    """Score the model file on the test split, write metrics, tables and figures, and report to tracking.
+
+    Raises Refusal where the model was trained on other classes or another image shape than the prepared data has.
+    """
     here = Machine.claim(environment)
     classifier, manifest = model_file.load(paths.model)
     prepared = Prepared.open(paths.prepared)
@@ -48,7 +51,11 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment) -> 
 def judge(
     classifier: Classifier, manifest: Manifest, prepared: Prepared, here: Machine, params: EvaluateParams
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Logits (n, classes) of the test split, in its order, and the scores of `metrics/evaluate.json`. Writes nothing."""
+    """Return the float32 logits (n, classes) of the test split, in its order, and the scores for `metrics/evaluate.json`.
+
+    The logits are always those of the unmodified images; with test-time augmentation, the scores also hold its results.
+    Writes no files. Raises Refusal where the settings do not fit the number of classes.
+    """
     params.evaluate.refuse_rank_beyond(prepared.spec.num_classes)
     split = prepared.split(TEST)
     machine.set_determinism(manifest.train_params.train.deterministic)
@@ -63,6 +70,7 @@ def judge(
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
+    """Raise Refusal unless the model and the prepared data have the same image shape and classes."""
     if (expected.shape, expected.classes) != (found.shape, found.classes):
         raise Refusal(
             f"{model}: was trained on {expected.num_classes} classes of {expected.shape}, {data} holds "
@@ -71,7 +79,7 @@ def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -
 
 
 def predict(classifier: nn.Module, split: Split, here: Machine, *, used: precision.Used, batch_size: int) -> NDArray[np.float32]:
-    """Logits (n, classes) of a split, in its order."""
+    """Return the float32 logits (n, classes) of a split, in its order."""
     images = loader.Images(split, here.device)
     batches = loader.scoring(images, batch_size=min(batch_size, len(images)))
     parts = score.predict(classifier.to(here.device), batches, used=used, device=here.device)
@@ -79,7 +87,13 @@ def predict(classifier: nn.Module, split: Split, here: Machine, *, used: precisi
 
 
 def draw(predictions: Predictions, split: Split, settings: EvaluateSettings, paths: Paths, *, classes: tuple[str, ...]) -> None:
-    from pipeline.reports.figures import confusion, history, mistakes, reliability  # late: a second of matplotlib, after all refusals
+    """Write the confusion and reliability tables, and plot them, the training history and the most confident mistakes."""
+    from pipeline.reports.figures import (
+        confusion,
+        history,
+        mistakes,
+        reliability,
+    )  # imported late: matplotlib takes a second, which an error should not cost
 
     calibration = Calibration.of(predictions.confidence, predictions.correct, settings.calibration_bins)
     targets, predicted = predictions.targets, predictions.predicted

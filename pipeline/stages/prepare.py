@@ -1,4 +1,4 @@
-"""Stage prepare: from a source to `data/prepared/`."""
+"""The stage prepare: reads the source and writes `data/prepared/`."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,10 @@ Targets = NDArray[np.int64]
 
 
 def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
-    """Split, decode and store the dataset, and say what came of it. Raises Refusal for a dataset that nothing can be learned from."""
+    """Split, decode and store the dataset, and print the number of samples of each split.
+
+    Raises Refusal where the dataset has fewer than two classes or a class without samples.
+    """
     raw_dataset, assigned = survey(params, workers=environment.workers)
     total = sum(len(targets) for targets in raw_dataset.targets.values())
     with progress("prepare", total, "images") as advance, closing(raw_dataset.blocks()) as blocks:
@@ -36,7 +39,7 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
-    """The dataset by its names and targets alone, and the split of each sample; no sample is read."""
+    """Return the dataset and the split of each sample. Only file names and targets are read; no sample is decoded."""
     source = params.source
     refuse_missing_root(source)
     raw_dataset = source.open(workers=workers or cgroup.usable_cpus())
@@ -47,7 +50,8 @@ def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, d
 
 
 def refuse_missing_root(source: SourceSettings) -> None:
-    if not os.path.exists(source.root):  # noqa: PTH110  # it is False, where Path.exists raises, for what no file can be named
+    """Raise Refusal where the folder or archive `source.root` does not exist."""
+    if not os.path.exists(source.root):  # noqa: PTH110  # os.path.exists returns False for invalid names, where Path.exists raises
         raise Refusal(
             f"source.root: {source.root} does not exist: name the folder or archive that holds the data, "
             "or make an empty folder for what is downloaded"
@@ -55,6 +59,7 @@ def refuse_missing_root(source: SourceSettings) -> None:
 
 
 def refuse_empty_classes(classes: tuple[str, ...], targets: Targets, place: str) -> None:
+    """Raise Refusal where there are fewer than two classes, or a class has no sample in `targets`."""
     if len(classes) < 2:
         raise Refusal(f"source.root: {place} has one class only ({', '.join(classes)}): nothing can be learned; at least two are needed")
     counts: Mapping[str, int] = dict(zip(classes, np.bincount(targets, minlength=len(classes)).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Stage train: from `data/prepared/` to `models/model.safetensors`."""
+"""The stage train: trains on `data/prepared/` and writes `models/model.safetensors`."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from pipeline.training import Training
 
 
 def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
-    """Train from scratch, or go on from the last whole checkpoint of the same inputs."""
+    """Train from scratch, or resume from the last whole checkpoint of a training with the same inputs."""
     here = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
     prepared = Prepared.open(paths.prepared)
@@ -41,7 +41,10 @@ def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
 
 
 def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption) -> None:
-    """Train to the end, or to the end of the step or batch of a validation in which a signal came. Raises Interrupted once that is saved."""
+    """Run all steps, saving a checkpoint whenever one is due.
+
+    After a signal, finish the current step or validation batch, save a checkpoint, and raise Interrupted.
+    """
     try:
         for _ in watched(training, run, interrupted):
             training.save_when_due(environment)
@@ -61,7 +64,7 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
 
 
 def identify(paths: Paths, prepared: Prepared, here: Machine) -> run_identity.Inputs:
-    """What decides the bytes of this training, by dvc.yaml's own list."""
+    """Return the inputs that determine the exported bytes; code and parameters are those that dvc.yaml lists for train."""
     document = Document.read(paths.params).data
     listed = run_identity.dependencies("train", document, paths.top)
     return run_identity.Inputs(
@@ -74,7 +77,10 @@ def identify(paths: Paths, prepared: Prepared, here: Machine) -> run_identity.In
 
 
 def watched(training: Training, run: Run, interrupted: Interruption) -> Iterator[fit.Report]:
-    """The reports, passed on to tracking and the terminal, with the rates that belong to neither the loop nor its result."""
+    """Yield the reports of the training, after sending their metrics to tracking and the terminal.
+
+    Samples per second and memory use are added for tracking only, because they differ between runs of the same training.
+    """
     start_s, start_step = time.perf_counter(), training.state.step
     for report in training.reports(interrupted.pause):
         if report.metrics:
@@ -93,7 +99,7 @@ def watched(training: Training, run: Run, interrupted: Interruption) -> Iterator
 
 
 def write_results(training: Training, paths: Paths, identity: run_identity.Inputs) -> None:
-    """The model and what DVC tracks beside it; no time, path or run id is in them."""
+    """Write the model file, `history.csv` and `train.json`. They hold no time, path or run id, so equal trainings write equal bytes."""
     weights, step = training.exported()
     manifest = model_file.Manifest(
         params=training.params.model_dump(mode="json"),
@@ -111,6 +117,6 @@ def write_results(training: Training, paths: Paths, identity: run_identity.Input
 
 
 def info(paths: Paths, environment: Environment, training: Training, identity: run_identity.Inputs) -> RunInfo:
-    """Return what is known of this run before its first step."""
+    """Return the parameters, datasets and provenance that tracking records at the start of a run."""
     more = {"inputs": identity.record, "data": str(training.images)}
     return run_description.of_training(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"), more=more)

@@ -1,1 +1,1 @@
-"""What happened, for people: a local journal, and a mirror of it in MLflow."""
+"""Experiment tracking: a local journal of each run, and a mirror process that copies it to MLflow."""

@@ -1,4 +1,4 @@
-"""The tracking address: where MLflow is, and what of it may be shown."""
+"""The address of the MLflow server or database, and the redaction of its secrets."""
 
 import json
 import os
@@ -12,14 +12,15 @@ from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, url
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 
+# Variables whose values are secrets at any length.
 CERTAIN = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 SECRET = re.compile("password|passwd|token|secret|credential|(access|account|api|storage)_?key|connection_string", re.IGNORECASE)
-SHORTEST = 8  # of a variable that only sounds like a secret: `1` or `true` is none, and stands in every text
+SHORTEST = 8  # of a variable that is matched by name only: replacing values like `1` or `true` would garble every text
 
 
 @dataclass(frozen=True)
 class Address:
-    """`given` may hold a password; nothing else here does but `secrets`."""
+    """A tracking address. `given`, `credentials` and `secrets` may hold a password; `for_mlflow` of a database may too."""
 
     given: str
     root: Path
@@ -38,14 +39,18 @@ class Address:
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """User and password of a server's address."""
+        """Return user and password in the address of a server, or None."""
         if self.is_server and self._parts.password is not None:
             return unquote(self._parts.username or ""), unquote(self._parts.password)
         return None
 
     @property
     def for_mlflow(self) -> str:
-        """A server's without credentials (they go by variables, so that no message repeats them); a relative SQLite file is one of the root."""
+        """Return the address to pass to MLflow.
+
+        User and password are removed from a server's address and passed in environment variables, so that no message repeats them.
+        A relative SQLite path is resolved against the root.
+        """
         if self.credentials:
             return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2]).geturl()
         scheme, separator, path = self.given.partition(":///")
@@ -55,33 +60,34 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """The address of a server as it may be printed: without user, password, token and query."""
+        """Return the address of a server without user, password, token and query, for printing."""
         return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
 
     @property
     def key(self) -> str:
-        """Names the store in `delivered.json`; the same with another password."""
+        """Return the key of this store in `delivered.json`. It does not depend on the user and password before the host."""
         bare = urlsplit(self.for_mlflow)
         return files.digest_of(bare._replace(netloc=bare.netloc.rpartition("@")[2]).geturl())[:16]
 
     @property
     def secrets(self) -> list[str]:
-        """Longest first, each as it may stand in a text."""
+        """Return all secrets in every encoding in which a text may hold them, longest first."""
         return sorted({form for secret in self._secrets() if secret for form in forms(secret)}, key=len, reverse=True)
 
     def _secrets(self) -> Iterator[str]:
-        # an address with one name and no password holds a token in its place
+        # Without a password, the user name of a server address is a token.
         yield self._parts.password or (self._parts.username if self.is_server else None) or ""
         yield from (value for name, value in parse_qsl(self._parts.query) if SECRET.search(name))
         yield from (value for name, value in os.environ.items() if name in CERTAIN or (SECRET.search(name) and len(value) >= SHORTEST))
 
     def redacted(self, text: str) -> str:
+        """Return the text with every secret replaced by `***`."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
 
 
 def forms(secret: str) -> set[str]:
-    """As it is, as it is without percent signs, and as addresses and JSON write it."""
+    """Return a secret as it is, percent-decoded, percent-encoded in the usual ways, and escaped for JSON."""
     plain = unquote(secret)
     return {secret, plain, quote(plain), quote(plain, safe=""), json.dumps(plain)[1:-1], quote_plus(plain)}

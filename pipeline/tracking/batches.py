@@ -1,4 +1,4 @@
-"""Which lines of a journal go to MLflow in one request."""
+"""Groups the events of a journal into the batches that are sent to MLflow."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +7,7 @@ from pipeline.tracking.sender import POINTS_AT_ONCE
 
 
 def batches(lines: Iterable[events.Event]) -> Iterator[list[events.Event]]:
-    """Neighbouring metrics together, as many as MLflow takes at once; every other event by itself."""
+    """Yield consecutive metrics events together, up to `POINTS_AT_ONCE` metric points, and every other event alone."""
     batch: list[events.Event] = []
     num_points = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""From a journal to its MLflow run: batch by batch, each point exactly once."""
+"""Delivers a journal to its MLflow run, batch by batch, each metric point exactly once."""
 
 import shutil
 import sys
@@ -22,7 +22,11 @@ REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 
 
 class Delivery:
-    """Goes on where `delivered.json` says; a repetition after a kill is ignored by MLflow, for the times are those of the journal."""
+    """The delivery of one journal to one store.
+
+    It resumes at the cursor in `delivered.json`. Points sent twice after a kill are ignored by MLflow, because their timestamps come
+    from the journal and are equal.
+    """
 
     def __init__(self, folder: Path, store: Store, build: Build) -> None:
         self.folder = folder
@@ -37,7 +41,11 @@ class Delivery:
         return self._cursor.is_complete(self.folder)
 
     def catch_up(self) -> None:
-        """Deliver all that the journal holds. Raises when MLflow is away or patience is spent; where it stopped is remembered, and the next time begins there."""
+        """Deliver all events that the journal holds.
+
+        Raises MLflow's exception when it is unreachable, and TimeoutError when failing events took too long. The cursor is
+        saved, and the next call resumes there.
+        """
         if not self._has_news():
             return
         self._find_run()
@@ -52,13 +60,16 @@ class Delivery:
                 self._save()
                 self._ask_patience()
         except Exception:
-            self._sending = None  # the run may have been deleted: look again before the next attempt
+            self._sending = None  # the run may have been deleted: look it up again at the next attempt
             self._lost_s = 0.0
             raise
 
     def close(self) -> None:
-        """The writer is gone: try once more what was set aside, also by an earlier stage; a run without an end was killed."""
-        self._settle_status()  # before what may hang again
+        """Finish the delivery after the writer has exited.
+
+        Send the events once more that were set aside, also by an earlier stage. A run without an `end` event gets the status KILLED.
+        """
+        self._settle_status()  # first, because the repeated attempts below may hang
         if self._cursor.redo is not None:
             self._cursor.begin_again()
             self.catch_up()
@@ -69,6 +80,7 @@ class Delivery:
             self._update_comparison()
 
     def _settle_status(self) -> None:
+        """Set the status of a run that is still RUNNING to KILLED."""
         if self._cursor.run_id and self._cursor.status == "RUNNING":
             self._store.client.set_terminated(self._cursor.run_id, "KILLED", end_time=self._cursor.time_ms)
             self._cursor.status = "KILLED"
@@ -80,11 +92,15 @@ class Delivery:
         )
 
     def _is_system_due(self) -> bool:
-        """Whether a metric of the stage was delivered: MLflow's comparison of runs begins with the metric that a run was given first."""
+        """Return True once a metric of the stage is delivered, or the writer has exited.
+
+        MLflow's comparison of runs shows the metric first that was logged first; that should not be a system metric.
+        """
         delivered = events.read(self.folder / events.EVENTS, limit=self._cursor.offset)
         return any(event.kind == "metrics" for event in delivered) or not is_written(self.folder)
 
     def _find_run(self) -> None:
+        """Find or create the MLflow run; start a new cursor where it is another run than before."""
         if self._sending is not None:
             return
         first = next(events.read(self.folder / events.EVENTS), None)
@@ -104,7 +120,10 @@ class Delivery:
         return self._sending
 
     def _batches(self, name: str, offset: int) -> "Iterator[list[events.Event]]":
-        """Only what is on the disk: a line lost with the power comes back with another time, and would be a second point."""
+        """Yield batches of the fsynced lines only.
+
+        A line lost in a power cut is written again with another timestamp, and would become a second metric point.
+        """
         return batches(events.read(self.folder / name, offset, events.settled_bytes(self.folder / name)))
 
     def _advance(self, last: events.Event) -> None:
@@ -118,7 +137,7 @@ class Delivery:
             self._update_comparison()
 
     def _update_comparison(self) -> None:
-        """Show the run in the experiment's comparison. A failure costs no delivery: the next run brings the comparison up to date."""
+        """Add the run to the experiment's comparison. A failure is only printed, because the next run updates the comparison."""
         try:
             comparison.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
@@ -128,7 +147,11 @@ class Delivery:
         self._cursor.save(self.folder, self._store.address.key)
 
     def _deliver(self, batch: list[events.Event]) -> None:
-        """What fails on although MLflow answers is set aside for a later attempt, what it refuses for good: neither holds up those behind."""
+        """Send a batch, without letting a failing event block the events after it.
+
+        An event that fails for a temporary reason while MLflow is reachable is set aside for a later attempt. An event
+        that MLflow rejects is recorded in a tag and skipped; a rejected batch is sent again event by event to find it.
+        """
         begin = time.monotonic()
         error = self._failure(batch)
         if error is None:
@@ -143,12 +166,15 @@ class Delivery:
             self._note(REFUSED, batch[0], error)
 
     def _ask_patience(self) -> None:
-        """Only behind what was set aside, so that each attempt comes further than the one before."""
-        if self._lost_s > PATIENCE_S:  # a stage that ends must not wait for one event after the other
+        """Raise TimeoutError when failing events took too long. Called after the cursor has moved, so that each attempt gets further."""
+        if self._lost_s > PATIENCE_S:  # otherwise the end of a stage would wait for every failing event
             raise TimeoutError(f"MLflow answers, but {self._lost_s:.0f} s went by with what it does not take")
 
     def _failure(self, batch: list[events.Event]) -> Exception | None:
-        """What MLflow has against a batch, after some attempts. Raises while it takes nothing else either: then it is away."""
+        """Send a batch, with retries, and return the last exception, or None on success.
+
+        A tag is set after each temporary failure. Where that fails too, MLflow is unreachable: the failure of the batch is raised.
+        """
         failure: Exception | None = None
         for attempt in range(ATTEMPTS if self._cursor.redo is None else 1):
             time.sleep(PAUSE_S * attempt)
@@ -167,12 +193,13 @@ class Delivery:
         return failure
 
     def _note(self, tag: str, event: events.Event, error: Exception) -> None:
+        """Print why MLflow does not accept an event, and set a tag with the redacted reason."""
         reason = self._store.address.redacted(f"{event.kind}: {type(error).__name__}: {error}")[:500]
         print(f"tracking: MLflow does not take an event of {self.folder.name}: {reason}", flush=True)
         self._sender.tag({tag: reason})
 
     def _tidy(self) -> None:
-        """MLflow has all: its note of delays goes, and the copies that the lines name, unless a writer is at work again."""
+        """After a complete delivery, remove the tag `pipeline.delayed` and, unless a new writer is active, the journal's file copies."""
         run_id = self._cursor.run_id
         assert run_id is not None
         if DELAYED in self._store.client.get_run(run_id).data.tags:

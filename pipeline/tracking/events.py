@@ -1,4 +1,4 @@
-"""The lines of a journal: one JSON object each, appended whole, readable beside a torn end."""
+"""The events of a journal: one JSON object per line, each appended by one write; readers ignore a torn last line."""
 
 import hashlib
 import json
@@ -25,14 +25,14 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
     "model": {"file": str, "sha256": str, "step": int},
     "end": {"status": str},
 }
-"""What each kind of line holds, besides its time."""
+"""The fields of each kind of event, besides `kind` and `time_ms`."""
 ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-"""Made once: `json.dumps` with arguments of its own makes one for each line, which a training meets with cold caches after every step."""
+"""A shared encoder: `json.dumps` with non-default arguments creates one per call, which is slow with cold caches after every step."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """`end` is the offset of the byte after the line: where a reader that has dealt with it goes on."""
+    """One event. `end` is the offset of the byte after its line, where a reader resumes."""
 
     end: int
     fields: Mapping[str, Any]
@@ -47,13 +47,13 @@ class Event:
 
 
 def number(value: float) -> float | str:
-    """JSON has no infinity and no NaN: they are written as the words that `float` reads back."""
+    """Return a finite value as it is, and NaN or infinity, which JSON lacks, as text that `float` parses."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Event]:
-    """Every whole line from `offset` to `limit`; a damaged line is an event of the kind `unreadable`, a torn last one is not there."""
+    """Yield the events of the whole lines from `offset` to `limit`. A damaged line has kind `unreadable`; a torn last line is skipped."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """The fields of a line, all that its kind has among them; else it is unreadable."""
+    """Return the fields of a line; the kind is `unreadable` where the JSON is invalid, or a field is missing or has the wrong type."""
     try:
         fields = json.loads(line)
     except ValueError:
@@ -77,12 +77,13 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def is_whole(fields: Mapping[str, Any]) -> bool:
+    """Return True if every field of the event's kind is there with its type. Unknown kinds need `kind` and `time_ms` only."""
     wanted = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
     return all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
 
 
 def whole_bytes(path: Path) -> int:
-    """The offset behind the last whole line."""
+    """Return the offset after the last whole line; 0 where the file is missing."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -99,7 +100,7 @@ def whole_bytes(path: Path) -> int:
 
 
 def settled_bytes(path: Path) -> int:
-    """The offset behind the last whole line, once no power cut can take it."""
+    """Fsync the file and return the offset after the last whole line that this covers."""
     size = whole_bytes(path)
     if size:
         files.sync(path)
@@ -107,7 +108,10 @@ def settled_bytes(path: Path) -> int:
 
 
 def seal(path: Path, offset: int) -> str:
-    """Tells whether the lines before `offset` are still those that they were: each holds its time."""
+    """Return a digest of the last `SEALED_BYTES` bytes before `offset`, which changes when the journal is replaced.
+
+    Every line holds its time, so two journals differ there.
+    """
     start = max(0, offset - SEALED_BYTES)
     try:
         with path.open("rb") as file:
@@ -118,14 +122,15 @@ def seal(path: Path, offset: int) -> str:
 
 
 class Writer:
-    """Appends lines by one write each, so that a reader meets whole lines and a kill tears the last one at most."""
+    """Appends each event by one write, so that readers see whole lines and a kill can tear only the last one."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # Remove the torn last line of a killed writer.
         os.ftruncate(self._descriptor, whole_bytes(path))
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Raises OSError, with the file as it was before, when the line does not fit on the disk."""
+        """Append one event. Raises OSError, leaving the file unchanged, when the line does not fit on the disk."""
         line = ENCODER.encode(fields).encode() + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):

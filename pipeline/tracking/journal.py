@@ -1,4 +1,4 @@
-"""The journal of a run: local, append-only, complete on disk before MLflow hears of it."""
+"""The journal of a run: a local, append-only record. Every event is on disk before it is sent to MLflow."""
 
 import hashlib
 import re
@@ -23,28 +23,31 @@ NUMBERED = re.compile("run-([0-9]+)-")
 
 
 def shelf(root: Path) -> Path:
-    """The folder of the journals, which are folders too. Their sorted names are in the order in which they began."""
+    """Return the folder that holds the journal folders. Their names sort by creation."""
     return root / ".pipeline" / "journal"
 
 
 def new_name(root: Path) -> str:
-    """A name that is sorted behind all others: by a number, for a clock can be set back. Earlier versions wrote the time alone, a digit first."""
+    """Return a name that sorts after all existing journals.
+
+    It starts with a counter, because a clock can be set back. Names from earlier versions start with the time, a digit, and sort first.
+    """
     numbers = (int(found[1]) for path in shelf(root).glob("*") if (found := NUMBERED.match(path.name)))
     return f"run-{max(numbers, default=0) + 1:06}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def mark(name: str) -> str:
-    """The end of a journal's name, by which its run in MLflow is told from others of the same model and data."""
+    """Return the last part of a journal's name, which distinguishes its run from others of the same model and data."""
     return name.rpartition("-")[2]
 
 
 def journals(root: Path) -> list[Path]:
-    """Every journal, oldest first."""
+    """Return the folders of all journals, oldest first."""
     return sorted(path.parent for path in shelf(root).glob(f"*/{events.EVENTS}"))
 
 
 def find(root: Path, model_digest: str) -> Path | None:
-    """The newest journal of the model with this SHA-256."""
+    """Return the newest journal whose model file has this SHA-256, or None."""
     for folder in reversed(journals(root)):
         try:
             if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
@@ -55,16 +58,19 @@ def find(root: Path, model_digest: str) -> Path | None:
 
 
 def is_written(folder: Path) -> bool:
-    """Whether the journal's writer lives: the kernel drops its lock with it."""
+    """Return True while a process has the journal open for writing. The kernel releases its lock when it exits."""
     with files.locked(folder / WRITER_LOCK, wait=False) as taken:
         return not taken
 
 
 class Journal:
-    """The one writer of a journal; `create` and `reopen` make it. What it is given to keep is copied, for it may change later."""
+    """The only writer of a journal. Open one by `create` or `reopen`.
+
+    Files are copied into the journal, because the originals may change before they are delivered.
+    """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
-        """Raises BlockingIOError while another writer lives."""
+        """Lock the journal and read its state. Raises BlockingIOError while another process writes it."""
         self.folder = folder
         self._stage = stage
         self._amends = amends
@@ -84,19 +90,22 @@ class Journal:
 
     @classmethod
     def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
-        """Begin a journal. Its first line also holds `more`: the `experiment` and, where the user named one, the `run_id` that it goes to."""
+        """Create a journal. `more` is added to its first event: the MLflow `experiment` and, where the user set one, the `run_id`."""
         folder = shelf(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder, stage=stage, amends=False)
         journal._append("start", stage=stage, **info.as_fields(), **more)
         journal._writer.sync()
-        for parent in (folder, *folder.parents[:3]):  # a folder that the power takes would be a second run when the training resumes
+        for parent in (folder, *folder.parents[:3]):  # a folder lost in a power cut would become a second run when the training resumes
             files.sync(parent)
         return journal
 
     @classmethod
     def reopen(cls, folder: Path, *, stage: str, info: RunInfo, amends: bool = False) -> "Journal":
-        """Go on with a journal. With `amends`, the last step of a metric may be written again when its value differs."""
+        """Reopen a journal. With `amends`, the last step of a metric can be written again with another value.
+
+        Raises FileNotFoundError where the folder holds no journal.
+        """
         if not (folder / events.EVENTS).is_file():
             raise FileNotFoundError(f"{folder} holds no journal")
         journal = cls(folder, stage=stage, amends=amends)
@@ -104,7 +113,7 @@ class Journal:
         return journal
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """A resumed training repeats steps: what the journal holds already is not written again."""
+        """Append the metric points that the journal does not hold yet: a resumed training repeats steps."""
         fresh = {}
         for name, value in values.items():
             point = (step, events.number(value))
@@ -122,23 +131,26 @@ class Journal:
         self._append("description", text=text)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Keep a copy of a file; the same bytes under the same name are kept once."""
+        """Copy a file into the journal. The same bytes under the same name are stored once."""
         self.text(path.name, path.read_bytes(), folder)
 
     def text(self, name: str, content: bytes, folder: str = "") -> None:
-        """Keep content as a file of this name; the same content under the same name is kept once."""
+        """Store content as a file in the journal. The same content under the same name is stored once."""
         digest = hashlib.sha256(content).hexdigest()
         if self._copies.get((folder, name)) == digest:
             return
         self._num_copies += 1
         copy = self.folder / COPIES / str(self._num_copies) / name
-        with files.replacing(copy) as draft:  # on the disk before the line that names it
+        with files.replacing(copy) as draft:  # on disk before the event that refers to it
             draft.write_bytes(content)
         self._append("artifact", file=copy.relative_to(self.folder).as_posix(), folder=folder, sha256=digest)
         self._copies[(folder, name)] = digest
 
     def model(self, path: Path) -> None:
-        """Keep a copy of the model file until the mirror has logged it, at the last step of the journal; from then on `find` knows this journal by its digest."""
+        """Copy the model file into the journal, where it stays until the mirror has logged it.
+
+        It is logged at the last step of the journal. From then on, `find` returns this journal for the model's digest.
+        """
         copy = self.folder / f"model{path.suffix}"
         with files.replacing(copy) as draft:
             shutil.copyfile(path, draft)
@@ -151,22 +163,23 @@ class Journal:
         self._writer.sync()
 
     def close(self) -> None:
-        """Let go of the journal; without `end` before it, the run counts as killed."""
+        """Release the lock and close the files. A run that was not ended by `end` counts as killed."""
         self._closing.close()
 
     def _append(self, kind: str, **fields: Any) -> None:
-        # of two points at a step MLflow shows the later one, also after the clock was set back
+        # Timestamps never decrease, even if the clock is set back: of two points at a step MLflow shows the later one.
         now_ms = time.time_ns() // 1_000_000
         self._time_ms = now_ms if now_ms >= self._time_ms else self._time_ms + 1
         self._writer.append({"kind": kind, "time_ms": self._time_ms, **fields})
 
     def _is_beyond(self, point: tuple[int, float | str], held: tuple[int, float | str] | None) -> bool:
+        """Return True if a metric point is new: at a later step than the held one or, with `amends`, another value at the same step."""
         if held is None or point[0] > held[0]:
             return True
         return self._amends and point[0] == held[0] and point[1] != held[1]
 
     def _recall(self, lines: Iterable[events.Event]) -> None:
-        """The last time and step, and what this stage wrote before, so that a repetition is known."""
+        """Restore the last time and step, the metric points of this stage, and the stored files, to detect repetitions."""
         stage = ""
         for line in lines:
             self._time_ms = max(self._time_ms, line.time_ms)
@@ -182,7 +195,10 @@ class Journal:
 
 
 def exclusive(folder: Path, attempts: int = 40) -> ExitStack:
-    """The writer's lock, until the stack is closed. A mirror that asks whether the writer lives holds it for an instant, hence the attempts."""
+    """Take the writer's lock, and hold it until the returned stack is closed. Raises BlockingIOError while another process holds it.
+
+    It is tried repeatedly, because `is_written`, which mirrors call, holds the lock for an instant.
+    """
     for attempt in range(attempts):
         with ExitStack() as stack:
             if stack.enter_context(files.locked(folder / WRITER_LOCK, wait=False)):

@@ -1,4 +1,4 @@
-"""The trained model in MLflow: raw uint8 images in, logits out, loadable without pickle, with the metrics of its run."""
+"""Logs the trained model to MLflow: it maps raw uint8 images to logits, loads without pickle, and has the metrics of its run."""
 
 import math
 import re
@@ -19,14 +19,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8], Sequence[str]]"]
-"""From a model file to a module (uint8 NHWC to logits), an example batch of two (one of one makes a model that takes only one), and the class names."""
+"""Builds, from a model file, a module (uint8 NHWC to logits), an example batch and the class names.
+
+The example batch has two images: `torch.export` specialises a batch of one to that size.
+"""
 SERVED = Path(__file__).with_name("served_model.py")
 LONGEST_LIST = 500
 SPLITS = ("train", "valid", "test")
 
 
 def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
-    """Log the model once: a run that has it whole is left alone, and what an interrupted attempt began is completed."""
+    """Log the model to its run, once.
+
+    Returns at once where the run has the model; completes a logging that was interrupted.
+    Raises LookupError where the journal no longer has the model file.
+    """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     client, run = store.client, store.client.get_run(run_id)
@@ -49,13 +56,13 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
 
 
 def begun_model(store: Store, run: "Run", digest: str | None) -> "LoggedModel | None":
-    """The run's model with this digest, whole or not."""
+    """Return the logged model of the run with this digest, complete or not, or None."""
     found = store.client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
 
 def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
-    """Give the test metrics of a run to its model too: the model is logged by the training, before it is evaluated."""
+    """Add the test metrics of a run to its logged model, which the training logged before the evaluation."""
     scores = [point for point in points if split_of(point.key) == "test"]
     if not scores:
         return
@@ -65,7 +72,7 @@ def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
-    """The points that the model does not have yet, as its metrics on the dataset of the run whose name ends with their split."""
+    """Return the finite points that the model lacks, as metrics of the model on the run's dataset of their split."""
     from mlflow.entities import Metric
 
     held = {(point.key, point.timestamp, point.step) for point in model.metrics or []}
@@ -78,24 +85,25 @@ def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Me
             dataset_name=dataset.name if dataset else None, dataset_digest=dataset.digest if dataset else None,
         )  # fmt: skip
 
-    # MLflow would show what is not finite as 0
+    # MLflow would show NaN and infinity as 0.
     return [link(point) for point in points if math.isfinite(point.value) and (point.key, point.timestamp, point.step) not in held]
 
 
 def split_of(metric: str) -> str:
-    """The split that a metric is of; empty for the machine's load."""
+    """Return the split of a metric; an empty string for metrics without one, such as system metrics."""
     split = metric.partition("/")[0]
     return split if split in SPLITS else ""
 
 
 def name_of(run: "Run") -> str:
-    """Architecture and data, without the characters that MLflow refuses in a name."""
+    """Return architecture and dataset, joined, without the characters that MLflow rejects in a name."""
     params = run.data.params
     names = [params.get("model.architecture") or params.get("model.name"), params.get("source.name")]
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
 
 
 def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]) -> str:
+    """Return the description of the logged model in Markdown."""
     shape = ", ".join(map(str, example.shape[1:]))
     return (
         f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\n"
@@ -105,7 +113,7 @@ def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]
 
 
 def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write the MLflow model to `folder/model`: the exported program, and the code that checks what it is given."""
+    """Write the MLflow model to `folder/model`: the exported program, and `served_model.py`, which checks its input."""
     import mlflow.pyfunc
     import mlflow.pytorch
     from mlflow.models import Model, ModelSignature
@@ -130,6 +138,7 @@ def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDAr
 
 
 def signature_of(module: "nn.Module", example: "NDArray[np.uint8]") -> "ModelSignature":
+    """Return the tensor dtypes and shapes of input and output, with a free batch size."""
     import torch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec

@@ -1,4 +1,4 @@
-"""The process beside a training that carries its journal to MLflow, so that the loop never waits for it."""
+"""The mirror: a process that delivers the journal of a running stage to MLflow, so that the training loop never waits for MLflow."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ from pipeline.tracking.logged_model import Build
 from pipeline.tracking.store import Store
 from pipeline.tracking.system import Sampler
 
-POLL_S, DELIVER_EVERY_S = 0.2, 1.0  # a point a second late is early enough; each delivery forces files to the disk
+POLL_S, DELIVER_EVERY_S = 0.2, 1.0  # each delivery fsyncs files, so once a second is often enough
 LAST_ATTEMPTS = 3
 HANGING_S = 5.0
 LONGEST_PAUSE_S = 15.0
@@ -29,30 +29,35 @@ MIRROR_LOCK = "mirror.lock"
 
 
 def mirror(folder: Path, environment: Environment, build: Build) -> int:
-    """Follow a journal until its writer is gone and all of it is delivered. Returns 0, or 1 when something is left."""
+    """Deliver a journal until its writer has exited and all is delivered. Return 0, or 1 when events are left."""
     store = Store(environment)
     with secretive(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
         sampler = Sampler(folder)
-        sampler.start()  # before MLflow is imported: that takes longer than a short training
+        sampler.start()  # before importing MLflow, which takes longer than a short training
         try:
             return Mirror(folder, store, build, sampler).follow()
-        except Exception:  # printed here, where no secret is printed
+        except Exception:  # printed here, where secrets are redacted
             traceback.print_exc()
             return 1
 
 
 class Mirror:
+    """The loop of the mirror process for one journal."""
+
     def __init__(self, folder: Path, store: Store, build: Build, sampler: Sampler) -> None:
         self._delivery = Delivery(folder, store, build)
         self._leftovers = leftovers(store, build, but=folder)
         self._sampler = sampler
 
     def follow(self) -> int:
-        """Until the writer is gone and all is delivered, or MLflow is away at the end: then a few quick attempts, none after one that hung."""
+        """Deliver until the writer has exited and all is delivered. Return 0, or 1 when events are left.
+
+        When MLflow is unreachable after the writer has exited, make `LAST_ATTEMPTS` attempts, and none after one that hung.
+        """
         attempts = failures = 0
         while True:
             begin = time.monotonic()
-            # asked before reading, so that nothing is written after the last look
+            # Check before reading: otherwise events written in between would be missed.
             is_written = journal.is_written(self._delivery.folder)
             if not is_written:
                 self._sampler.stop()
@@ -62,7 +67,7 @@ class Mirror:
                 failures = 0
                 if not is_written:
                     return self._finish()
-            except Exception as error:  # whatever MLflow raises, the place is kept and tried again
+            except Exception as error:  # whatever MLflow raises, the cursor stays and the delivery is tried again
                 failures += 1
                 self._complain(error, failures)
                 hung = time.monotonic() - begin > HANGING_S
@@ -80,19 +85,19 @@ class Mirror:
         return 0 if self._delivery.is_complete else 1
 
     def _complain(self, error: Exception, failures: int) -> None:
-        """A server that is away for days must not fill the disk: the 1st, 2nd, 4th, 8th, ... failure in a row is written."""
+        """Print the 1st, 2nd, 4th, 8th, ... failure in a row only: a server that is down for days must not fill the disk with log lines."""
         if failures & (failures - 1) == 0:
             print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
     def _pause(self, seconds: float, *, until_gone: bool) -> None:
-        """A stage that ends must not wait for a long pause to pass."""
+        """Sleep; with `until_gone`, only until the writer exits, so that the end of a stage does not wait for a long pause."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not (until_gone and not journal.is_written(self._delivery.folder)):
             time.sleep(POLL_S)
 
 
 class Outcome(StrEnum):
-    """Of one delivery, as `sync` says it."""
+    """The outcome of one delivery, as the verb `sync` prints it."""
 
     DELIVERED = "delivered"
     WRITTEN = "delivered so far, its writer lives"
@@ -101,7 +106,7 @@ class Outcome(StrEnum):
 
 
 def deliver(folder: Path, store: Store, build: Build) -> Outcome:
-    """Deliver what a journal holds at this moment. Raises when MLflow is away."""
+    """Deliver the current events of a journal. Raises MLflow's exception when it is unreachable."""
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
         if not taken:
             return Outcome.BUSY
@@ -115,11 +120,14 @@ def deliver(folder: Path, store: Store, build: Build) -> Outcome:
 
 
 def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
-    """Deliver what earlier runs left, oldest first, one a step; bounded, and given up once MLflow is away."""
+    """Deliver the undelivered journals of earlier runs, oldest first, one per iteration.
+
+    Stops after `LEFTOVERS` journals or `LEFTOVERS_S` seconds, and when MLflow is unreachable.
+    """
     found = [
         folder for folder in journal.journals(store.address.root) if folder != but and is_pending(folder) and not journal.is_written(folder)
     ]
-    # ten runs that MLflow will never take must not stand before all others
+    # Journals with failed events come last: runs that MLflow never accepts must not block all others.
     found.sort(key=lambda folder: Cursor.load(folder, store.address.key).redo is not None)
     spent_s = 0.0
     for folder in found[:LEFTOVERS]:
@@ -137,7 +145,7 @@ def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
 
 
 class Redacted(io.TextIOBase):
-    """A stream on which no secret of the address appears, whoever writes."""
+    """A text stream that redacts the secrets of the address."""
 
     def __init__(self, stream: TextIO, address: Address) -> None:
         self._stream = stream
@@ -153,6 +161,6 @@ class Redacted(io.TextIOBase):
 
 @contextlib.contextmanager
 def secretive(address: Address) -> Iterator[None]:
-    """Let nothing that is printed inside hold a password, also what MLflow and its libraries print."""
+    """Redact secrets in everything that is printed inside the block, also by MLflow and its libraries."""
     with contextlib.redirect_stdout(Redacted(sys.stdout, address)), contextlib.redirect_stderr(Redacted(sys.stderr, address)):
         yield

@@ -1,4 +1,4 @@
-"""The mirror as its stage sees it: started beside the training, waited for at the end, within bounds."""
+"""Starts the mirror process of a stage, and waits for it at the end of the stage, with a time limit."""
 
 import importlib.util
 import os
@@ -16,10 +16,11 @@ from pipeline.tracking.store import unused_run_message
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOG = "mirror.log"
 STALL_S = 60.0
-NICENESS = 19  # on a busy machine a mirror takes a sixtieth of a core from the training, at 10 it takes a tenth
+NICENESS = 19  # on a busy machine the mirror takes 1/60 of a core from the training; at niceness 10 it takes 1/10
 
 
 def say(environment: Environment, sentence: str) -> None:
+    """Print one redacted line to stderr."""
     print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
 
 
@@ -28,7 +29,7 @@ def command(folder: Path) -> list[str]:
 
 
 class MirrorProcess:
-    """A running mirror and the journal that it carries."""
+    """A running mirror process and its journal."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, environment: Environment) -> None:
         self._process = process
@@ -37,12 +38,12 @@ class MirrorProcess:
         self._store = Address.of(environment).key
 
     def wait(self, limit_s: float) -> None:
-        """Wait as long as the delivery moves, `limit_s` at most; say what is left, and leave no process behind."""
+        """Wait up to `limit_s` seconds while the delivery makes progress, then kill the process and print how many events are left."""
         try:
             self._wait_while_moving(limit_s)
         finally:
             if self._process.poll() is None:
-                self._process.kill()  # at any instant: it goes on where `delivered.json` says
+                self._process.kill()  # safe at any time: the next delivery resumes at the cursor in `delivered.json`
                 self._process.wait()
         cursor, named = Cursor.load(self._folder, self._store), self._environment.mlflow_run_id
         if named and cursor.run_id and cursor.run_id != named:
@@ -55,6 +56,7 @@ class MirrorProcess:
             )
 
     def _wait_while_moving(self, limit_s: float) -> None:
+        """Wait until the process exits, `limit_s` seconds pass, or the cursor stays the same for `STALL_S` seconds."""
         begin = moved = time.monotonic()
         last: Cursor | None = None
         while self._process.poll() is None:
@@ -67,15 +69,15 @@ class MirrorProcess:
 
 
 def start(folder: Path, environment: Environment) -> MirrorProcess | None:
-    """Start the mirror of a journal; None, and said once, where MLflow is not installed."""
+    """Start the mirror process of a journal. Print a message and return None where MLflow is not installed."""
     if importlib.util.find_spec("mlflow") is None:
         say(environment, f"MLflow is not installed: run {folder.name} stays in the journal until `python -m pipeline sync` can deliver it")
         return None
     folder = folder.resolve()
     variables = {
         **os.environ,
-        "DVC_ROOT": str(environment.root.resolve()),  # the mirror runs in the checkout, not where the stage was started
-        "CUDA_VISIBLE_DEVICES": "",  # it shall not take memory of the training's device
+        "DVC_ROOT": str(environment.root.resolve()),  # the mirror runs in the checkout, not in the working directory of the stage
+        "CUDA_VISIBLE_DEVICES": "",  # no CUDA context: it would take GPU memory from the training
         "OMP_NUM_THREADS": "1",
     }
     with (folder / LOG).open("ab") as log:

@@ -1,4 +1,4 @@
-"""Where a result comes from: what cannot be found out says `unknown: REASON`, and nothing here raises."""
+"""The provenance of a result. `gather` never raises: a fact that cannot be determined has the value `unknown: REASON`."""
 
 import getpass
 import json
@@ -20,7 +20,7 @@ LIBRARIES = ("torch", "torchvision", "numpy", "dvc", "mlflow", "pydantic", "safe
 FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TORCH_LOGS")
 
 
-# MLflow's own tags, and those by which people filter runs; the rest is in the run's `provenance/` artifacts
+# The facts that become tags of a run: MLflow's own tags and those useful as filters. All facts are in the `provenance/` artifacts.
 TAGS = {
     "mlflow.source.git.commit": "git.commit",
     "mlflow.user": "user",
@@ -34,7 +34,7 @@ UNKNOWN = "unknown: "
 
 
 def gather(environment: Environment) -> dict[str, str]:
-    """Return commit, difference, DVC, versions and machine, for journal and MLflow; a file whose bytes are promised never holds them."""
+    """Return commit, uncommitted changes, DVC, versions and machine, for journal and MLflow. Reproducible files never hold them."""
     facts: dict[str, Callable[[], str]] = {
         "git.commit": commit,
         "git.dirty": lambda: json.dumps(bool(revision.git(*revision.CHANGES))),
@@ -57,12 +57,13 @@ def gather(environment: Environment) -> dict[str, str]:
 
 
 def tags(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return what is known of the facts that become tags of a run."""
+    """Return the tags of a run for those facts that are known."""
     found = {tag: facts[name] for tag, name in TAGS.items()}
     return {tag: value for tag, value in found.items() if value != "none" and not value.startswith(UNKNOWN)}
 
 
 def known(find: Callable[[], str]) -> str:
+    """Return the fact, or `unknown: ` and the reason. Never raises."""
     try:
         return find() or f"{UNKNOWN}the answer was empty"
     except (Unknown, metadata.PackageNotFoundError) as unknown:
@@ -76,7 +77,7 @@ def reason_of(unknown: Exception) -> str:
 
 
 def commit() -> str:
-    """As Git says, or else whoever put the code here: an image holds none of Git's files."""
+    """Return the commit from git, or else from PIPELINE_COMMIT: a container image holds no `.git` folder. Raises Unknown."""
     try:
         return revision.git("rev-parse", "HEAD")
     except Unknown:
@@ -86,6 +87,7 @@ def commit() -> str:
 
 
 def lock() -> str:
+    """Return the SHA-256 of the lock file. Raises Unknown where it is missing."""
     try:
         return files.digest(Path(LOCK))
     except FileNotFoundError:
@@ -100,6 +102,7 @@ def user() -> str:
 
 
 def driver() -> str:
+    """Return the version of the NVIDIA driver. Raises Unknown where there is none."""
     import pynvml
 
     try:
@@ -110,6 +113,7 @@ def driver() -> str:
 
 
 def gpus() -> str:
+    """Return the names of all GPUs, or `none`. Raises Unknown where there is no driver."""
     import pynvml
 
     driver()

@@ -1,4 +1,4 @@
-"""The commit of a checkout and how far it differs, as git tells it, or why it does not."""
+"""Reads the commit and the uncommitted changes of a checkout from git."""
 
 import os
 import re
@@ -12,14 +12,14 @@ COMPLAINTS = {
     "not a git repository": "this folder is in no git repository",
     "'HEAD'": "this repository has no commit yet",
 }
-# what a run writes itself does not make its commit dirty
+# Results that a run writes do not count as uncommitted changes.
 BUT_RESULTS = (".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
 CHANGES = ("status", "--porcelain", "--", *BUT_RESULTS)
 COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 class Unknown(Exception):
-    """Why a fact cannot be found out, in plain words."""
+    """Raised where a fact cannot be determined; the message gives the reason in plain words."""
 
 
 def first_line(text: str) -> str:
@@ -27,7 +27,7 @@ def first_line(text: str) -> str:
 
 
 def git(*arguments: str) -> str:
-    """Raises Unknown where git cannot say."""
+    """Run git and return its output. Raises Unknown where git is missing, fails, or takes longer than `GIT_TIMEOUT_S`."""
     try:
         result = subprocess.run(
             ["git", *arguments],  # the git of the user's PATH
@@ -49,12 +49,12 @@ def git(*arguments: str) -> str:
 
 
 def complaint(of_git: str) -> str:
-    """Git's own words name paths, which belong into no store that others read."""
+    """Replace known messages of git: they contain paths of this machine, which should not go to a shared store."""
     return next((words for piece, words in COMPLAINTS.items() if piece in of_git), of_git.removeprefix("fatal: "))
 
 
 def difference() -> str:
-    """The files that differ from the commit, and the size and digest of the difference."""
+    """Return the changed files (50 at most), after the size and digest of the diff to HEAD; `none` without changes. Raises Unknown."""
     changed = git(*CHANGES)
     if not changed:
         return "none"
@@ -65,7 +65,7 @@ def difference() -> str:
 
 
 def differ_in_results_only(one: str, other: str) -> bool:
-    """Whether two commits are not the same, and all files but those that a run writes are; False where Git cannot tell."""
+    """Return True if two different commits differ only in files that a run writes; False where git cannot compare them."""
     if one == other or not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
         return False
     try:

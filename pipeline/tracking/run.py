@@ -1,4 +1,4 @@
-"""What a stage uses to report: it never raises into the stage, and the stage waits for it at the end only."""
+"""The tracking interface of the stages. It never raises into a stage, and a stage waits for it only at its end."""
 
 import importlib.util
 import shutil
@@ -19,11 +19,11 @@ from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 
-INTERRUPTED_WAIT_S = 5.0  # whoever interrupts does not wait for long; `sync` or the next stage delivers the rest
+INTERRUPTED_WAIT_S = 5.0  # an interrupted stage should exit soon; `sync` or the next stage delivers the rest
 
 
 class Run:
-    """Reports go to the journal. Without one (tracking is off, or broken) they go nowhere."""
+    """One tracked run. Reports go to its journal; where tracking is off or failed to start, they are discarded."""
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         self._environment = environment
@@ -37,29 +37,29 @@ class Run:
 
     @property
     def folder(self) -> Path | None:
-        """Where the journal lies."""
+        """Return the folder of the journal, or None without one."""
         return self._journal.folder if self._journal else None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Named `split/quantity`, at a step; steps that a resumed training repeats are known and left out."""
+        """Log metrics, named `split/quantity`, at a step. Points that a resumed training repeats are skipped."""
         if self._journal:
             with self._quiet():
                 self._journal.metrics(step, values)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """A file as it is at this moment, for MLflow's artifact folder `folder`."""
+        """Log a copy of a file to the artifact folder `folder` of MLflow."""
         if self._journal:
             with self._quiet():
                 self._journal.artifact(path, folder)
 
     def text(self, name: str, text: str, folder: str = "") -> None:
-        """Add a text as a file of MLflow's artifact folder `folder`."""
+        """Log a text as a file in the artifact folder `folder` of MLflow."""
         if self._journal:
             with self._quiet():
                 self._journal.text(name, text.encode(), folder)
 
     def describe(self, text: str) -> None:
-        """Set the run's description, unless somebody wrote another one in MLflow."""
+        """Set the description of the run, unless it was edited in MLflow."""
         if self._journal:
             with self._quiet():
                 self._journal.describe(text)
@@ -70,13 +70,13 @@ class Run:
                 self._journal.tags(tags)
 
     def model(self, path: Path) -> None:
-        """The exported model file, once it is whole."""
+        """Log a copy of the exported model file, which must be complete."""
         if self._journal:
             with self._quiet():
                 self._journal.model(path)
 
     def end(self, status: Status) -> None:
-        """Close the journal and see it delivered, within bounds."""
+        """Close the journal and wait, with a time limit, until it is delivered."""
         if self._journal:
             with self._quiet():
                 self._journal.end(status)
@@ -88,10 +88,10 @@ class Run:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Tracking never stops a training: what goes wrong is said once, in one line."""
+        """Suppress every exception and print the first one in one line: tracking never stops a training."""
         try:
             yield
-        except Exception as error:  # the law of this module
+        except Exception as error:  # tracking must never stop a training
             if not self._complained:
                 self._complained = True
                 mirror_process.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
@@ -99,14 +99,14 @@ class Run:
 
 @contextmanager
 def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> Iterator[Run]:
-    """One training, one run: goes on with the journal that `resume_file` names, or begins one and names it there."""
+    """Track a training as one run: reopen the journal named in `resume_file`, or create one and write its name there."""
 
     def open_journal() -> Journal:
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
         if name and (journal.shelf(environment.root) / name / EVENTS).is_file():
             return Journal.reopen(journal.shelf(environment.root) / name, stage=stage, info=info)
         name = journal.new_name(environment.root)
-        files.write_text(resume_file, name + "\n")  # first: a journal that nothing names would be a run of its own
+        files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
     with tracked(environment, open_journal) as run:
@@ -115,7 +115,7 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 
 @contextmanager
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> Iterator[Run]:
-    """Add to the run of a model: by its journal, or else by a new one whose mirror looks for the run on the server."""
+    """Track an addition to the run of a model: reopen its journal, or create one, whose mirror looks up the model's run in MLflow."""
 
     def open_journal() -> Journal:
         digest = files.digest(model)
@@ -123,7 +123,7 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         if folder and not journal.is_written(folder):
             return Journal.reopen(folder, stage=stage, info=info, amends=True)
         begun = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
-        begun.model(model)  # the run that is found has it already, or this one is the first to hear of it
+        begun.model(model)  # ignored where the run in MLflow already has the model
         return begun
 
     with tracked(environment, open_journal) as run:
@@ -131,12 +131,13 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
 
 
 def destination(environment: Environment) -> dict[str, str | None]:
-    """Where in MLflow a new journal goes, whoever delivers it."""
+    """Return the MLflow experiment and run id for a new journal, which records them for its delivery."""
     return {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
 
 
 @contextmanager
 def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> Iterator[Run]:
+    """Yield a run and end it as FINISHED, as KILLED after an interruption, or as FAILED after any other exception."""
     run = Run(environment, open_journal if environment.tracking else None)
     status: Status = "FINISHED"
     try:
@@ -149,7 +150,7 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
 
 
 def sync(environment: Environment, build: Build) -> int:
-    """Deliver what earlier runs left, a line each. Returns how many are still not delivered."""
+    """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
     pending = [folder for folder in journal.journals(environment.root) if cursor.is_pending(folder)]
     if not pending:
         print("tracking: nothing is left to deliver: each run is in a store, and goes to no second one")
@@ -162,7 +163,7 @@ def sync(environment: Environment, build: Build) -> int:
         for place, folder in enumerate(pending):
             try:
                 outcome = mirror.deliver(folder, store, build)
-            except Exception as error:  # the place in the journal is kept
+            except Exception as error:  # the cursor stays, so the next `sync` resumes there
                 print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr)
                 if not store.answers():
                     return num_left + len(pending) - place
@@ -174,13 +175,13 @@ def sync(environment: Environment, build: Build) -> int:
 
 
 def journal_of(environment: Environment, model: Path) -> str | None:
-    """The name of the journal that holds the run of this model file."""
+    """Return the name of the newest journal of this model file, or None."""
     folder = journal.find(environment.root, files.digest(model))
     return folder.name if folder else None
 
 
 def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return where the run of a journal is compared with others: an address on a server, or the command that serves the UI here.
+    """Return the address at which the MLflow server compares the run with others, or else the command that starts the local UI.
 
     Empty where there is no `make`: in a container, whose first process says how the UI is served from outside.
     """

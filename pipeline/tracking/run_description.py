@@ -1,4 +1,4 @@
-"""What a run is told about: which info, files and numbers of a stage go into the journal."""
+"""Selects the info, files and metrics of a stage that go into the journal."""
 
 import csv
 import io
@@ -27,12 +27,12 @@ MOST_CHANGES = 4
 PER_CLASS = "per_class"
 DESCRIBED = ("loss", "objective", "accuracy")
 NAMED = ("model.name", "model.architecture", "source.name")
-"""The parameters that every run's name begins with."""
+"""Parameters that the subject of a run shows; the name of a run begins with it, so they are not listed as changes."""
 LONGEST_VALUE = 24
 
 
 def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]) -> RunInfo:
-    """Return all parameters that led to the model, the data (`prepared` is spec.json), and where it comes from (`more` of that)."""
+    """Return the info of a training run. `prepared` is the content of spec.json; `more` is added to the provenance."""
     document = Document.read(paths.params).data
     origin = provenance.gather(environment)
     return RunInfo(
@@ -47,7 +47,7 @@ def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str
 
 
 def of_evaluation(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return what is added to the run of the model; name and description count where its training is not known here."""
+    """Return the info that an evaluation adds to the run of its model. Name and description apply only where that run is not found."""
     document = Document.read(paths.params).data
     return RunInfo(
         params=params_of(document),
@@ -61,7 +61,7 @@ def of_evaluation(paths: Paths, environment: Environment, *, prepared: Mapping[s
 
 
 def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
-    """Return a dataset for each of the splits that the prepared data has, with a digest of its inputs and targets."""
+    """Return a dataset for each given split that exists, with a digest of its inputs and targets."""
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
         Dataset(
@@ -75,11 +75,12 @@ def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits
 
 
 def params_of(document: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the parameters of the stages prepare and train by dotted key."""
     return flatten({name: document[name] for name in PARAMS if name in document})
 
 
 def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return evaluate's parameters as tags: MLflow's parameters cannot change when the same model is evaluated otherwise."""
+    """Return the parameters of evaluate as tags: MLflow's parameters cannot change when a model is evaluated again with other settings."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()
@@ -87,11 +88,12 @@ def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def subject(document: Mapping[str, Any]) -> str:
+    """Return `ARCHITECTURE on DATASET`."""
     return f"{document['model'].get('architecture', document['model']['name'])} on {document['source']['name']}"
 
 
 def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
-    """Return model, data and what params.yaml changes against the last commit: `convnet-digits width=32 lr=5e-3`."""
+    """Return model, dataset and the parameters changed since the last commit: `convnet-digits width=32 lr=5e-3`."""
     changes = changed_params(document, paths)
     more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
     experiment = [f"[{environment.dvc_experiment}]"] if environment.dvc_experiment else []
@@ -99,10 +101,10 @@ def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment)
 
 
 def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
-    """Return `key=value` for each parameter that differs from the last commit's params.yaml; none where git does not know that file."""
+    """Return `key=value` for each parameter that differs from params.yaml in HEAD; an empty list where git has no such file."""
     try:
         committed = params_of(parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0])
-    except Exception:  # the name of a run is no reason to fail
+    except Exception:  # a run without changes in its name is better than a failure
         return []
     changed = {name: value for name, value in params_of(document).items() if name not in NAMED and committed.get(name) != value}
     keys = [name.rpartition(".")[2] for name in changed]
@@ -113,7 +115,7 @@ def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
 
 
 def short(value: Scalar) -> str:
-    """Write a number in its shortest form (`5e-3`), everything else as YAML does, in LONGEST_VALUE characters at most."""
+    """Format a float in its shortest form (`5e-3`) and other values as in YAML, in at most `LONGEST_VALUE` characters."""
     if not isinstance(value, float):
         return textwrap.shorten(value if isinstance(value, str) else json.dumps(value), LONGEST_VALUE, placeholder="...")
     plain, (mantissa, _, exponent) = f"{value:g}", f"{value:e}".partition("e")
@@ -122,7 +124,7 @@ def short(value: Scalar) -> str:
 
 
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
-    """Add the files of a finished training, and its result as the description."""
+    """Log the files of a finished training and its model, and set its result as the description."""
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
@@ -135,7 +137,7 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
-    """Add the scores, at the step whose weights were scored, the figures, and the result as the description."""
+    """Log the scores at the step of the exported weights, the figures and tables, and set the result as the description."""
     run.metrics(step, test_metrics(scores))
     low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
     run.describe(
@@ -151,13 +153,13 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
 
 
 def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores as metrics, without those of single classes: four a class would hide all others in MLflow."""
+    """Return the scores as metrics, without the four per class, which would hide all others in MLflow."""
     overall = {name: value for name, value in scores.items() if name != PER_CLASS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 
 
 def table(per_class: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the scores of the classes as CSV, a row a class."""
+    """Return the scores of each class as CSV, one row per class."""
     text = io.StringIO()
     rows = [{"class": name, **scores} for name, scores in per_class.items()]
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")

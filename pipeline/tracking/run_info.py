@@ -1,4 +1,4 @@
-"""What is known of a run when a stage begins to report to it."""
+"""The metadata of a run at the start of a stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,7 +9,7 @@ from pipeline.flatten import Scalar
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split of the data: `context` is MLflow's word for its use, `profile` any JSON that describes it."""
+    """One split of the data. `context` is MLflow's term for its use, `profile` is a description in JSON."""
 
     name: str
     digest: str
@@ -19,14 +19,18 @@ class Dataset:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """`params` cannot change once MLflow has them; `tags` can. `provenance` becomes an artifact; `name` and `description` are for a new run."""
+    """The metadata of a run.
+
+    MLflow can change `tags` later, but not `params`. `provenance` becomes an artifact.
+    `name` and `description` are used for a new run only.
+    """
 
     params: Mapping[str, Scalar] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     datasets: Sequence[Dataset] = ()
     subject: str = ""
-    """Model and data, for the descriptions of the run."""
+    """Model and dataset, for the descriptions of the run."""
     description: str = ""
     name: str = ""
 

@@ -1,4 +1,4 @@
-"""What each kind of event becomes in MLflow."""
+"""Translates each kind of event into MLflow calls."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -14,21 +14,24 @@ from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, Store, d
 if TYPE_CHECKING:
     from mlflow.entities import Metric
 
-POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # what MLflow takes in one request
+POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # MLflow's limits for one request
 LONGEST_PARAM = 6000
 SHOWN_DIGITS = 8  # of a dataset's digest, in a column of MLflow's table
-SIGNIFICANT_DIGITS = 6  # MLflow shows all that it has; metrics/ and plots/ hold the exact values
+SIGNIFICANT_DIGITS = 6  # MLflow displays every digit it stores; metrics/ and plots/ hold the exact values
 
 
 class Sender:
-    """Speaks to one MLflow run; what is sent twice is the same twice, for the times are those of the journal."""
+    """Sends events to one MLflow run. Sending an event again repeats the same data, because timestamps come from the journal."""
 
     def __init__(self, store: Store, run_id: str, folder: Path, build: Build, kept_tags: Collection[str] = ()) -> None:
         self._store, self._run_id, self._folder, self._build, self._kept_tags = store, run_id, folder, build, kept_tags
         self._client = store.client
 
     def send(self, batch: list[events.Event]) -> None:
-        """One event, or neighbouring ones of metrics. Raises what MLflow raises."""
+        """Send one event, or consecutive metrics events.
+
+        Raises MLflow's exceptions, and LookupError where the journal no longer has a file.
+        """
         fields = batch[-1].fields
         match batch[-1].kind:
             case "metrics":
@@ -58,20 +61,22 @@ class Sender:
             self._client.log_dict(self._run_id, fields["provenance"], f"provenance/{fields['stage']}.json")
 
     def _describe(self, text: str) -> None:
-        """Set the description, unless it is one that somebody wrote in MLflow."""
+        """Set the description of the run, unless it was edited in MLflow."""
         tags = self._client.get_run(self._run_id).data.tags
         if NOTE_TAG not in tags or files.digest_of(tags[NOTE_TAG]) == tags.get(DESCRIBED_TAG):
             self.tag(describing(text))
 
     def _log_points(self, batch: list[events.Event]) -> None:
         points = [point for event in batch for point in metrics_of(event)]
-        points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))  # MLflow compares runs by the metric that came first
+        points.sort(
+            key=lambda point: (not point.key.startswith("valid/"), point.key)
+        )  # MLflow compares runs by the metric that was logged first
         for start in range(0, len(points), POINTS_AT_ONCE):
             self._client.log_batch(self._run_id, metrics=points[start : start + POINTS_AT_ONCE])
             add_scores(self._store, self._run_id, points[start : start + POINTS_AT_ONCE])
 
     def _log_params(self, params: Mapping[str, Scalar]) -> None:
-        """MLflow's params cannot change: where the run has another value, a tag says what it was this time."""
+        """Log params. MLflow's params cannot change: where the run has another value, a tag `pipeline.changed.NAME` holds the new one."""
         from mlflow.entities import Param
 
         wanted = {name: written(value)[:LONGEST_PARAM] for name, value in params.items()}
@@ -82,6 +87,7 @@ class Sender:
         self.tag({f"pipeline.changed.{name}": value for name, value in wanted.items() if held.get(name, value) != value})
 
     def tag(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run, except the protected ones."""
         from mlflow.entities import RunTag
 
         rows = [RunTag(name, str(value)) for name, value in tags.items() if name not in self._kept_tags]
@@ -122,9 +128,10 @@ def metrics_of(event: events.Event) -> "list[Metric]":
 
 
 def rounded(value: float) -> float:
+    """Round to `SIGNIFICANT_DIGITS` digits."""
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def written(value: Scalar) -> str:
-    """As the YAML of the parameters has it: `true`, `null`, `0.1`, and words without quotes."""
+    """Format a value as in params.yaml: `true`, `null`, `0.1`, and strings without quotes."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,7 @@
-"""The logged model as MLflow loads and serves it: checks its input, then asks the exported program. MLflow copies this file into the model."""
+"""The logged model as MLflow loads and serves it: checks the input, then runs the exported program.
+
+MLflow copies this file into the model, so it must not import from `pipeline`.
+"""
 
 from typing import Any
 
@@ -14,22 +17,23 @@ EXPORTED = "exported"
 
 
 class ServedModel(PythonModel):
-    """`predict` takes raw images, integers from 0 to 255 of shape (n, height, width, channels), and returns logits (n, classes).
+    """A model whose `predict` maps raw images, integers from 0 to 255 of shape (n, height, width, channels), to logits (n, classes).
 
-    It has no input signature: MLflow would cast what it is sent to the type of one, and 0.5 to 0, before this class sees it.
+    It has no input signature: with one, MLflow would cast inputs to its dtype, and 0.5 to 0, before they are checked here.
     """
 
     def load_context(self, context: Any) -> None:
         self._exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
 
     def predict(self, model_input: np.ndarray) -> NDArray[np.float32]:  # type: ignore[override]  # MLflow warns of other types
-        """Raises MlflowException, which a server answers with 400, for any other input."""
+        """Return float32 logits (n, classes). Raises MlflowException (HTTP status 400 on a server) for invalid input."""
         shape = self._exported.metadata.signature.inputs.inputs[0].shape[1:]
         logits: NDArray[np.float32] = self._exported.predict(checked(model_input, shape))
         return logits
 
 
 def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the input as a uint8 array. Raises MlflowException for a wrong shape, dtype or range."""
     try:
         images = np.asarray(given)
     except ValueError:

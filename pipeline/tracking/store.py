@@ -1,4 +1,4 @@
-"""The MLflow side: the client, the experiment, and the run that a journal goes to."""
+"""Access to MLflow: the client, the experiment, and the run of a journal."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ USER_TAG = "mlflow.user"
 MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
 LONGEST_NAME, LONGEST_TAG = 250, 8000
-# the mirror repeats by itself and keeps its place: MLflow's own repetitions would block it for minutes
+# No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -39,7 +39,7 @@ QUIET = {
 
 
 class Store:
-    """Opened at its first use, and again after a failure: MLflow may be away for a while."""
+    """An MLflow store. The client is opened at its first use; a failed attempt is repeated at the next use."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -48,7 +48,7 @@ class Store:
 
     @property
     def client(self) -> "MlflowClient":
-        """Raises whatever MLflow raises when it cannot be reached, and Refusal for a SQLite file that it could not use."""
+        """Return the client. Raises MLflow's exceptions when it is unreachable, and Refusal for an unusable SQLite file."""
         if self._opened is None:
             self._settle_variables()
             with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
@@ -58,7 +58,7 @@ class Store:
         return self._opened
 
     def answers(self) -> bool:
-        """Whether MLflow is there, whatever it says of one run."""
+        """Return True if MLflow is reachable."""
         try:
             self.client.search_experiments(max_results=1)
         except Exception:  # whatever MLflow raises
@@ -66,12 +66,16 @@ class Store:
         return True
 
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
-        """The run of a journal that begins with `start`: the one known, named by the user, tagged, trained, or a new one."""
+        """Return the run of the journal whose first event is `start`.
+
+        In this order: the run with the id `known`, the one that the user named, the one tagged with the journal,
+        the one that trained the model, or a new one.
+        """
         named = start.get("run_id")
         for run_id in (known, named):
             if run_id and (run := self._active(run_id)):
                 return run
-        experiment_id = self.experiment_id(start.get("experiment"))  # journals of earlier versions name none
+        experiment_id = self.experiment_id(start.get("experiment"))  # journals of earlier versions have no experiment
         found = self._tagged(experiment_id, JOURNAL_TAG, journal)
         if found is None and start.get("model_sha256"):
             found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
@@ -81,11 +85,14 @@ class Store:
         return run
 
     def protect_tags(self, run: "Run") -> frozenset[str]:
-        """Record the tags that a run had before its first journal, and return them with that of its user: no journal changes them."""
+        """Return the names of the tags that journals must not change: those that the run had before its first journal, and its user.
+
+        They are recorded in a tag at the first call.
+        """
         tags = run.data.tags
         if KEPT_TAG not in tags and not any(name.startswith("pipeline.") for name in tags):
             kept = json.dumps(sorted(tags))
-            if len(kept) > LONGEST_TAG:  # MLflow would cut it off
+            if len(kept) > LONGEST_TAG:  # MLflow would truncate it
                 kept = json.dumps(sorted(name for name in tags if name.startswith("mlflow.")))
             self.client.set_tag(run.info.run_id, KEPT_TAG, kept)
         else:
@@ -93,6 +100,7 @@ class Store:
         return frozenset(json.loads(kept)) | ({USER_TAG} & tags.keys())
 
     def _create(self, journal: str, start: Mapping[str, Any], experiment_id: str) -> "Run":
+        """Create the run of a journal, tagged with the name of the journal."""
         tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
         if start.get("description"):
             tags |= describing(start["description"])
@@ -102,11 +110,12 @@ class Store:
         return run
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
+        """Return the newest run with this tag value, or None."""
         runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
 
     def _active(self, run_id: str) -> "Run | None":
-        """The run, unless it does not exist or was deleted."""
+        """Return the run, or None where it does not exist or was deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -118,19 +127,20 @@ class Store:
         return run if run.info.lifecycle_stage == "active" else None
 
     def experiment_id(self, name: str | None = None) -> str:
-        """Return the experiment of this name, or of the environment's, and create it where it is missing."""
+        """Return the id of the experiment with this name (by default that of the environment), creating it where it is missing."""
         name = name or self._environment.mlflow_experiment_name
         experiment = self.client.get_experiment_by_name(name)
         if experiment is not None:
             return str(experiment.experiment_id)
-        # a server decides for itself where artifacts lie
+        # a server chooses the artifact location itself
         place = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
         return str(self.client.create_experiment(name, artifact_location=place))
 
     def _settle_variables(self) -> None:
+        """Set MLflow's environment variables: `QUIET` where the user left them unset, and the credentials of the address."""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        # MLflow's fluent functions would act on them behind our back
+        # MLflow's fluent API would use them implicitly.
         os.environ.pop("MLFLOW_RUN_ID", None)
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if self.address.credentials:
@@ -139,13 +149,13 @@ class Store:
 
 @contextlib.contextmanager
 def locked_database(address: Address) -> Iterator[None]:
-    """Hold the lock of a database that MLflow shall open without a server. A SQLite file is created first, or checked."""
+    """Hold a lock while MLflow opens a database without a server. Create a missing SQLite file first; check an existing one."""
     from sqlalchemy import make_url
 
     url = make_url(address.for_mlflow)
     database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
     lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
-    # what MLflow puts beside a database belongs under the root
+    # MLflow creates files in the working directory; they belong under the root.
     with files.locked(lock, wait=True), contextlib.chdir(address.root):
         try:
             if database:
@@ -158,22 +168,22 @@ def locked_database(address: Address) -> Iterator[None]:
 
 
 def create(database: Path, *, artifacts: Path) -> None:
-    """Create an MLflow store in a draft that takes its place when it is whole. The caller holds the lock.
+    """Create the SQLite file of an MLflow store as a draft, and rename it when complete. The caller holds the lock.
 
-    MLflow creates one by dozens of migrations, and a kill in the middle of one leaves a file that no other attempt can finish.
+    MLflow creates it by dozens of migrations; a kill during one leaves a file that no later attempt can complete.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    for leftover in database.parent.glob(f".{database.name}.*.draft*"):  # SQLite's own journals are among them
+    for leftover in database.parent.glob(f".{database.name}.*.draft*"):  # including SQLite's own journal files
         leftover.unlink()
     with contextlib.suppress(FileExistsError), files.replacing(database) as draft:
         SqlAlchemyStore(f"sqlite:///{draft}", artifacts.as_uri()).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
         if database.exists():
-            raise FileExistsError(database)  # by a server that was started in the meantime
+            raise FileExistsError(database)  # created by a server that was started in the meantime
 
 
 def refuse_unusable(database: Path) -> None:
-    """Raises Refusal for a SQLite file that is damaged or that another version of MLflow wrote."""
+    """Raise Refusal where a SQLite file is damaged or was written by an incompatible version of MLflow."""
     import mlflow
     from alembic.script import ScriptDirectory
 
@@ -198,7 +208,7 @@ def refuse_unusable(database: Path) -> None:
 
 
 def schema_of(database: Path) -> str | None:
-    """The revision of the schema; None where the file holds none that can be read."""
+    """Return the revision of the database schema; None where the file is damaged or has none."""
     try:
         with contextlib.closing(sqlite3.connect(database)) as connection:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -210,17 +220,17 @@ def schema_of(database: Path) -> str | None:
 
 
 def describing(text: str) -> dict[str, str]:
-    """Return the tags that make `text` the description of a run, and tell later that it was not written by a person."""
+    """Return the tags that set `text` as the description of a run; its digest shows later whether it was edited."""
     return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)}
 
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
-    """The sentence that says that a journal goes to another run than the one that the user named."""
+    """Return the message that the run that the user named is not used."""
     return f"MLFLOW_RUN_ID={named} is not used, for MLflow has no such run, or it was deleted, or the model already has a run: {journal} goes to the run {run_id}"
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether another attempt may succeed: MLflow was away, not the event refused."""
+    """Return True for a temporary failure, such as an unreachable server; False where MLflow rejected the event."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

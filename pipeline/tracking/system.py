@@ -1,4 +1,4 @@
-"""The machine's load during a run, sampled beside it under the names that MLflow gives."""
+"""Samples system metrics during a run, under MLflow's names for them."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ Reading = dict[str, float]
 
 
 class Sampler(threading.Thread):
-    """Writes `system.jsonl`: at once, then at growing intervals, so that a short run has points too."""
+    """A thread that writes `system.jsonl`: at once, then at growing intervals, so that short runs have metric points too."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="system metrics", daemon=True)
@@ -21,7 +21,7 @@ class Sampler(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Let the sample that is being taken finish, so that the journal is complete afterwards."""
+        """Stop after the current sample and wait for it, at most 5 s, so that the file is complete afterwards."""
         self._stopped.set()
         if self.is_alive():
             self.join(timeout=5)
@@ -39,9 +39,10 @@ class Sampler(threading.Thread):
 
 
 def processor_and_memory() -> Callable[[], Reading]:
+    """Return a function that reads the use of CPU, memory and disk."""
     import psutil
 
-    psutil.cpu_percent(interval=0.1)  # the first call has nothing to compare with and says 0
+    psutil.cpu_percent(interval=0.1)  # initialises `cpu_percent()`, whose first call would return 0
 
     def gauge() -> Reading:
         memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
@@ -57,7 +58,7 @@ def processor_and_memory() -> Callable[[], Reading]:
 
 
 def graphics() -> Callable[[], Reading]:
-    """Every GPU that the driver knows; empty where there is none."""
+    """Return a function that reads the metrics of all GPUs; its result is empty where there is none."""
     import pynvml
 
     try:
@@ -76,7 +77,7 @@ def graphics() -> Callable[[], Reading]:
                 reading[f"gpu_{index}_utilization_percentage"] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
                 reading[f"gpu_{index}_power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
             except pynvml.NVMLError:
-                continue  # a device need not offer every gauge
+                continue  # some devices lack some of these metrics
         return reading
 
     return gauge

@@ -1,1 +1,1 @@
-"""Whether a model is what its file and its run say of it."""
+"""Checks that a model matches the metadata in its file and the record of its run."""

@@ -1,4 +1,4 @@
-"""Everything that decided a model, compared with what is here, in the order in which one thing follows from another."""
+"""Compares everything that determines a model with the current checkout and machine; causes come before their effects."""
 
 import tempfile
 from collections.abc import Iterator
@@ -33,14 +33,17 @@ COMMIT = {"git.commit": "commit", "git.difference": "changes"}
 
 @dataclass(frozen=True)
 class Verification:
-    """Of one model, in one checkout, on one machine."""
+    """The verification of one model in one checkout on one machine."""
 
     subject: Subject
     paths: Paths
     environment: Environment
 
     def comparisons(self, *, again: bool) -> Iterator[Comparison]:
-        """One after the other; a later one trusts the earlier ones, so whoever meets a difference stops there."""
+        """Yield the comparisons in order; with `again`, also train again and compare the weights.
+
+        A later comparison assumes that the earlier ones were equal: stop at the first difference.
+        """
         model, record = self.subject.model, self.subject.record
         if record:
             yield of_run(record, model)
@@ -63,6 +66,7 @@ class Verification:
             yield from self.of_training(weights, manifest, prepared, here)
 
     def of_inputs(self, manifest: Manifest, here: Machine) -> Iterator[Comparison]:
+        """Compare the digests of data, code and lock, the parameters and the machine with those in the model file."""
         for digested in digests.of_checkout(self.paths, manifest):
             name, said, found = digested()
             places = Places("the file", "this checkout (`dvc status train` names what changed)")
@@ -75,6 +79,7 @@ class Verification:
         yield Comparison.of_values("machine", said, Places("the file", "this machine"), expected=manifest.fingerprint, found=fingerprint)
 
     def of_scores(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
+        """Evaluate the model again and compare the scores with `metrics/evaluate.json` and, for a run, with its journal."""
         path, model = self.paths.metrics / "evaluate.json", self.subject.model
         expected, of = recorded.read(path)
         found = self.score(model_file.rebuild(weights, manifest, model), manifest, prepared, here)
@@ -88,7 +93,7 @@ class Verification:
             yield Comparison.of_values("scores", said, Places("the journal", "this evaluation"), expected=record.scores, found=named)
 
     def score(self, classifier: Classifier, manifest: Manifest, prepared: Prepared, here: Machine) -> dict[str, Any]:
-        """The numbers that the stage evaluate would write, refused where it refuses them."""
+        """Return the scores that the stage evaluate would write. Raises Refusal where that stage does."""
         document = Document.read(self.paths.params)
         try:
             return evaluate.judge(classifier, manifest, prepared, here, load(document, EvaluateParams))[1]
@@ -96,6 +101,7 @@ class Verification:
             raise placed(document, refusal) from None
 
     def of_training(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
+        """Train again and compare weights, manifest and the bytes of the exported file."""
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
             outcome = retrain(manifest.train_params, prepared, here, Path(folder), switches=manifest.switches)
             anew = manifest.model_copy(update=outcome.manifest)
@@ -110,13 +116,13 @@ class Verification:
 
 
 def of_file(model: Path, *, expected: str, found: str) -> Comparison:
-    """Whether the contents are those that the file's digest was made of."""
+    """Compare the digest that the model file holds with the digest of its contents."""
     places = Places("the file", "its contents", remedy="it was damaged, or changed by hand")
     return Comparison.of_texts("file", str(model), places, expected=expected, found=found)
 
 
 def of_run(record: Record, model: Path) -> Comparison:
-    """Whether the model file is that of the run."""
+    """Compare the digest of the model file with that of the run's model. Raises Refusal where the file is missing."""
     if not model.is_file():
         raise Refusal(
             f"{model}: is missing, and the journal's copy for {record.name} went to MLflow: check out the run's commit, and `dvc checkout`"
@@ -127,7 +133,10 @@ def of_run(record: Record, model: Path) -> Comparison:
 
 
 def of_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
-    """The commit and what differed from it, as the journal and git tell them. What is unknown is equal to nothing."""
+    """Compare the commit and the uncommitted changes in the journal with those of the checkout.
+
+    A value that the journal records as unknown counts as a difference. A commit that adds only results counts as equal.
+    """
     here = provenance.gather(environment)
     for fact, name in COMMIT.items():
         expected, found, places = record.provenance.get(fact, NOTHING), here.get(fact, NOTHING), Places("the journal", "this checkout")

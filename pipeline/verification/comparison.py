@@ -1,4 +1,4 @@
-"""One comparison of a verification: what was compared, and the first thing in it that differs."""
+"""One comparison of a verification: two values, and the first difference between them."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Places:
-    """Where the two values of a comparison stand."""
+    """The places that the two values of a comparison come from, for its message."""
 
     expected: str
     found: str
@@ -34,18 +34,18 @@ class Places:
 class Comparison:
     name: str
     said: str
-    """What was compared, for a line of output."""
+    """A description of the compared value, for the output line."""
     difference: str | None
-    """The first thing that differs, with both values; None where nothing does."""
+    """The first difference, with both values; None where the values are equal."""
 
     @classmethod
     def of_texts(cls, name: str, said: str, places: Places, *, expected: str, found: str) -> "Comparison":
-        """Digests, commits and other values of one piece."""
+        """Compare two single values, such as digests or commits."""
         return cls(name, f"{said} ({short(found)})", None if expected == found else places.sides(expected, found))
 
     @classmethod
     def of_values(cls, name: str, said: str, places: Places, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
-        """Sections within sections; a difference is named by its dotted key."""
+        """Compare nested mappings. The difference names the first differing value by its dotted key."""
         there, here = flat(expected), flat(found)
         pairs = ((key, there.get(key, NOTHING), here.get(key, NOTHING)) for key in {**there, **here})
         return cls(
@@ -56,15 +56,19 @@ class Comparison:
 
     @classmethod
     def of_weights(cls, name: str, said: str, *, expected: Tensors, found: Tensors) -> "Comparison":
-        """Names, types, shapes and bits of the file's tensors and of those of a new training."""
+        """Compare names, dtypes, shapes and bits of the tensors in the file with those of a new training."""
         differences = (difference(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}))
         return cls(name, said, next(filter(None, differences), None))
 
 
 def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str | None:
-    """How many elements differ in their bits, and by how much at most."""
+    """Return how two tensors differ, or None where dtype, shape and bits are equal.
+
+    The text gives the number of elements whose bits differ and the largest absolute difference.
+    """
     if expected is None or found is None or (expected.dtype, expected.shape) != (found.dtype, found.shape):
         return f"{name}: {form(expected)} in the file, {form(found)} in the new training"
+    # Compare bytes, not values: NaN equals NaN, and 0.0 differs from -0.0.
     bits, others = (tensor.contiguous().flatten().view(torch.uint8).view(*tensor.shape, -1) for tensor in (expected, found.cpu()))
     different = (bits != others).any(dim=-1)
     if not different.any():
@@ -74,11 +78,12 @@ def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str 
 
 
 def form(tensor: Tensor | None) -> str:
+    """Return the dtype and shape of a tensor as text."""
     return NOTHING if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings by their dotted keys; lists stay lists, so that none is equal to its text."""
+    """Return the leaves of nested mappings by their dotted keys. A list is a leaf and stays a list, so that it never equals its text."""
     if not isinstance(value, Mapping):
         return {path: value}
     leaves = (flat(member, f"{path}.{key}" if path else str(key)) for key, member in value.items())
@@ -86,7 +91,7 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def short(value: object) -> str:
-    """A digest by its first twelve digits, a text by its first line, anything else as JSON."""
+    """Shorten a value for a message: a digest to 12 digits, other text to its first line; any other value is shown as JSON."""
     if not isinstance(value, str):
         return shown(value)
     line = (value.splitlines() or [""])[0]

@@ -1,4 +1,4 @@
-"""What a model file states about its training, compared with what the prepared data, the parameters and the machine imply."""
+"""Compares the manifest of a model file with what the prepared data, the parameters and the machine imply."""
 
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.verification.comparison import Comparison, Places
 
 
 def of_manifest(manifest: Manifest, prepared: Prepared, machine: Machine) -> Comparison:
-    """Compare specification and precision exactly, and the step and the switches with those that a whole training can end with."""
+    """Compare spec and precision exactly; check that a complete training can end at this step, with these micro-batch switches."""
     settings = manifest.train_params.train
     num_steps = settings.num_steps(len(prepared.train))
     stated = manifest.model_dump(mode="json", include={"spec", "precision", "step", "switches"})
@@ -31,7 +31,11 @@ def of_manifest(manifest: Manifest, prepared: Prepared, machine: Machine) -> Com
 
 
 def may_end_at(step: int, settings: LoopSettings, num_steps: int) -> bool:
-    """Whether the weights after `step` updates can be exported: the last ones, or those of a validation that was the best or ended the training."""
+    """Return True if a complete training can export the weights after `step` updates.
+
+    These are the weights of the last step, of the best validation (`keep: best`), or of the validation that stopped
+    the training early, which needs more than `patience` validations.
+    """
     if step == num_steps or not ends_at_validations(settings):
         return step == num_steps
     before = 0 if settings.keep == "best" else settings.patience or 0
@@ -40,16 +44,17 @@ def may_end_at(step: int, settings: LoopSettings, num_steps: int) -> bool:
 
 
 def ends_at_validations(settings: LoopSettings) -> bool:
+    """Return True if the exported weights can be those of a validation before the last step."""
     return settings.keep == "best" or settings.patience is not None
 
 
 def possible_steps(settings: LoopSettings, num_steps: int) -> int | str:
-    """The steps that `may_end_at` accepts, for a message."""
+    """Return the steps that `may_end_at` accepts, for a message."""
     return f"{num_steps} or the step of a validation" if ends_at_validations(settings) else num_steps
 
 
 def are_halvings(switches: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
-    """Whether running out of memory can have led to these micro-batch sizes: each is an earlier one halved at least once."""
+    """Return True if OOM retries can produce these switches: steps increase, and each size is the previous one halved at least once."""
     steps = [0, *(switch["step"] for switch in switches), num_steps + 1]
     sizes = [settings.micro_batch_size, *(switch["micro_batch_size"] for switch in switches)]
     halved = all(after in {before >> times for times in range(1, before.bit_length())} for before, after in pairwise(sizes))

@@ -1,4 +1,4 @@
-"""What lies in this checkout and on this machine, digested as the model file digests what it was made from."""
+"""Digests of data, code and lock file in this checkout, computed like the input digests in a model file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.runtime import run_identity
 
 
 class Digest(NamedTuple):
-    """`name` is that of the model file's inputs."""
+    """The digest of one input; `name` is its key among the inputs in the model file, `said` describes it in the output."""
 
     name: str
     said: str
@@ -22,7 +22,7 @@ class Digest(NamedTuple):
 
 
 def of_checkout(paths: Paths, manifest: Manifest) -> list[Callable[[], Digest]]:
-    """Data, code and lock, each digested when it is asked for. The code is that of the file's own model."""
+    """Return one function each for data, code and lock, which computes the digest. The code is that of the model in the manifest."""
     listed = run_identity.dependencies("train", manifest.params, paths.top)
     return [
         lambda: Digest("data", str(paths.prepared), of_data(paths.prepared)),
@@ -32,7 +32,7 @@ def of_checkout(paths: Paths, manifest: Manifest) -> list[Callable[[], Digest]]:
 
 
 def of_data(folder: Path) -> str:
-    """Data that was damaged since it was prepared differs. Raises Refusal where none was prepared."""
+    """Return the digest of the prepared data, or a text that it is damaged. Raises Refusal where no data was prepared."""
     prepared.read_record(folder)
     try:
         return Prepared.open(folder).digest
@@ -41,6 +41,7 @@ def of_data(folder: Path) -> str:
 
 
 def or_missing(find: Callable[[], str]) -> str:
+    """Return the digest, or a text that names the missing file."""
     try:
         return find()
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A training done again, from the parameters in a model file, in memory: nothing of the checkout is read over or written."""
+"""Repeats a training from the parameters in a model file. Weights stay in memory; no file of the checkout is replaced."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ from pipeline.training import Training
 class Outcome(NamedTuple):
     weights: Tensors
     manifest: Mapping[str, Any]
-    """What of the model file's manifest the training itself decides."""
+    """The manifest fields that the training determines: step, precision, spec and switches."""
 
 
 def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path, *, switches: Sequence[Switch]) -> Outcome:
-    """Train to the end, from the first step on, with the micro-batches that the first training came to.
+    """Train from the first step to the end, with the micro-batch switches of the original training.
 
-    `empty` is a folder without checkpoints, and gets none.
+    `empty` is an empty checkpoint folder; no checkpoint is written to it.
     """
     machine.set_determinism(params.train.deterministic)
     training = Training.begin(params, prepared, here, Checkpoints(empty, kept=1), switches=switches)

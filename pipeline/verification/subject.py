@@ -1,4 +1,4 @@
-"""What is to be verified: a model file, or a run of the journal and the file of its model."""
+"""The subject of a verification: a model file, or a run in the journal with its model file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MODEL_SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class Record:
-    """What the journal holds of a run."""
+    """The record of a run in its journal: digest of the model file, provenance of the training, and test scores."""
 
     name: str
     model_digest: str
@@ -31,7 +31,10 @@ class Subject:
 
     @classmethod
     def named(cls, name: str, paths: Paths, environment: Environment) -> "Subject":
-        """A model file by its path, a run by its journal, the end of its name, or its id in MLflow. Raises Refusal for anything else."""
+        """Return the subject for a model file's path, or for a run's journal folder, name, last part of the name, or MLflow run id.
+
+        Raises Refusal where nothing matches, or where the run has no model.
+        """
         path = Path(name)
         if path.is_file() or path.suffix == MODEL_SUFFIX:
             return cls(path)
@@ -41,7 +44,7 @@ class Subject:
 
 
 def find(name: str, environment: Environment) -> Path:
-    """The journal of a run."""
+    """Return the journal folder of a run. Raises Refusal where no run matches."""
     known, path = journal.journals(environment.root), Path(name).resolve()
     for folder in known:
         ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
@@ -52,7 +55,7 @@ def find(name: str, environment: Environment) -> Path:
 
 
 def read(folder: Path) -> Record:
-    """Where the training comes from, and the scores as they were told last."""
+    """Return the provenance of the training and the latest value of each test score. Raises Refusal where the run has no model."""
     provenance: dict[str, Any] = {}
     scores: dict[str, float] = {}
     for event in events.read(folder / events.EVENTS):
@@ -68,6 +71,9 @@ def read(folder: Path) -> Record:
 
 
 def model_of(folder: Path, record: Record, paths: Paths) -> Path:
-    """The journal keeps a copy until MLflow has the model; from then on the file is the checkout's, be it another."""
+    """Return the journal's copy of the model, or the checkout's model file where the copy is gone.
+
+    The journal deletes its copy once MLflow has the model. The checkout's file may then be another model; `checks.of_run` compares it.
+    """
     copy = folder / f"model{MODEL_SUFFIX}"
     return copy if copy.is_file() and files.digest(copy) == record.model_digest else paths.model
