@@ -50,7 +50,7 @@ class Machine:
         found = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
         if self.device.type == "cpu":
             return found
-        kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]  # torch's own, without types
+        kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]  # untyped in torch
         return found | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
     def memory(self) -> dict[str, float]:
