@@ -81,7 +81,7 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
 def homes() -> list[Path]:
     """Return where a copy may be created: PIPELINE_HOME if set, else the usual mount point of a volume, else a temporary folder."""
     named = os.environ.get("PIPELINE_HOME")
-    return [Path(named)] if named else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # /tmp is private to this container
+    return [Path(named)] if named else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
 
 
 def commit(found: Place, kept: tuple[str, ...], built: dict[str, str]) -> str:

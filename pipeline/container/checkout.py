@@ -43,7 +43,7 @@ def find(here: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iter
 
 
 def is_checkout(folder: Path) -> bool:
-    return all(os.path.isfile(folder / part) for part in ("dvc.yaml", "pipeline/__main__.py"))  # noqa: PTH113  # os.path returns False where access is denied
+    return all(os.path.isfile(folder / part) for part in ("dvc.yaml", "pipeline/__main__.py"))  # noqa: PTH113  # False if access is denied
 
 
 def refuse_checkout_elsewhere(mounted: set[Path]) -> None:
