@@ -31,6 +31,7 @@ class Gate:
             self.wait_for_the_next(first=over == 0)
 
     def wait_for_the_next(self, *, first: bool) -> None:
+        """Send the seconds of the block that ended (None before the first), then wait for the start of the next one."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.connection.send(None if first else time.perf_counter() - self.begin_s)

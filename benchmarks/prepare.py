@@ -4,8 +4,8 @@
 
 It creates JPEGs of two sizes in a temporary folder, which needs half a gigabyte. The two rates are measured in turn; the output is the
 median of all rounds, with minimum and maximum. A value of 1.0 means that every core decodes all the time. The second share is the CPU
-time of decoding alone divided by the CPU time of the stage. It depends little on other load of the machine, and is an upper bound of the
-first share over a long time.
+time of decoding alone divided by the CPU time of the stage. It depends little on other load of the machine, and the
+first share cannot exceed it for long.
 """
 
 import contextlib

@@ -63,6 +63,7 @@ class Worker:
         return worker
 
     def block(self) -> Block:
+        """Run one block of steps, suspend the process again and return the time of the block."""
         before_s = self.processor_s()
         self.resume()
         self.connection.send("go")
@@ -79,6 +80,7 @@ class Worker:
         return said
 
     def receive(self) -> Any:
+        """Return the next message of the process. Raises Stopped if it has ended or sends none for LIMIT_S seconds."""
         if not self.connection.poll(LIMIT_S):
             raise Stopped(f"{self.way}: nothing was heard for {LIMIT_S:.0f} s")
         try:
@@ -87,6 +89,7 @@ class Worker:
             raise Stopped(f"{self.way}: ended before its time; its error is above") from None
 
     def family(self) -> list[psutil.Process]:
+        """Return the process and all its descendants, such as DataLoader workers and the mirror process."""
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
 

@@ -50,7 +50,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     name, mounted = mounts.container(table), [mount.point for mount in mounts.mounts(table)]
     found = checkout.find(Path.cwd(), IMAGE_CODE, homes(), lock=built["requirements.lock"], mounted=mounted)
     git_verbs.refuse(commands[0], found.copy_of)
-    uses_dvc = any(command[0] == "dvc" for command in commands)  # it cannot see a DVC in another container and would ignore its locks
+    uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC ignores the locks of a DVC in another container
     with checkout_lock.held(found.top, place=f"in the container {name}" if name else "") if uses_dvc else nullcontext():
         kept = checkout.copy(found.copy_of, found.top) if found.copy_of else ()
         tell_of_the_copy(found, kept)

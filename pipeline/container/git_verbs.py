@@ -14,6 +14,7 @@ def refuse(words: Sequence[str], copy_of: Path | None) -> None:
 
     DVC itself would advise to turn `core.no_scm` off, which leads to another error.
     """
+    # options, and the folder after `--cd`, are not verbs
     verbs = [word for before, word in pairwise(words) if before != "--cd" and not word.startswith("-")]
     compares = verbs[1:2] == ["diff"] and verbs[0] in COMPARE
     if copy_of and list(words[:1]) == ["dvc"] and (compares or NEED_GIT & set(verbs[:1])):

@@ -27,7 +27,7 @@ def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
     if family is None:
         return field.annotation, field
     members = tuple(family.settings(name) for name in family.names)
-    return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # a computed tuple has no other form
+    return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # `|` cannot take a tuple of types
 
 
 def schema() -> dict[str, Any]:

@@ -19,7 +19,7 @@ LOCK = ".pipeline/checkout.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 """The boot id distinguishes hosts, whose initial PID namespaces all have the same number. A host name can change during a job."""
 CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
-"""How long and how often to retry: another process holds the exclusive lock for an instant while it reads the file."""
+"""Timeout and interval of retries: processes of other namespaces hold the lock for an instant to read its holder."""
 
 
 @contextmanager

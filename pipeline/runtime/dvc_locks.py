@@ -12,6 +12,7 @@ from pipeline.io import files
 
 RECORD, GUARD = "rwlock", "rwlock.lock"
 CLOCKS_DIFFER_S = 2.0
+"""Tolerance between the start time of a process and the modification time of a file."""
 
 
 def mend(temporary: Path) -> list[str]:

@@ -16,7 +16,7 @@ from pipeline.runtime.run_identity import Inputs
 OLD_FOLDERS_KEPT = 2
 RECORD, KEPT = "inputs.json", "nonfinite-*"
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
-"""How long and how often to retry: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
+"""Timeout and interval of retries: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
 
 
 @dataclass(frozen=True)
