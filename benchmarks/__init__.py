@@ -1,1 +1,1 @@
-"""The training loop beside the bare one and beside its peers', in one run: README.md says how."""
+"""Compare the training loop with a bare loop and with other frameworks in one run; see README.md."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every way of training in turn, block by block, and the table of their ratios."""
+"""`python -m benchmarks`: run blocks of steps of every way of training in turn, and print a table of their ratios."""
 
 import argparse
 import tempfile
@@ -15,13 +15,13 @@ from pipeline.runtime.machine import Machine
 
 TOLERANCE = 0.05
 UNTRAINED = ("floor", "data")
-"""They train on one batch, or not at all."""
+"""Ways without a comparable loss: one trains on a single batch, one does not train."""
 TRIED_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one model: the blocks of each way, and what it said at its end."""
+    """The results for one model: the blocks of each way, and its final loss and memory."""
 
     job: Job
     blocks: dict[str, list[Block]]
@@ -43,7 +43,7 @@ def started(ways: list[str], job: Job) -> Iterator[list[Worker]]:
 
 
 def measure(ways: list[str], job: Job) -> Measured:
-    """Blocks in turn, A B C then C B A, so that no way always meets the machine in the same mood."""
+    """Run the blocks of all ways in turn, A B C then C B A, so that drift of the machine's speed affects all ways alike."""
     blocks: dict[str, list[Block]] = {way: [] for way in ways}
     with started(ways, job) as workers:
         for number in range(job.rounds):
@@ -55,7 +55,10 @@ def measure(ways: list[str], job: Job) -> Measured:
 
 
 def refuse_unequal_losses(model: str, said: dict[str, dict[str, Any]]) -> None:
-    """Whoever skips work learns less: crops and flips are drawn differently, so losses are near each other and not equal."""
+    """Exit if the mean loss of a way is not within TOLERANCE of the pipeline's: a way that skips work learns less.
+
+    Losses are not exactly equal, because each way draws its own crops and flips.
+    """
     losses = {way: found["loss"] for way, found in said.items() if way not in UNTRAINED}
     for way, loss in losses.items():
         if not abs(loss - losses["pipeline"]) <= TOLERANCE * losses["pipeline"]:
@@ -65,7 +68,7 @@ def refuse_unequal_losses(model: str, said: dict[str, dict[str, Any]]) -> None:
 
 
 def steps_in(block_s: float, job: Job) -> int:
-    """How many bare steps take so long, in whole tens: a report falls due every ten."""
+    """Return the number of bare steps that take `block_s` seconds, as a multiple of 10: the pipeline reports every 10 steps."""
     tried = measure(["floor"], replace(job, block_steps=TRIED_STEPS, rounds=2)).blocks["floor"]
     return 10 * max(1, round(block_s * TRIED_STEPS / min(block.elapsed_s for block in tried) / 10))
 

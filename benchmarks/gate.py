@@ -1,4 +1,4 @@
-"""The clock of one way of training: it lets a block of steps pass at a time, and says how long each took."""
+"""The timer of one way of training: it lets one block of steps run at a time and reports how long each took."""
 
 import time
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from benchmarks.job import Job
 
 @dataclass
 class Gate:
-    """Between blocks the process waits for its turn, and is stopped with all its children."""
+    """Counts steps. Between blocks the process waits for its turn, suspended with all its children."""
 
     connection: Connection
     job: Job
@@ -22,7 +22,7 @@ class Gate:
     losses: list[Tensor] = field(default_factory=list)
 
     def step(self, loss: Tensor | None = None) -> None:
-        """Called after each step; the loss is kept where it is, and not waited for."""
+        """Count a step; call this after each one. The loss stays on its device, without host synchronisation."""
         self.count += 1
         if loss is not None:
             self.losses.append(loss.detach())
@@ -31,6 +31,7 @@ class Gate:
             self.wait_for_the_next(first=over == 0)
 
     def wait_for_the_next(self, *, first: bool) -> None:
+        """Send the seconds of the block that ended (None before the first), then wait for the start of the next one."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.connection.send(None if first else time.perf_counter() - self.begin_s)
@@ -38,14 +39,14 @@ class Gate:
         self.begin_s = time.perf_counter()
 
     def finish(self, loss: float | None = None) -> None:
-        """The mean loss over all steps, as given or as kept, and the most memory."""
+        """Send the mean loss over all steps, given or computed from the recorded losses, and the memory in megabytes."""
         if self.losses:
             loss = float(torch.stack(self.losses).double().mean())
         self.connection.send({"loss": loss, "megabytes": most_megabytes()})
 
 
 def most_megabytes() -> float:
-    """Of the GPU at most so far, or of this process and its children at this moment."""
+    """Return the peak GPU memory so far; without a GPU, the current RSS of this process and its children. In megabytes."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e6
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]

@@ -1,4 +1,4 @@
-"""What every way of training is given: the same images, network, recipe and number of steps."""
+"""The job that every way of training gets: the same images, network, recipe and number of steps."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ CROP = 4
 SIDE, CLASSES = 32, 10
 NUM_TRAIN, NUM_VALID = 20_000, 500
 VISIBLE = 0.06
-"""How much of an image is its class, and not noise: the loss falls slowly then, so that steps left out are seen in it."""
+"""Share of the class colour in an image; the rest is noise. It is small so that the loss falls slowly and omitted steps show in it."""
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"name": "mlp", "width": 256, "depth": 2, "dropout": 0.0},
     "convnet": {"name": "convnet", "width": 16, "dropout": 0.0},
@@ -64,20 +64,20 @@ RECIPE: dict[str, Any] = {
 class Job:
     model: str
     folder: Path
-    """Where a way of training may write."""
+    """The folder in which a way of training may write."""
     batch_size: int
     warmup_steps: int
     block_steps: int
     rounds: int
     workers: int
-    """Processes of a DataLoader that has some."""
+    """Number of worker processes, for the ways whose DataLoader has any."""
 
     @property
     def steps(self) -> int:
         return self.warmup_steps + self.rounds * self.block_steps
 
     def params(self, *, deterministic: bool = True) -> TrainParams:
-        """One step more than the clock sees: the last one is validated."""
+        """Return the pipeline's parameters. They have one step more than is timed, because the last step includes a validation."""
         loop = {
             **RECIPE["train"],
             "steps": self.steps + 1,
@@ -92,7 +92,9 @@ class Job:
 
 
 def images() -> Prepared:
-    """Noise with a tint for each class, which no crop or flip hides, in the shape of CIFAR-10; the same bytes on every machine."""
+    """Return synthetic images of the shape of CIFAR-10, identical on every machine: noise plus a colour per class, which no crop or flip
+    hides.
+    """
     draw = seeding.generator(SEED, "images")
     tints = draw.integers(0, 256, (CLASSES, 1, 1, 3))
     splits = {name: split(draw, tints, count) for name, count in (("train", NUM_TRAIN), ("valid", NUM_VALID))}
@@ -112,7 +114,7 @@ def split(draw: np.random.Generator, tints: np.ndarray[Any, Any], count: int) ->
 
 @dataclass
 class Bare:
-    """What all ways but the pipeline's are built of: network, optimizer and loss, on the device."""
+    """Network, optimizer and loss on the device, as used by all ways except the pipeline's."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -126,7 +128,7 @@ class Bare:
         seeding.reseed(torch.device("cpu"), SEED, "weights")
         network = params.model.build(prepared.spec).to(here.device).train()
         if params.train.channels_last:
-            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # known to torch, not to its types
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type stubs
         optimizer = optimizers.build(network, params.optimizer)
         used = precision.choose(params.train.precision, here.device)
         if used == "fp16":
@@ -142,7 +144,7 @@ class Bare:
         return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
 
     def step(self, images: Tensor, targets: Tensor) -> Tensor:
-        """One update; the loss stays on the device."""
+        """Make one optimizer step; return the loss, which stays on the device."""
         self.optimizer.zero_grad()
         loss = self.loss(images, targets)
         torch.autograd.backward(loss)

@@ -1,10 +1,11 @@
-"""How busy `prepare` keeps the cores: its rate against the cores times the rate of one thread that only decodes and resizes.
+"""Measure how well `prepare` uses the CPU cores: its rate divided by (cores x the rate of one thread that only decodes and resizes).
 
     python -m benchmarks.prepare
 
-It makes JPEGs of two sizes in a temporary folder, where half a gigabyte of room is enough. The two rates are measured in turn, and of the rounds the median is
-printed, with the least and the most: 1.0 would be every core decoding all the time. The second share is that of the processor time which decoding alone takes in the
-processor time of the stage: what else runs on the machine changes it little, and the first cannot be larger for long.
+It creates JPEGs of two sizes in a temporary folder, which needs half a gigabyte. The two rates are measured in turn; the output is the
+median of all rounds, with minimum and maximum. A value of 1.0 means that every core decodes all the time. The second share is the CPU
+time of decoding alone divided by the CPU time of the stage. It depends little on other load of the machine, and the
+first share cannot exceed it for long.
 """
 
 import contextlib
@@ -34,11 +35,11 @@ class Case:
     width: int
     height: int
     goal: int
-    """Side of the square that each image is made to."""
+    """Side in pixels of the square to which each image is resized."""
 
 
 class Spent(NamedTuple):
-    """Seconds on the clock, and of the processor, over all threads and child processes."""
+    """Wall-clock seconds, and CPU seconds of all threads and child processes."""
 
     elapsed_s: float
     processor_s: float
@@ -64,7 +65,7 @@ def shown(shares: Sequence[float]) -> str:
 
 
 def make(folder: Path, case: Case) -> list[Path]:
-    """JPEGs with the detail of photographs, a few different ones many times."""
+    """Write JPEGs with about the detail of photographs: copies of a few different images."""
     random = np.random.default_rng(0)
     drawn = [draw(random, case) for _ in range(DIFFERENT)]
     files: list[Path] = []
@@ -86,7 +87,7 @@ def draw(random: np.random.Generator, case: Case) -> Image.Image:
 
 
 def measure(files: list[Path], top: Path, case: Case) -> tuple[Spent, Spent]:
-    """One round: decoding alone on one thread, and the stage."""
+    """Run one round; return the time of decoding alone on one thread, and that of the stage."""
     alone = spent(lambda: decode_and_resize(files, case.goal))
     return alone, spent(lambda: run_stage(files[0].parents[1], top, case.goal))
 
@@ -98,12 +99,12 @@ def spent(work: Callable[[], None]) -> Spent:
 
 
 def processor_s() -> float:
-    """So far, of this process and of its children that ended."""
+    """Return the CPU seconds so far of this process and its terminated children."""
     return sum(os.times()[:4])
 
 
 def decode_and_resize(files: list[Path], size: int) -> None:
-    """What no preparation can do without, on one thread."""
+    """Decode and resize on one thread: the minimal work of any preparation."""
     for path in files:
         with Image.open(path) as image:
             image.draft(None, (2 * size, 2 * size))
@@ -114,7 +115,7 @@ def run_stage(root: Path, top: Path, size: int) -> None:
     from pipeline.params.load import from_data
     from pipeline.params.prepare import PrepareParams
     from pipeline.paths import Paths
-    from pipeline.runtime.environment import Environment  # late: each process of the stage begins by importing this file
+    from pipeline.runtime.environment import Environment  # late: each worker process of the stage imports this file when it starts
     from pipeline.stages.prepare import prepare
 
     source = {"name": "image_folder", "root": str(root), "valid": 0.1, "test": 0.1, "size": size, "channels": 3}

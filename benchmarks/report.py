@@ -1,4 +1,4 @@
-"""What was measured, as a table, a file and a figure."""
+"""Write the measurements as a table, a JSON file and a figure."""
 
 import json
 import math
@@ -13,7 +13,7 @@ FLOOR = "floor"
 
 
 def ratios(measured: "Measured", way: str, base: tuple[str, ...] = (FLOOR,), spent: str = "elapsed_s") -> tuple[float, float, float]:
-    """Median, least and most of what a way's block took by what the bases' took in the same round."""
+    """Return median, minimum and maximum over rounds of the time of a way's block, divided by the summed time of the bases' blocks."""
     taken = {name: [getattr(block, spent) for block in blocks] for name, blocks in measured.blocks.items()}
     found = [
         own / sum(others) if sum(others) else math.nan for own, *others in zip(taken[way], *(taken[name] for name in base), strict=True)
@@ -45,7 +45,7 @@ def table(measured: "Measured") -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures are of, without the name of the machine."""
+    """Return the fingerprint of the machine, without its host name."""
     from pipeline.runtime.environment import Environment
     from pipeline.runtime.machine import Machine
 
@@ -53,7 +53,7 @@ def machine() -> dict[str, Any]:
 
 
 def write(path: Path, found: list["Measured"]) -> None:
-    """`path` with the endings json, md and png."""
+    """Write `path` with the suffixes .json, .md and .png."""
     models = {
         measured.job.model: {
             "batch_size": measured.job.batch_size,
@@ -70,7 +70,7 @@ def write(path: Path, found: list["Measured"]) -> None:
 
 
 def draw(path: Path, found: list["Measured"]) -> None:
-    """A bar a way and model: its share of the bare loop's speed, least and most as a line."""
+    """Plot one bar per way and model: its speed relative to the bare loop, with minimum and maximum as a line."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -86,6 +86,6 @@ def draw(path: Path, found: list["Measured"]) -> None:
         axes.set_yticks(range(len(ways)), ways)
         axes.set(title=measured.job.model, xlim=(0, 1.1))
         axes.axvline(1, color="black", linewidth=0.5)
-    all_axes[0][0].invert_yaxis()  # once: all share it
+    all_axes[0][0].invert_yaxis()  # once: the axes share y
     figure.supxlabel("share of the bare loop's speed")
     figure.savefig(path, dpi=120)

@@ -1,11 +1,12 @@
-"""The preset cifar10-speedrun beside the package airbench, in turn, on the same images and the same GPU.
+"""Compare the preset cifar10-speedrun with the package airbench: alternating runs on the same images and the same GPU.
 
     python -m benchmarks.speedrun data/prepared --runs 20
 
-`data/prepared` is what the stage `prepare` made with that preset. Each run has another seed; the first of each is not counted: it compiles and fills
-caches. Accuracies are of six views of each test image. The package has airbench's train94 alone, which is older than the recipe of the preset: SGD
-with Lookahead, 9.9 epochs, fp16, not compiled. Its time is that of its own clock: whitening, steps and scoring. Ours has two: steps and scoring; and
-what comes before, the network, the whitening and the images' way to the GPU. Neither has tracking, checkpoints or a model file in it.
+`data/prepared` is the output of the stage `prepare` with that preset. Each run has a different seed; the first run of each is discarded,
+because it compiles and fills caches. Accuracies use six views of each test image (test-time augmentation). The package contains only
+airbench's train94, which is older than the preset's recipe: SGD with Lookahead, 9.9 epochs, fp16, not compiled. Its time is measured by
+airbench: whitening, steps and scoring. For the pipeline there are two times: steps and scoring; and the setup before, which builds the
+network, whitens, and copies the images to the GPU. No time includes tracking, checkpoints or a model file.
 """
 
 import argparse
@@ -44,7 +45,7 @@ SHAPE = (SIDE, SIDE, 3)
 
 
 class Trained(NamedTuple):
-    """One run: the share of right answers on the test split, and seconds; those before the first step where they are told apart."""
+    """One run: test accuracy (0 to 1), seconds, and the seconds of setup before the first step where they are measured separately."""
 
     accuracy: float
     elapsed_s: float
@@ -74,8 +75,8 @@ def await_device(here: Machine) -> None:
 
 
 def airbench(run: int, folder: Path) -> Trained:
-    """With torch's flags as airbench finds them by itself. It reads `cifar10/` in its working folder."""
-    from airbench import train94  # late: it asks for a GPU, and tells cuDNN to choose by timing
+    """Run airbench once, with torch's default flags. airbench reads `cifar10/` in its working folder."""
+    from airbench import train94  # late: its import needs a GPU and enables cuDNN autotuning
 
     set_determinism(False)
     torch.backends.cudnn.benchmark = True
@@ -87,7 +88,7 @@ def airbench(run: int, folder: Path) -> Trained:
 
 
 def last_row(printed: str) -> Trained:
-    """Of the row of airbench's table whose epoch is `eval` the last two columns."""
+    """Return the last two columns (accuracy, seconds) of the `eval` row of airbench's table. Raises Refusal for another table."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines() if line.startswith("|")]
     found = [row for row in rows if len(row) > 3 and row[1] == "eval"]
     if len(found) != 1:
@@ -96,7 +97,10 @@ def last_row(printed: str) -> Trained:
 
 
 def write_for_airbench(prepared: Prepared, folder: Path) -> None:
-    """The two files that it would make of its download. It whitens the first images, so those of train are shuffled: they may lie class by class."""
+    """Write the two files that airbench would make from its download.
+
+    Rows are shuffled because airbench computes its whitening from the first train images, and prepared data may be sorted by class.
+    """
     folder.mkdir()
     for name in (TRAIN, TEST):
         split = prepared.split(name)
@@ -117,11 +121,11 @@ def refuse_misfit(prepared: Prepared, here: Machine) -> None:
 
 
 def in_turn(contestants: dict[str, Callable[[int], Trained]], runs: int) -> dict[str, list[Trained]]:
-    """`runs` of each, and one before that is not counted; whoever begins changes, so that nobody always follows the other."""
+    """Run each contestant `runs` times after one discarded run. The order alternates, so that neither always runs second."""
     found: dict[str, list[Trained]] = {name: [] for name in contestants}
     for run in range(runs + 1):
         for name in contestants if run % 2 == 0 else reversed(contestants):
-            gc.collect()  # nobody pays for what the other left
+            gc.collect()  # do not charge one contestant for the other's garbage
             trained = contestants[name](run)
             print(f"run {run}: {name}: {trained.accuracy:.4f} in {trained.before_s:.3f} + {trained.elapsed_s:.3f} s", flush=True)
             found[name] += [trained] if run else []

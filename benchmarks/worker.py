@@ -1,4 +1,4 @@
-"""One way of training in a process of its own, which runs while it is its turn and is stopped otherwise."""
+"""Run one way of training in a separate process, which is suspended except during its blocks."""
 
 import contextlib
 import importlib
@@ -15,7 +15,7 @@ from benchmarks.job import Job
 
 LIMIT_S = 900.0
 FOREIGN = ("PIPELINE_TRACKING", "PIPELINE_CHECKPOINT", "MLFLOW_", "DVC_")
-"""Variables of whoever starts the benchmark that would decide what is measured."""
+"""Prefixes of environment variables that would change what is measured; they are removed in the worker."""
 WAYS: dict[str, dict[str, Any]] = {
     "floor": {},
     "data": {},
@@ -33,14 +33,14 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Block(NamedTuple):
-    """Seconds of a block of steps: on the clock, and of the processor, over all threads and child processes."""
+    """The time of a block of steps: wall-clock seconds, and CPU seconds of all threads and child processes."""
 
     elapsed_s: float
     processor_s: float
 
 
 class Stopped(Exception):
-    """A way of training ended before its time."""
+    """Raised if a way of training ends early or sends nothing for LIMIT_S seconds."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Worker:
 
     @classmethod
     def start(cls, way: str, job: Job) -> "Worker":
-        """Returns after the first steps, at which it stands still."""
+        """Start the process, wait for its warmup steps and suspend it."""
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=work, args=(way, job, there), name=way)
@@ -63,6 +63,7 @@ class Worker:
         return worker
 
     def block(self) -> Block:
+        """Run one block of steps, suspend the process again and return the time of the block."""
         before_s = self.processor_s()
         self.resume()
         self.connection.send("go")
@@ -71,7 +72,7 @@ class Worker:
         return Block(elapsed_s, self.processor_s() - before_s)
 
     def finish(self) -> dict[str, Any]:
-        """Let it train to its end; what it says then."""
+        """Let the training run to its end; return its mean loss and memory."""
         self.resume()
         self.connection.send("end")
         said: dict[str, Any] = self.receive()
@@ -79,6 +80,7 @@ class Worker:
         return said
 
     def receive(self) -> Any:
+        """Return the next message of the process. Raises Stopped if it has ended or sends none for LIMIT_S seconds."""
         if not self.connection.poll(LIMIT_S):
             raise Stopped(f"{self.way}: nothing was heard for {LIMIT_S:.0f} s")
         try:
@@ -87,11 +89,12 @@ class Worker:
             raise Stopped(f"{self.way}: ended before its time; its error is above") from None
 
     def family(self) -> list[psutil.Process]:
+        """Return the process and all its descendants, such as DataLoader workers and the mirror process."""
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
 
     def processor_s(self) -> float:
-        """So far, of those that live and of their children that ended."""
+        """Return the CPU seconds so far of all live processes and their terminated children."""
         spent_s = 0.0
         for member in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -116,7 +119,7 @@ class Worker:
 
 
 def work(way: str, job: Job, connection: Connection) -> None:
-    """Runs in the process of its own."""
+    """Run the way of training; the entry point of the worker process."""
     from benchmarks.gate import Gate
     from benchmarks.job import images
     from pipeline.runtime.environment import Environment
@@ -125,7 +128,7 @@ def work(way: str, job: Job, connection: Connection) -> None:
     os.chdir(job.folder)
     for variable in [variable for variable in os.environ if variable.startswith(FOREIGN)]:
         del os.environ[variable]
-    # who is stopped between blocks would save in each, by the clock
+    # with a time interval, the pause between blocks would trigger a checkpoint in each block, so use an interval in steps
     os.environ |= {"PIPELINE_CHECKPOINT_EVERY_S": "0", "PIPELINE_CHECKPOINT_EVERY_STEPS": str(job.steps // 2)}
     here = Machine.claim(Environment.read())
     set_determinism(False)

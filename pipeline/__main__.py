@@ -1,4 +1,4 @@
-"""The verbs of `python -m pipeline`: parse, call, nothing else. What a verb needs is imported when it is called."""
+"""The command line `python -m pipeline`: parse the verb, import its module and call it."""
 
 import argparse
 import errno
@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def command(verb: str) -> Callable[..., int | None]:
-    """A stage is run through `commands/stage.py`, every other verb is a module of `commands/` of its own."""
+    """Return the function of a verb: stages run through `commands/stage.py`, every other verb has its own module in `commands/`."""
     if verb in ("prepare", "train", "evaluate"):
         return lambda: import_module("pipeline.commands.stage").run(verb)
     return import_module(f"pipeline.commands.{verb}").run  # type: ignore[no-any-return]
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def complain_of_the_system(error: OSError) -> int:
-    """What the user can mend, with the remedy; anything else is raised again."""
+    """Print an OS error that the user can fix, with the remedy, and return the exit code. Raises any other error again."""
     if error.errno not in MENDABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else MENDABLE[error.errno]
@@ -103,9 +103,9 @@ def complain_of_the_system(error: OSError) -> int:
 
 
 def lacks_inodes(path: str | None) -> bool:
-    """Returns whether the file system of `path`, or of the working folder, has space left and no inodes. False where the system cannot tell."""
+    """Return True if the file system of `path`, or of the working folder, has free space but no free inodes. False if it is unknown."""
     try:
-        found = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # pathlib would be one more import before any error is said
+        found = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib
     except OSError:
         return False
     return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0

@@ -1,4 +1,4 @@
-"""Accelerate's loop, as its documentation begins; tuned, with workers and copies that nobody waits for."""
+"""Accelerate's loop from the start of its documentation; `tuned` adds worker processes, non-blocking copies and cuDNN autotuning."""
 
 import torch
 from accelerate import Accelerator

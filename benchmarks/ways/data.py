@@ -1,4 +1,4 @@
-"""The pipeline's data path alone: order, gather, crop, flip and normalisation of every batch."""
+"""The pipeline's data path without training: order, gather, crop, flip and normalisation of every batch."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The bare forward, backward and update, on one batch that already lies on the device: nothing that trains can be faster."""
+"""Bare forward, backward and optimizer step on one batch that is already on the device: a lower bound of any training time."""
 
 import torch
 
@@ -10,13 +10,13 @@ from pipeline.runtime.machine import Machine, set_determinism
 
 
 def train(job: Job, prepared: Prepared, here: Machine, gate: Gate) -> None:
-    set_determinism(True)  # as the pipeline's: this is about the loop
+    set_determinism(True)  # as in the pipeline, so that only the loops differ
     bare = Bare.begin(job, prepared, here)
     classifier = Classifier(torch.nn.Identity(), prepared.spec, channels_last=bare.channels_last).to(here.device)
     images = classifier(torch.from_numpy(prepared.train.inputs[: job.batch_size]).to(here.device))
     targets = torch.from_numpy(prepared.train.targets[: job.batch_size]).to(here.device)
     for group in bare.optimizer.param_groups:
-        group["lr"] = 0.0  # what is learned by heart has gradients so small that a CPU takes longer for them
+        group["lr"] = 0.0  # else the batch is memorised, and a CPU is slower on its tiny gradients
     for _ in range(job.steps):
         bare.step(images, targets)
         gate.step()

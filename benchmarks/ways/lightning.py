@@ -1,4 +1,4 @@
-"""Lightning's loop, as its documentation begins; tuned, without what its page on speed says to leave out and with its loader's workers."""
+"""Lightning's loop from the start of its documentation; `tuned` follows its page on speed and adds DataLoader worker processes."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ class Module(lightning.LightningModule):
         self.log("train/loss", loss)
         return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # Lightning hands them over by name
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # Lightning passes them by name
         self.gate.step(outputs["loss"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""The data paths of the guides: a sample at a time through PIL, or a batch at a time from tensors; both draw their own crops and flips."""
+"""The data paths of common tutorials: PIL transforms per sample, or tensors with one crop and flip per batch."""
 
 import torch
 from PIL import Image
@@ -14,7 +14,7 @@ Samples = tuple[Tensor, int]
 
 
 class Pictures(Dataset[Samples]):
-    """As torchvision's CIFAR10 gives them: PIL images, and a transform."""
+    """PIL images with a transform, like torchvision's CIFAR10 dataset."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.inputs, self.targets = prepared.train.inputs, prepared.train.targets.tolist()
@@ -49,7 +49,7 @@ def pictures(job: Job, prepared: Prepared, *, workers: int) -> DataLoader[Sample
 
 
 def tensors(job: Job, prepared: Prepared) -> DataLoader[tuple[Tensor, ...]]:
-    """Normalised floats, made once; crop and flip are drawn once a batch, by `augmented`."""
+    """Return batches of float images that are normalised once in advance; `augmented` then draws one crop and flip per batch."""
     torch.manual_seed(SEED)
     images = torch.from_numpy(prepared.train.inputs).permute(0, 3, 1, 2).float().div(255).sub(0.5).div(0.25)
     return DataLoader(

@@ -1,4 +1,4 @@
-"""Ours, by the train stage's own loop, with everything on: tracking into a store, checkpoints, metrics, and determinism as it is asked for."""
+"""The pipeline's own loop of the train stage with all features: tracking to a store, checkpoints, metrics, and optionally determinism."""
 
 import importlib.util
 import time
@@ -23,7 +23,7 @@ MIRROR_LIMIT_S = 120.0
 
 @dataclass
 class Paced(Interruption):
-    """The stage asks after each step whether it should stop: the moment at which a step is over."""
+    """Counts steps for the gate in `pause`, which the stage calls at least once after each step."""
 
     gate: Gate | None = None
     training: Training | None = None
@@ -39,7 +39,10 @@ class Paced(Interruption):
 
 
 def await_mirror(journal: Path) -> None:
-    """Until it has imported MLflow and delivered something: the blocks are about what it costs from there on. Without MLflow there is none."""
+    """Wait until the mirror process has imported MLflow and made its first delivery, so that blocks exclude its start.
+
+    Return at once if MLflow is not installed: there is no mirror then.
+    """
     if importlib.util.find_spec("mlflow") is None:
         return
     end_s = time.monotonic() + MIRROR_LIMIT_S

@@ -1,4 +1,4 @@
-"""A DataLoader over a TensorDataset: no decoding, and still a sample at a time."""
+"""A DataLoader over a TensorDataset: no decoding, but samples are still fetched one at a time."""
 
 from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job

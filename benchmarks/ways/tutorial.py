@@ -1,4 +1,4 @@
-"""The classic loop: PIL transforms in a DataLoader, and the loss read at every step."""
+"""The classic tutorial loop: PIL transforms in a DataLoader, and `loss.item()` at every step."""
 
 from benchmarks.gate import Gate
 from benchmarks.job import Bare, Job

@@ -1,1 +1,1 @@
-"""What people run by hand: one file per verb."""
+"""The verbs of `python -m pipeline`, one module each; `stage` runs the three stages."""

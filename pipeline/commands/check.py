@@ -1,4 +1,4 @@
-"""Refuse bad input before DVC deletes or runs anything."""
+"""Validate parameters, environment, data and machine before DVC deletes or runs anything."""
 
 import re
 import subprocess
@@ -24,9 +24,9 @@ Found = TypeVar("Found")
 
 
 def run() -> None:
-    """Says what will run where, or everything that is wrong at once."""
+    """Print what will run where. Raises Refusal that lists all problems at once."""
     paths, problems = Paths(), Problems()
-    if dvc_locks.records(temporary := paths.top / ".dvc/tmp"):  # otherwise nothing is written, which may be forbidden here
+    if dvc_locks.records(temporary := paths.top / ".dvc/tmp"):  # without records, write nothing: the checkout may be read-only
         with checkout_lock.held(paths.top):
             for said in dict.fromkeys(dvc_locks.mend(temporary)):
                 print(f"check: {said}")
@@ -39,14 +39,14 @@ def run() -> None:
 
 
 def refuse_unfit_path(top: Path) -> None:
-    """Raises Refusal for a checkout whose path ends every `dvc repro` after its first stage."""
+    """Raise Refusal for a checkout path with which every `dvc repro` fails after its first stage."""
     path = str(top.resolve())
     if "{" in path or "}" in path:
         raise Refusal(f"{shown(path)}: this path has a curly brace, which DVC takes for a format: move the checkout to a path without")
 
 
 class Problems:
-    """What is wrong, line by line, each once."""
+    """Collects the lines of refusals, without duplicates."""
 
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
@@ -64,13 +64,16 @@ class Problems:
 
 
 def line_number(text: str) -> int:
-    """Of a problem, for the order of the file; what is said of no line comes first."""
+    """Return the line number in a problem, as the sort key; 0 for a problem without one."""
     number = re.match(r"[^:=]+:(\d+): ", text)
     return int(number[1]) if number else 0
 
 
 def look_over(document: Document, environment: Environment | None, problems: Problems) -> str:
-    """What would run where. Raises Refusal for all that is wrong without torch before that is imported, which takes seconds."""
+    """Validate everything and return what would run where. Raises Refusal for all problems.
+
+    All problems that can be found without torch are raised before torch is imported, which takes seconds.
+    """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: glance(document, TrainParams))
     evaluate = problems.gather(lambda: load(document, EvaluateParams))
@@ -88,14 +91,14 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     place = problems.gather(lambda: machine_can(train, environment, document))
     problems.refuse()  # before anything is downloaded
     assert chosen
-    with interruption.raised():  # SIGTERM too removes what is half downloaded
+    with interruption.raised():  # so that SIGTERM also removes partial downloads
         problems.gather(lambda: placing(document, lambda: fetch_data(prepare)))
         problems.gather(lambda: placing(document, lambda: fetch_weights(chosen.model)))
     return f"{chosen.model.title} on {prepare.source.name}, {place}"
 
 
 def placing(document: Document, attempt: Callable[[], Found]) -> Found:
-    """With the line of the file in front of what is refused."""
+    """Call `attempt` and add file and line to the messages of its Refusal."""
     try:
         return attempt()
     except Refusal as refusal:
@@ -103,8 +106,11 @@ def placing(document: Document, attempt: Callable[[], Found]) -> Found:
 
 
 def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
-    """Returns splits and number of classes: of the user's own files as names and targets tell them, of published data without reading it."""
-    from pipeline.stages import prepare as stage  # late: a typing error is said without numpy
+    """Return the names of the splits and the number of classes.
+
+    They are determined from file names and targets for the user's own files, and without reading data for published datasets.
+    """
+    from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 
     if not prepare.source.untrusted:
         stage.refuse_missing_root(prepare.source)
@@ -114,7 +120,7 @@ def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
 
 
 def fetch_data(prepare: PrepareParams) -> None:
-    """Opens a published dataset where `prepare` would run, which downloads what is missing. Raises Refusal, with the remedy, where that fails."""
+    """Open a published dataset if `prepare` would run, which downloads missing files. Raises Refusal with the remedy where that fails."""
     from pipeline.stages import prepare as stage
 
     if prepare.source.downloaded and would_run("prepare"):
@@ -122,21 +128,24 @@ def fetch_data(prepare: PrepareParams) -> None:
 
 
 def fetch_weights(model: ModelSettings) -> None:
-    """Reads what the model begins with where `train` would run, and downloads what is missing. Raises Refusal, with the remedy, where that fails."""
+    """Read the model's pretrained weights if `train` would run, downloading missing files.
+
+    Raises Refusal with the remedy where that fails.
+    """
     if model.downloaded and would_run("train"):
         model.fetch()
 
 
 def would_run(stage: str) -> bool:
-    """Returns whether DVC would run the stage or one before it; True where DVC cannot tell."""
+    """Return True if DVC would run the stage or one that it depends on, or if `dvc status` fails."""
     command = [sys.executable, "-m", "dvc", "status", "--json", "--with-deps", stage]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return answer.returncode != 0 or answer.stdout.strip() != "{}"
 
 
 def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:
-    """The device and precision that training would use."""
-    from pipeline.engine import precision  # late: torch takes seconds, and a typing error is said without it
+    """Return a description of the device and precision that training would use. Raises Refusal where they cannot be used."""
+    from pipeline.engine import precision  # late: torch takes seconds to import, and a typing error is reported before
     from pipeline.runtime.machine import Machine
 
     machine = Machine.claim(environment)

@@ -1,4 +1,4 @@
-"""Deliver one journal to MLflow; the stages start this as a process of its own."""
+"""Deliver one journal to MLflow. The stages start this verb as a separate process."""
 
 from pathlib import Path
 

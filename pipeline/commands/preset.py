@@ -1,4 +1,4 @@
-"""Put a preset in place as params.yaml, without losing what the user wrote there."""
+"""Copy a preset to params.yaml without overwriting the user's uncommitted changes."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema
 
 
 def run(name: str) -> None:
-    """Raises Refusal for an unknown preset, and where params.yaml has changes that no commit and no preset holds."""
+    """Copy the preset. Raises Refusal if it is unknown, or if params.yaml is neither committed nor equal to a preset."""
     target = Paths().params
     known = {path.stem: in_place(path) for path in sorted(Path("presets").glob("*.yaml"))}
     if name not in known:
@@ -25,12 +25,12 @@ def run(name: str) -> None:
 
 
 def in_place(preset: Path) -> str:
-    """The preset's text as it reads at the top of the checkout."""
+    """Return the preset's text with the path of its schema adapted to the top of the checkout."""
     return preset.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP)
 
 
 def committed(path: Path) -> bool:
-    """Whether git holds this very content; where git cannot tell, it does not."""
+    """Return True if git has the file committed without changes; False if it has not, or if git fails."""
     try:
         answer = subprocess.run(["git", "status", "--porcelain", "--", str(path)], capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""`make repro`: check, `dvc repro` and summary as one job, which holds the checkout."""
+"""`make repro`: run check, `dvc repro` and summary as one job that locks the checkout."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ TOLD = ".pipeline/interrupted"
 
 
 def run() -> int:
-    """Returns the exit code of DVC. Raises Refusal for bad input, and while another container works in the checkout."""
+    """Run the job and return the exit code of DVC. Raises Refusal for bad input, and while another container uses the checkout."""
     with checkout_lock.held(Path()):
         check.run()
         if code := dvc_repro():
@@ -25,7 +25,10 @@ def run() -> int:
 
 
 def dvc_repro() -> int:
-    """Returns the exit code of `dvc repro`, or 128 and the signal's number where one ended it or its stage. Waits for its end after a signal, too."""
+    """Run `dvc repro`; return its exit code, or 128 plus the signal's number if a signal ended it or its stage.
+
+    After a signal this process also waits until DVC has ended.
+    """
     sys.stdout.flush()
     told = Path(TOLD).absolute()
     told.unlink(missing_ok=True)  # a stage that outlived its DVC may have written it
@@ -33,7 +36,7 @@ def dvc_repro() -> int:
         process = subprocess.Popen(["dvc", "repro"], env={**os.environ, SUMMARY_FOLLOWS: "true", interruption.TOLD_IN: str(told)})
     except FileNotFoundError:
         raise Refusal("dvc is not on the PATH: run `source .venv/bin/activate`") from None
-    # a SIGINT from the keyboard reaches DVC by itself; a SIGTERM that `make` hands on reaches this process alone
+    # the terminal sends SIGINT to DVC too; a SIGTERM that `make` forwards reaches this process only, so pass it on
     handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

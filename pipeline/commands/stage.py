@@ -1,4 +1,4 @@
-"""Run one stage as DVC does: read its own sections of params.yaml, and call it."""
+"""Run one stage, as dvc.yaml does: read its sections of params.yaml and call it."""
 
 from contextlib import nullcontext
 from importlib import import_module
@@ -12,14 +12,14 @@ from pipeline.runtime.environment import Environment
 
 
 def run(stage: str) -> None:
-    """A signal ends the stage in good order, and so does the end of DVC."""
+    """Run the stage. A signal, or the end of DVC, stops it cleanly with Interrupted."""
     with interruption.raised():
         parent_watch.hold()
         call(stage)
 
 
 def call(stage: str) -> None:
-    """Bad parameters are refused before the stage's own module, and torch with it, is imported."""
+    """Validate the parameters before importing the stage's module, which may import torch, then call it."""
     environment, paths = Environment.read(), Paths()
     document = Document.read(paths.params)
     params = load(document, STAGE_PARAMS[stage])

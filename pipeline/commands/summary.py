@@ -1,4 +1,4 @@
-"""Print the result of the last `dvc repro`, and see to it that its run is in the journal, and so in MLflow."""
+"""Print the result of the last `dvc repro`, and record its run in the journal, and so in MLflow, if it is missing there."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,8 +24,8 @@ def run() -> None:
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
-    """DVC's run cache restored this result, and no code of ours ran: tell the journal of it now."""
-    from pipeline.engine import model_file  # late: torch takes seconds, and nearly every summary does without
+    """Record a result that DVC restored from its run cache: the stages did not run, so the journal has no entry for it."""
+    from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)
     info = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""Deliver what MLflow has not yet received, of every journal of this checkout."""
+"""Deliver to MLflow what it has not yet received from the journals of this checkout."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def run() -> int:
-    """Returns 1 while anything is left undelivered."""
+    """Deliver all journals; return 1 if anything is left undelivered, else 0."""
     left = tracking.sync(Environment.read(), build=build)
     return 1 if left else 0
 
 
 def build(path: Path) -> "tuple[nn.Module, NDArray[np.uint8], tuple[str, ...]]":
-    """Return the model of a file as it is to be logged, an example of its input, and the class names."""
-    from pipeline.engine.deploy import deployable  # late: torch takes seconds, and most of a journal needs none
+    """Load a model file; return the model to log, an input example (uint8) and the class names."""
+    from pipeline.engine.deploy import deployable  # late: torch takes seconds to import, and most of a journal does not need it
 
     return deployable(path)

@@ -1,4 +1,4 @@
-"""Serve the MLflow UI of this checkout with the comparison of its runs in front, or name the comparison of a remote server."""
+"""Serve the MLflow UI of this checkout, opened at the comparison of its runs, or print the link to it on a remote server."""
 
 import contextlib
 import json
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LONGEST_REASON = 200
-LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # served there only where the user says so
-# A shared view is lost when the page is reloaded. What the UI itself keeps in the browser is not: this page puts the view there.
+LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # only if the user chooses it
+# The UI loses a shared view when the page is reloaded, but keeps its own state in localStorage: this page writes the view there.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
 const place = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
 try {
@@ -39,7 +39,7 @@ location.replace(place);
 
 
 def run(host: str, port: int) -> int:
-    """Serve until interrupted. Raises Refusal where the port is taken; returns at once where MLFLOW_TRACKING_URI is a server."""
+    """Serve until interrupted, or print the link and return if MLFLOW_TRACKING_URI is a server. Raises Refusal where the port is taken."""
     store = Store(Environment.read())
     with secretive(store.address):
         if store.address.is_server:
@@ -54,7 +54,7 @@ def experiment_of(store: Store) -> str:
     """Return the id of the experiment on a server. Raises Refusal where the server does not answer."""
     try:
         return store.experiment_id()
-    except Exception as error:  # whatever MLflow and its libraries raise
+    except Exception as error:  # MLflow and its libraries raise many types
         reason = shown(store.address.redacted(str(error)), LONGEST_REASON)
         raise Refusal(f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start it, or unset the variable") from None
 
@@ -70,8 +70,8 @@ def refuse_taken(host: str, port: int) -> None:
 
 
 def serve(store: Store, host: str, port: int) -> None:
-    """MLflow's own application, in this process, with one page more."""
-    import uvicorn  # before MLflow's server, which looks for it among the imported modules
+    """Serve MLflow's own application in this process, with the additional page `/compare`."""
+    import uvicorn  # must precede MLflow's server, which checks sys.modules for it
     from mlflow.server import constants
 
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # for GenAI; costs 0.9 GiB and 32 processes
@@ -79,7 +79,7 @@ def serve(store: Store, host: str, port: int) -> None:
     os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ[constants.REGISTRY_STORE_URI_ENV_VAR] = store.address.for_mlflow
     os.environ[constants.ARTIFACT_ROOT_ENV_VAR] = (store.address.root / "mlruns").as_uri()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow imports what Starlette has deprecated
+        warnings.simplefilter("ignore")  # MLflow imports deprecated parts of Starlette
         from mlflow.server.fastapi_app import app
     from starlette.responses import HTMLResponse, RedirectResponse
     from starlette.routing import Route
@@ -87,19 +87,19 @@ def serve(store: Store, host: str, port: int) -> None:
     def compare(_request: "Request") -> "Response":
         try:
             return HTMLResponse(page(store))
-        except Exception:  # a busy store, or a view that somebody else wrote in another form
+        except Exception:  # a busy store, or a stored view in an unknown format
             return RedirectResponse(f"/{comparison.link(store.experiment_id())}")
 
     app.router.routes.insert(0, Route("/compare", compare))
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
     address = f"http://{LOOPBACK if host == EVERYWHERE else host}:{port}/compare"
     threading.Thread(target=announce, args=(server, address), daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):  # the way in which people end it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to stop the server
         server.run()
 
 
 def page(store: Store) -> str:
-    """The page that opens the comparison. Its values are JSON in a script, where `<` could end the script."""
+    """Return the HTML page that opens the comparison. `<` is escaped in its JSON values, because it could end the script element."""
     experiment_id = store.experiment_id()
     comparison.update(store.client, experiment_id)
     held = store.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG]
@@ -114,7 +114,7 @@ def announce(server: "uvicorn.Server", address: str) -> None:
 
 
 def show(address: str) -> None:
-    """Print the address, and open it where there is a terminal with a desktop."""
+    """Print the address, and open it in a browser if stdout is a terminal on a desktop."""
     print(
         f"compare runs: {address}  (charts: {address}?charts)" if address.endswith("/compare") else f"compare runs: {address}", flush=True
     )

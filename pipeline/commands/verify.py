@@ -1,12 +1,12 @@
-"""Say whether a model is what it claims to be, or the first thing that differs."""
+"""Recompute the recorded metadata and metrics of a model, and print the first difference."""
 
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, retrain: bool) -> int:
-    """Returns 1 at the first difference. Nothing of the checkout is written."""
-    from pipeline.verification.checks import Verification  # late: torch takes seconds, and `--help` needs none
+    """Print each comparison; return 1 at the first difference, 0 if there is none. Writes nothing to the checkout."""
+    from pipeline.verification.checks import Verification  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.subject import Subject
 
     paths, environment = Paths(), Environment.read()

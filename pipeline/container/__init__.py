@@ -1,1 +1,1 @@
-"""The container's first process: it finds a place to run in, starts what was asked for, and ends it in good order."""
+"""The container's entry point: it finds or creates a checkout, runs the requested commands there and forwards signals to them."""

@@ -1,4 +1,4 @@
-"""Below `tini -g` in the container: `python -m pipeline.container [WORD ...]`."""
+"""The container's entry point, run by `tini -g`: `python -m pipeline.container [WORD ...]`."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from pipeline.runtime import cgroup, checkout_lock
 from pipeline.runtime.environment import SUMMARY_FOLLOWS
 
 IMAGE_CODE, BUILT_FROM = Path("/opt/pipeline"), Path("/opt/pipeline.json")
-"""The image's code, and the digests of its files as the build wrote them: what is mounted over the code is not the image's."""
+"""The image's code, and the digests of its files at build time, which reveal code that was mounted over it."""
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
 PROGRAMS = ("dvc", "mlflow")
 AFTER_OTHERS = ("train", "evaluate", "summary", "verify")
-"""Verbs that read what an earlier job made."""
+"""Verbs that read the results of an earlier job."""
 HELP = ("-h", "--help")
 USAGE = f"""\
 usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] IMAGE [WORD ...]
@@ -45,12 +45,12 @@ def main(words: list[str]) -> int:
 
 
 def run(commands: tuple[tuple[str, ...], ...]) -> int:
-    """The exit code of the commands. Raises Refusal where they cannot run."""
+    """Run the commands and return their exit code. Raises Refusal where they cannot run."""
     table, built = mounts.TABLE.read_text(encoding="utf-8"), json.loads(BUILT_FROM.read_bytes())
     name, mounted = mounts.container(table), [mount.point for mount in mounts.mounts(table)]
     found = checkout.find(Path.cwd(), IMAGE_CODE, homes(), lock=built["requirements.lock"], mounted=mounted)
     git_verbs.refuse(commands[0], found.copy_of)
-    uses_dvc = any(command[0] == "dvc" for command in commands)  # which would take the DVC of another container for dead
+    uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC ignores the locks of a DVC in another container
     with checkout_lock.held(found.top, place=f"in the container {name}" if name else "") if uses_dvc else nullcontext():
         kept = checkout.copy(found.copy_of, found.top) if found.copy_of else ()
         tell_of_the_copy(found, kept)
@@ -65,7 +65,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
 
 
 def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
-    """What runs one after another. Raises Refusal for a word that is no verb."""
+    """Return the commands to run one after another. Raises Refusal for an unknown verb."""
     if words in ([], ["repro"]):
         return REPRO
     if words[0] in PROGRAMS:
@@ -79,13 +79,13 @@ def chosen(words: list[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def homes() -> list[Path]:
-    """Where a copy may lie: what the user names, or what a volume keeps, or what ends with the container."""
+    """Return where a copy may be created: PIPELINE_HOME if set, else the usual mount point of a volume, else a temporary folder."""
     named = os.environ.get("PIPELINE_HOME")
-    return [Path(named)] if named else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # it is this container's own
+    return [Path(named)] if named else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
 
 
 def commit(found: Place, kept: tuple[str, ...], built: dict[str, str]) -> str:
-    """That of the image, where Git cannot tell and the code is the image's own, apart from what a user changed in its copy; otherwise unknown."""
+    """Return the commit of the image if this is a copy of its unmodified code, with "-changed" if the user edited the copy; otherwise ""."""
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
     if not revision or not found.copy_of or checkout.digests(found.copy_of) != built:
         return ""
@@ -102,7 +102,7 @@ def tell_of_the_copy(found: Place, kept: tuple[str, ...]) -> None:
 
 
 def tell_what_is_kept(top: Path, commands: tuple[tuple[str, ...], ...], code: int) -> None:
-    """The results of the main job; to a verb that may have missed those of an earlier one, why they are not here."""
+    """Print where the results of the main job are. If a later verb failed, print how to keep the results of an earlier job."""
     table, home = mounts.TABLE.read_text(encoding="utf-8"), homes()[0]
     if commands == REPRO and code == 0:
         say(f"the model {whereabouts.of(Paths(top).model, table, home=home)}")

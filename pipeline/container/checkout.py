@@ -1,4 +1,4 @@
-"""Where the job runs: in the checkout that is mounted, or in a copy of it, or of the image's own code, that can be written."""
+"""Find the folder in which the job runs: the mounted checkout, or a writable copy of it or of the image's code."""
 
 import json
 import os
@@ -21,17 +21,17 @@ RECORD, LOCK = ".pipeline/copied.json", ".pipeline/copied.lock"
 
 @dataclass(frozen=True)
 class Place:
-    """A checkout that can be written. `copy_of` names where its files are to be taken from."""
+    """A writable checkout at `top`. `copy_of` is the folder to copy its files from; None if it is used in place."""
 
     top: Path
     copy_of: Path | None = None
 
 
 def find(here: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iterable[Path] = ()) -> Place:
-    """Where a job started in `here` runs: there, or in the first of `homes` that can be written.
+    """Return where a job that was started in `here` runs: in `here`, or in the first writable one of `homes`.
 
-    Raises Refusal where nothing can be written, where the lock's digest is not `lock`, that of the installed packages, and where one of the
-    folders that were `mounted` is a checkout which the job would pass over.
+    Raises Refusal where nothing is writable, where the digest of the lock file is not `lock` (that of the installed packages), and where
+    one of the `mounted` folders is a checkout that the job would ignore.
     """
     source = here if is_checkout(here) else image
     if source == image:
@@ -43,7 +43,7 @@ def find(here: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iter
 
 
 def is_checkout(folder: Path) -> bool:
-    return all(os.path.isfile(folder / part) for part in ("dvc.yaml", "pipeline/__main__.py"))  # noqa: PTH113  # False where nobody may look
+    return all(os.path.isfile(folder / part) for part in ("dvc.yaml", "pipeline/__main__.py"))  # noqa: PTH113  # False if access is denied
 
 
 def refuse_checkout_elsewhere(mounted: set[Path]) -> None:
@@ -63,7 +63,7 @@ def refuse_other_lock(source: Path, lock: str) -> None:
 
 
 def writable(homes: list[Path]) -> Path:
-    """The first that can be written; one that was mounted is meant, and is never passed over."""
+    """Return the first writable folder. Raises Refusal if there is none, or if a mounted one is not writable: it is never skipped."""
     for home in homes:
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,10 @@ def writable(homes: list[Path]) -> Path:
 
 
 def copy(source: Path, home: Path) -> tuple[str, ...]:
-    """Put the code in place, without Git, and take away what an earlier copy brought and the source has no more. What a user changed stays; it is returned."""
+    """Copy the code to `home`, without Git, and delete files of an earlier copy that the source no longer has.
+
+    Files that the user changed are kept; their paths are returned.
+    """
     with files.locked(home / LOCK, wait=True):
         record = home / RECORD
         known: dict[str, list[str]] = json.loads(record.read_bytes()) if record.is_file() else {}
@@ -93,7 +96,7 @@ def copy(source: Path, home: Path) -> tuple[str, ...]:
         changed = {path: digest for path, digest in wanted.items() if path not in kept and there.get(path) != digest}
         gone = there.keys() - wanted.keys() - set(kept)
         with checkout_lock.held(home) if changed or gone else nullcontext():  # another container may be running this code
-            # whatever of it a kill leaves undone is recognised as ours
+            # record the digests first: after a kill, a partial copy is then recognised as ours and not as the user's changes
             files.write_json(record, known | {path: [*known.get(path, []), digest] for path, digest in wanted.items()})
             replace(changed, source, home)
             for path in gone:
@@ -111,11 +114,11 @@ def replace(digests: Mapping[str, str], source: Path, home: Path) -> None:
 
 
 def digests(source: Path) -> dict[str, str]:
-    """The SHA-256 of each file that `code` names."""
+    """Return the SHA-256 of each file that `code` lists."""
     return {str(path): files.digest(source / path) for path in code(source)}
 
 
 def code(source: Path) -> list[Path]:
-    """What a run reads of a checkout, relative to it; bytecode belongs to the place where it was compiled."""
+    """Return the files of a checkout that a run reads, as relative paths, without bytecode (it is specific to the folder)."""
     found = [path for folder, pattern in FOLDERS.items() for path in (source / folder).rglob(pattern)]
     return sorted(path.relative_to(source) for path in [*(source / part for part in PARTS), *found])

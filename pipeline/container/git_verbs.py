@@ -1,4 +1,4 @@
-"""Commands of DVC that need Git, which a copy of a checkout or of the image's code does not have."""
+"""Refuse DVC commands that need Git in a copy of a checkout or of the image's code, which has no Git repository."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,7 +10,11 @@ NEED_GIT, COMPARE = {"exp", "experiments", "queue", "diff"}, {"metrics", "params
 
 
 def refuse(words: Sequence[str], copy_of: Path | None) -> None:
-    """Raises Refusal for `dvc exp ...`, `dvc queue ...` and `dvc ... diff` in a copy: DVC would advise to turn `core.no_scm` off, which ends in another error."""
+    """Raise Refusal for `dvc exp ...`, `dvc queue ...` and `dvc ... diff` in a copy.
+
+    DVC itself would advise to turn `core.no_scm` off, which leads to another error.
+    """
+    # options, and the folder after `--cd`, are not verbs
     verbs = [word for before, word in pairwise(words) if before != "--cd" and not word.startswith("-")]
     compares = verbs[1:2] == ["diff"] and verbs[0] in COMPARE
     if copy_of and list(words[:1]) == ["dvc"] and (compares or NEED_GIT & set(verbs[:1])):

@@ -1,4 +1,4 @@
-"""What programs expect of a user's login, for a user whom the image does not know and a file system that may be read-only."""
+"""Environment variables of a job, for a uid that is unknown to the image and a file system that may be read-only."""
 
 import os
 import pwd
@@ -8,26 +8,29 @@ from pathlib import Path
 from pipeline.refusal import Refusal
 
 SECRETS = ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY")
-"""Each may be given as a file: NAME_FILE, as Docker and Compose hand secrets over."""
+"""Each may be given as the path of a file, in NAME_FILE, as is usual for Docker and Compose secrets."""
 
 
 def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, str]:
-    """The environment for a job in `top`, whose code is of `commit` where no Git can say it. Raises Refusal for a secret's file that cannot be read."""
+    """Return the environment of a job in `top`; `commit` is the commit of its code where there is no Git, else "".
+
+    Raises Refusal for a secret file that cannot be read.
+    """
     home = top / ".pipeline/home"
     home.mkdir(parents=True, exist_ok=True)
     defaults = {
-        "DVC_SITE_CACHE_DIR": str(top / ".pipeline/dvc"),  # its database of digests, kept with the checkout
+        "DVC_SITE_CACHE_DIR": str(top / ".pipeline/dvc"),  # DVC's database of file digests, kept with the checkout
         "TORCHINDUCTOR_CACHE_DIR": str(home / ".cache/torchinductor"),
         "TRITON_CACHE_DIR": str(home / ".cache/triton"),
     }
-    kept = {name: value for name, value in given.items() if name != "PYTHONPATH"}  # the code of `top` runs, not the image's
+    kept = {name: value for name, value in given.items() if name != "PYTHONPATH"}  # run the code in `top`, not the image's
     own = {"HOME": str(home), "TMPDIR": temporary(top, given), "PIPELINE_COMMIT": commit}
     return defaults | kept | own | login(given) | trusted(top, given) | secrets(given)
 
 
 def temporary(top: Path, given: Mapping[str, str]) -> str:
-    """Where nobody named a folder and there is no `/tmp` that can be written, one beside the rest."""
-    usual = Path(given.get("TMPDIR") or "/tmp")  # noqa: S108  # it is this container's own
+    """Return TMPDIR or `/tmp` if writable, else a new folder below `top`."""
+    usual = Path(given.get("TMPDIR") or "/tmp")  # noqa: S108  # /tmp is private to this container
     if os.access(usual, os.W_OK):
         return str(usual)
     folder = top / ".pipeline/tmp"
@@ -36,7 +39,7 @@ def temporary(top: Path, given: Mapping[str, str]) -> str:
 
 
 def login(given: Mapping[str, str]) -> dict[str, str]:
-    """A name for a uid that has none: many libraries ask for one."""
+    """Return USER and LOGNAME, also for a uid without a passwd entry: many libraries need a user name."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -45,7 +48,7 @@ def login(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def trusted(top: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Git reads this checkout, and no other, whoever owns it."""
+    """Return variables that make Git accept this checkout, and no other, even if another user owns it."""
     count = int(given.get("GIT_CONFIG_COUNT") or 0)
     return {"GIT_CONFIG_COUNT": str(count + 1), f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": str(top)}
 

@@ -1,4 +1,4 @@
-"""What becomes of a file when the container ends: the kernel's table of mounts says which volume or folder it lies in."""
+"""Parse the kernel's mount table, to determine in which volume or folder a file lies and if it outlives the container."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ CONTAINER = re.compile(r"/containers/([0-9a-f]{12})[0-9a-f]*/hostname$")
 
 @dataclass(frozen=True)
 class Mount:
-    """`source` is what of a file system stands at `point`, as a path in it; `kind` is the kind of the file system."""
+    """A mount at `point`: `source` is the mounted path within the file system, `kind` the file system's type."""
 
     source: str
     point: Path
@@ -20,13 +20,13 @@ class Mount:
 
     @property
     def volume(self) -> str | None:
-        """Its name in Docker; None where it is none of Docker's."""
+        """The name of the Docker volume, or None if the mount is not a Docker volume."""
         found = VOLUME.search(self.source)
         return found and found[1]
 
     @property
     def is_memory(self) -> bool:
-        """Of this container: a folder that the host itself has in memory is a part of its file system."""
+        """True for a tmpfs of this container. A bind-mounted folder of a host's tmpfs has another `source` than "/"."""
         return self.kind == "tmpfs" and self.source == "/"
 
     @property
@@ -35,18 +35,18 @@ class Mount:
 
 
 def holding(path: Path, table: str) -> Mount:
-    """The innermost, and of several at one point the last, which hides the others."""
+    """Return the mount that contains `path`: the innermost, and of several at one point the last, which hides the others."""
     return max((mount for mount in mounts(table) if path.is_relative_to(mount.point)), key=lambda mount: len(mount.point.parts))
 
 
 def container(table: str) -> str | None:
-    """The id of this container, for `docker cp`: its name is known outside only."""
+    """Return the short id of this container for `docker cp`, or None. Its name is not visible from inside."""
     found = [match[1] for mount in mounts(table) if (match := CONTAINER.search(mount.source))]
     return found[0] if found else None
 
 
 def mounts(table: str) -> Iterator[Mount]:
-    """The last one first."""
+    """Yield the mounts of a table in the format of /proc/self/mountinfo, last one first."""
     for line in reversed(table.splitlines()):
         mounted, _, file_system = line.partition(" - ")
         _, _, _, source, point, *_ = mounted.split()
@@ -54,5 +54,5 @@ def mounts(table: str) -> Iterator[Mount]:
 
 
 def unescaped(text: str) -> str:
-    r"""The kernel writes a space as `\040`."""
+    r"""Replace the kernel's octal escapes, such as `\040` for a space."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], base=8)), text)

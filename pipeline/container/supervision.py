@@ -1,4 +1,4 @@
-"""Commands one after another, and a signal handed on until whoever it was for has ended."""
+"""Run commands one after another, and forward SIGTERM and SIGINT until the running command has ended."""
 
 import contextlib
 import os
@@ -14,12 +14,16 @@ import psutil
 from pipeline.runtime import interruption
 
 REMIND_EVERY_S = 0.5
-# DVC would die of SIGTERM and leave its stage; a signal that is ignored from the start stays so
+# SIGTERM would kill DVC and orphan its stage; a signal that is ignored when a program starts stays ignored
 DEAF_TO_SIGTERM = ("env", "--ignore-signal=TERM")
 
 
 class Supervision:
-    """`docker stop` signals the whole group (`tini -g`): the stage, which saves and ends; DVC, which must outlive it; and this process, which sees to both."""
+    """Run commands so that an interrupted stage can save and DVC outlives it.
+
+    `docker stop` signals the whole process group (`tini -g`): the stage, which saves and ends; DVC, which ignores SIGTERM; and this
+    process, which repeats the signal if a stage was still starting.
+    """
 
     def __init__(self, environment: Mapping[str, str], *, top: Path) -> None:
         self._top = top
@@ -33,26 +37,26 @@ class Supervision:
         signal.signal(signal.SIGALRM, self._remind)
 
     def run_all(self, commands: Iterable[Sequence[str]]) -> int:
-        """The exit code of the first command that fails, or 0."""
+        """Run the commands in order; return the exit code of the first that fails, or 0."""
         for command in commands:
             if code := self.run(command):
                 return code
         return 0
 
     def run(self, command: Sequence[str]) -> int:
-        """The command's exit code, or 143 or 130 where it or one of its stages was interrupted."""
+        """Run one command; return its exit code, or 143 or 130 if it or one of its stages was interrupted."""
         if self._signals:
             return 128 + self._signals[0]
         self._runs_dvc = command[0] == "dvc"
         self._running = subprocess.Popen([*(DEAF_TO_SIGTERM if self._runs_dvc else ()), *command], cwd=self._top, env=self._environment)
-        if self._signals and not self._runs_dvc:  # it came while the command was being started
+        if self._signals and not self._runs_dvc:  # the signal arrived before the command had started
             self._running.send_signal(self._signals[0])
         code = self._running.wait()
         signal.setitimer(signal.ITIMER_REAL, 0)
         return code and self._reason(code)
 
     def _reason(self, code: int) -> int:
-        """DVC answers 255 for every stage that failed."""
+        """Return the exit code of an interrupted stage or command if there was a signal; DVC itself exits with 255 for any failed stage."""
         if self._told.is_file():
             return int(self._told.read_text(encoding="utf-8"))
         if self._signals:
@@ -64,7 +68,10 @@ class Supervision:
         signal.setitimer(signal.ITIMER_REAL, REMIND_EVERY_S, REMIND_EVERY_S)
 
     def _remind(self, _number: int, _frame: FrameType | None) -> None:
-        """A stage that was just starting did not hear the signal. DVC between two stages ends by SIGINT; after a stage that heard, it ends by itself."""
+        """Repeat the signal for a stage that was starting and missed it. Without a stage, send SIGINT to DVC: it is between two stages.
+
+        After a stage that received the signal, DVC ends by itself.
+        """
         if self._running is None or not self._runs_dvc:
             return
         for stage in stages(self._running.pid):
@@ -76,7 +83,7 @@ class Supervision:
 
 
 def stages(pid: int) -> list[int]:
-    """The processes below that answer the signal: a stage does once it can end in good order, a mirror never."""
+    """Return the pids of descendants that handle the signal: a stage does once it can stop cleanly, a mirror process never."""
     with contextlib.suppress(psutil.Error):
         return [child.pid for child in psutil.Process(pid).children(recursive=True) if answers(child.pid)]
     return []

@@ -1,4 +1,4 @@
-"""Where the results of a job are once its container has ended, and how they come out."""
+"""Describe where the results of a job are after its container has ended, and how to copy them out."""
 
 from pathlib import Path
 
@@ -6,7 +6,10 @@ from pipeline.container import mounts
 
 
 def of(model: Path, table: str, *, home: Path) -> str:
-    """The end of a sentence that begins with `the model`; `table` is the kernel's of mounts, and a volume at `home` would keep it."""
+    """Return the message about the location of `model`, to follow the words "the model".
+
+    `table` is the kernel's mount table; `home` is the mount point to suggest for a volume.
+    """
     mount = mounts.holding(model, table)
     if mount.is_memory:
         return f"goes with this container, whose {mount.point} is memory: -v NAME:{home} keeps it"

@@ -1,1 +1,1 @@
-"""What each stage may read of `params.yaml`, section by section; free of torch."""
+"""The typed sections of `params.yaml`, and which of them each stage may read. Nothing here imports torch."""

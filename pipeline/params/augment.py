@@ -1,4 +1,4 @@
-"""The section `augment`: what happens to a training image before the network sees it."""
+"""The section `augment`: random changes to training images."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,31 +12,33 @@ if TYPE_CHECKING:
 
 
 Strength = Annotated[float, Field(ge=0, le=1)]
-"""Not more: a factor below 0 would make a negative of the image."""
+"""At most 1: a factor below 0 would invert the image."""
 Alpha = Annotated[float, Field(ge=0, le=100)]
 COLOURS = 3
 
 
 class AugmentSettings(Section):
     crop: Annotated[int, Field(ge=0, le=1024)]
-    """Pixels of zero padding on every side, out of which a window of the image's size is cut at random; 0 for none."""
+    """Zero-pad each side by this many pixels, then crop a random window of the image's original size; 0 for none."""
     resized_crop: Share
-    """Resize a window of random size, shape (3:4 to 4:3) and place, with this share of the image's area at least, to the image's size; 0 for none."""
+    """Crop a window of random area, aspect ratio (3:4 to 4:3) and position, and resize it to the image's size. The value is the smallest
+    area, as a share of the image's; 0 for none."""
     flip: Literal["none", "random", "alternating"]
-    """Mirror left and right: `random`, every second sample on average; `alternating`, each sample in every second epoch."""
+    """Horizontal flip: `random` flips each sample with probability 0.5, `alternating` flips each sample in every second epoch."""
     brightness: Strength
-    """Multiply the colours by a random factor, of 1 give or take this at most; 0 for none. For one or three channels."""
+    """Multiply the colours by a random factor from [1 - value, 1 + value]; 0 for none. For one or three channels."""
     contrast: Strength
-    """Multiply the distance of the colours from the image's mean grey by such a factor; 0 for none. For one or three channels."""
+    """Multiply the difference between the colours and the image's mean grey by such a factor; 0 for none. For one or three channels."""
     saturation: Strength
-    """Multiply the distance of the colours from their own grey by such a factor; 0 for none. For three channels."""
+    """Multiply the difference between each pixel's colour and its grey by such a factor; 0 for none. For three channels."""
     cutout: Annotated[int, Field(ge=0, le=65_535)]
-    """Side in pixels of a square set to the mean colour at a random place; 0 for none."""
+    """Side in pixels of a square at a random position that is set to the mean colour; 0 for none."""
     mixup: Alpha
-    """Alpha of mixup: the sample at the mirrored place of the batch is blended with this one, with a share of Beta(alpha, alpha); 0 for none."""
+    """Alpha of mixup: blend each sample with its partner, the sample at the mirrored position of the batch. The share is drawn from
+    Beta(alpha, alpha); 0 for none."""
     cutmix: Alpha
-    """Alpha of CutMix: a rectangle is taken from the sample at the mirrored place of the batch, with a share of the area of Beta(alpha, alpha); 0 for
-    none. With `mixup`, each sample has one of the two."""
+    """Alpha of CutMix: replace a rectangle by that of the partner, the sample at the mirrored position of the batch. Its share of the
+    area is drawn from Beta(alpha, alpha); 0 for none. With `mixup`, each sample gets one of the two at random."""
 
     @field_validator("resized_crop")
     @classmethod
@@ -46,9 +48,9 @@ class AugmentSettings(Section):
         return resized_crop
 
     def refuse_misfit(self, spec: "Spec") -> None:
-        """Raises Refusal for windows that may miss such images, and for light where the channels are neither grey nor red, green and blue."""
+        """Raise Refusal if `crop` may miss the image entirely, or if a colour change does not fit the number of channels (grey or RGB)."""
         side = min(spec.height, spec.width)
-        if self.crop >= side:  # the border would be most of what is kept in memory, too
+        if self.crop >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
                 f"augment.crop: {self.crop} pixels around images of {spec.height}x{spec.width}, whose windows may then miss the image: "
                 f"write at most {side - 1}"

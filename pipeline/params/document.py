@@ -1,4 +1,4 @@
-"""A YAML file as plain data, with the line of every key, read as DVC reads it (YAML 1.2: `1e-3` is a number)."""
+"""Read a YAML file as plain data with the line of every key. It is parsed like in DVC (YAML 1.2: `1e-3` is a number)."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,9 +22,9 @@ MOST_VALUES = 2_000
 MOST_BITS = 4096
 DEEPEST = 20
 MOST_BRACKETS = 200
-"""Ruamel takes seconds for a thousand that are open at once."""
+"""ruamel takes seconds to parse a thousand nested open brackets."""
 BROKEN = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
-"""What ruamel raises for a value that does not fit its tag."""
+"""The exceptions that ruamel raises for a value that does not fit its tag."""
 TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 WORDS = {"NoneType": "nothing", "list": "a list"}
 
@@ -33,7 +33,7 @@ Location = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Document:
-    """`data` is plain; `root` is the tree that it was made from, which knows the lines."""
+    """Parsed `data` (dicts, lists and scalars), and `root`, the YAML node tree with the line numbers."""
 
     path: Path
     data: dict[str, Any]
@@ -41,7 +41,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> "Document":
-        """Raises Refusal for a file that is missing, not YAML, not a mapping, or beyond any sensible size."""
+        """Read and parse the file. Raises Refusal where it is missing, not YAML, not a mapping, or too large."""
         text = read_text(path)
         refuse_brackets(text, path)
         try:
@@ -61,7 +61,7 @@ class Document:
         return cls(path, data, root)
 
     def line(self, location: Location) -> int:
-        """The line, from 1, of the deepest key of `location` that the file has."""
+        """Return the line number, from 1, of the deepest key of `location` that exists in the file."""
         node, line = self.root, 1
         for part in location:
             found = child(node, part)
@@ -94,7 +94,7 @@ def refuse_brackets(text: str, path: Path) -> None:
 def parse(text: str) -> tuple[Any, Node]:
     yaml = YAML(typ="safe", pure=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an anchor that is used twice is DVC's to judge
+        warnings.simplefilter("ignore")  # ruamel warns of an anchor that is defined twice; DVC decides about it
         root = yaml.compose(text)
         if root is not None:
             refuse_excess(root)
@@ -104,7 +104,7 @@ def parse(text: str) -> tuple[Any, Node]:
 
 
 def refuse_excess(root: Node) -> None:
-    """Before anything is constructed: aliases and merged sections may not multiply beyond MOST_VALUES."""
+    """Raise before construction if aliases and merges expand beyond MOST_VALUES (ValueError) or nest beyond DEEPEST (RecursionError)."""
     values, height = extent(root, {})
     if height > DEEPEST:
         raise RecursionError
@@ -113,9 +113,9 @@ def refuse_excess(root: Node) -> None:
 
 
 def extent(node: Node, known: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """How many values a node stands for, each alias counted anew, and how deeply they are nested."""
+    """Return the number of values below a node, counting each use of an alias, and their nesting depth."""
     if depth > DEEPEST:
-        raise RecursionError  # an alias of what holds it has no end
+        raise RecursionError  # an alias that refers to its own parent recurses for ever
     if id(node) not in known:
         parts = [extent(part, known, depth + 1) for part in parts_of(node)]
         known[id(node)] = 1 + sum(values for values, _ in parts), 1 + max((height for _, height in parts), default=0)
@@ -129,7 +129,7 @@ def parts_of(node: Node) -> list[Node]:
 
 
 def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
-    """Yields every mapping of a tree without cycles, each once."""
+    """Yield every mapping of an acyclic node tree once."""
     if id(node) not in seen:
         seen.add(id(node))
         for part in parts_of(node):
@@ -139,7 +139,7 @@ def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
 
 
 def named(key: Node, text: str) -> Node:
-    """Returns the key as the text that the file has there: `~`, `true` or `[a, b]` is then an unknown key of its own line."""
+    """Return the key as a text node with its source text, so that `~`, `true` or `[a, b]` is reported as an unknown key with its line."""
     if key.tag in (TEXT, MERGE):
         return key
     return ScalarNode(TEXT, text[key.start_mark.index : key.end_mark.index], key.start_mark, key.end_mark)
@@ -151,17 +151,17 @@ def line_of(error: MarkedYAMLError) -> int:
 
 
 def complaint(error: MarkedYAMLError) -> str:
-    """What ruamel found, where the thing that it is part of begins, and for a tab, which nobody sees, the remedy."""
-    problem = str(error.problem).partition(" with value")[0]  # of a duplicate section the whole contents would follow
+    """Return ruamel's message, the line where the enclosing construct begins, and the remedy for a tab, which is invisible in an editor."""
+    problem = str(error.problem).partition(" with value")[0]  # for a duplicate section, its whole contents would follow
     begun = error.context_mark.line + 1 if error.context_mark else line_of(error)
     context = f", {error.context} from line {begun}" if error.context and begun != line_of(error) else ""
     return shown(problem) + context + (": indent with spaces" if r"'\t'" in problem else "")
 
 
 def child(node: Node, part: str | int) -> tuple[Node, int] | None:
-    """What stands under a key or number, and the line where it begins."""
+    """Return the node under a key or index with its line, or None where there is none."""
     if isinstance(node, MappingNode):
-        # the last of a name: what `<<` merges into a section stands before its own keys
+        # take the last match: keys merged by `<<` come before the section's own keys, which override them
         return next(((value, key.start_mark.line + 1) for key, value in reversed(node.value) if key.value == part), None)
     if isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part], node.value[part].start_mark.line + 1
@@ -169,7 +169,7 @@ def child(node: Node, part: str | int) -> tuple[Node, int] | None:
 
 
 def plain(value: Any) -> Any:
-    """Dicts with text for keys, lists and scalars. Raises ValueError or TypeError for what no parameter is."""
+    """Convert to dicts with str keys, lists and scalars. Raises ValueError or TypeError for any other value."""
     if isinstance(value, Mapping):
         return {plain(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -181,5 +181,5 @@ def plain(value: Any) -> Any:
     if not isinstance(value, str | date):
         raise TypeError(f"a {type(value).__name__} is no parameter: write text, numbers, lists and sections")
     text = str(value)
-    text.encode()  # raises for half of a surrogate pair, which no file name and no JSON can hold
+    text.encode()  # raises for a lone surrogate, which neither a file name nor JSON can hold
     return text

@@ -1,4 +1,4 @@
-"""What `evaluate` may read."""
+"""The section `evaluate`: how the test split is scored."""
 
 from typing import Annotated, Literal
 
@@ -12,21 +12,22 @@ Views = Literal["none", "mirror", "mirror_translate"]
 
 class EvaluateSettings(Section):
     batch_size: Count
-    """Samples scored at once."""
+    """Samples per forward pass."""
     top_k: PositiveInt
-    """A sample counts for `top_k_accuracy` when its class is among this many likeliest."""
+    """The k of `top_k_accuracy`: a sample counts as correct if its class is among the k most likely."""
     calibration_bins: Count
-    """Equal-width bins of confidence for the reliability curve and the expected calibration error."""
+    """Number of equal-width confidence bins of the reliability curve and the expected calibration error."""
     interval: Annotated[float, Field(gt=0, lt=1)]
-    """Coverage of the interval of the accuracy: in this share of all test splits, or more, it holds the true accuracy."""
+    """Confidence level of the accuracy interval: at least this share of all test splits gives an interval with the true accuracy."""
     mistakes: Annotated[int, Field(ge=0, le=100)]
-    """The most confidently wrong samples to show in a picture; 0 for none."""
+    """Number of most confidently wrong samples to show in a figure; 0 for none."""
     test_time_augmentation: Views
-    """A second accuracy, named after it (`test/accuracy_mirror`), of logits averaged over views of each image: itself and its mirror image, or
-    these and both moved by a pixel two ways; `none` for no such number. All else is of the plain image."""
+    """Report a second accuracy (such as `test/accuracy_mirror`) from logits averaged over views of each image. `mirror`: the image and
+    its mirror image; `mirror_translate`: also both shifted by one pixel in two directions; `none`: no such metric. All other metrics use
+    the plain image."""
 
     def refuse_rank_beyond(self, num_classes: int) -> None:
-        """Raises Refusal where `top_k` says nothing of so few classes."""
+        """Raise Refusal if `top_k` accuracy would always be 1 with so few classes."""
         if self.top_k > num_classes:
             raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always right: write less")
 

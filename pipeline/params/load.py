@@ -1,4 +1,4 @@
-"""From `params.yaml` to typed sections: everything that is wrong is said at once, with file, line, key and remedy."""
+"""Validate `params.yaml` into typed sections. All errors are reported at once, each with file, line, key and remedy."""
 
 import json
 import re
@@ -40,21 +40,22 @@ EXPECTED = {
 
 
 def load(document: Document, params: type[Params]) -> Params:
-    """The sections of the file that `params` names. Raises Refusal with one line for each thing that is wrong.
+    """Validate and return the sections of the file that `params` names. Raises Refusal with one line for each error.
 
-    A section whose keys a module with torch must judge is looked into where nothing else is wrong: a typing error waits for no import.
+    Sections that need torch for validation come last, and only where all others are valid: a typing error is reported before that slow
+    import.
     """
     glance(document, params)
     return judged(document, *validate(document.data, params))
 
 
 def glance(document: Document, params: type[Params]) -> Params:
-    """The same without torch: of a section that needs it the name alone is judged, and the rest stays as it is in the file."""
+    """Validate like `load`, but without torch: of a section that needs torch, check only `name` and leave the other keys unvalidated."""
     return judged(document, *validate(document.data, params, without_torch=True))
 
 
 def judged(document: Document, value: Params | None, problems: list[Problem]) -> Params:
-    """The value, unless something is wrong with it or with the names of the sections."""
+    """Return the value. Raises Refusal with all problems, including unknown section names."""
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         found = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
@@ -63,7 +64,7 @@ def judged(document: Document, value: Params | None, problems: list[Problem]) ->
 
 
 def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Params:
-    """The same from data that was parsed elsewhere, such as the metadata of a model file, which `origin` names."""
+    """Validate data that was parsed elsewhere, such as the metadata of a model file; `origin` names its source in a Refusal."""
     length = len(json.dumps(data, default=str))
     if length > MOST_BYTES:
         raise Refusal(f"{origin}: has parameters of {length} characters, more than {MOST_BYTES}: these cannot be parameters")
@@ -74,7 +75,7 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
 
 
 def placed(document: Document, refusal: Refusal) -> Refusal:
-    """The refusal of a value that was found bad after reading, each line with the place of the key that it begins with."""
+    """Return the refusal with file and line added to each message that begins with a key of the document."""
     return Refusal("\n".join(place(document, line) for line in str(refusal).splitlines()))
 
 
@@ -89,11 +90,11 @@ def dotted(location: Location) -> str:
 
 
 def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
-    """Sections as `params`, or what is wrong with them."""
+    """Return the validated sections (None where there are problems) and the problems."""
     resolved, problems = resolve(params, data, without_torch=without_torch)
     chosen = {name: data[name] for name in params.model_fields if name in data}
     try:
-        # through JSON, in which strict types still take a list for a tuple and a string for a path
+        # validate as JSON: pydantic's strict mode then still accepts a list for a tuple and a string for a path
         value = resolved.model_validate_json(json.dumps(chosen, default=str))
     except ValidationError as error:
         problems += [explain(problem, resolved) for problem in error.errors()]
@@ -101,7 +102,7 @@ def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bo
 
 
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
-    """`params` with each section of several kinds typed by the one that its `name` chooses; an unknown name is a problem."""
+    """Return `params` with each polymorphic section narrowed to the type that its `name` selects, and a problem for each unknown name."""
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, field in params.model_fields.items():
@@ -116,7 +117,7 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
 
 
 class Kinds(NamedTuple):
-    """The kinds of a section whose `name` decides which other keys it has."""
+    """The types of a polymorphic section, whose `name` decides which other keys it has."""
 
     noun: str
     names: tuple[str, ...]
@@ -125,7 +126,7 @@ class Kinds(NamedTuple):
 
 
 def kinds_of(section: str, field: FieldInfo) -> Kinds | None:
-    """Those of an open family or of a union; None for a section of one kind."""
+    """Return the types of a section that is a registry family or a discriminated union; None for a section of one type."""
     family = next((item for item in field.metadata if isinstance(item, Family)), None)
     if family:
         return Kinds(family.noun, family.names, family.settings, family.needs_torch)
@@ -145,7 +146,7 @@ def unknown_kind(name: str, section: Mapping[str, Any], kinds: Kinds) -> Problem
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
-    """Where the key stands in the file, and pydantic's complaint in the words of the file."""
+    """Return the key's location, and pydantic's message in the terms of the YAML file."""
     location = problem["loc"]
     match problem["type"]:
         case "missing":
@@ -161,7 +162,7 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:
-    """One mistake, one line: the key that a misspelt one was meant to be is not reported as missing too."""
+    """Drop "is missing" for a key that is already suggested for a misspelt one, so that one mistake gives one line."""
     meant = {(*location[:-1], found[1]) for location, message in problems if (found := re.search(r"did you mean `(.+)`\?$", message))}
     return [(location, message) for location, message in problems if location not in meant or not message.startswith("is missing")]
 

@@ -1,4 +1,4 @@
-"""The section `train`: how long, in what parts and how precisely the loop trains, and what it keeps."""
+"""The section `train`: length, batch size, precision, reports and validation of the training loop, and which weights it exports."""
 
 from collections.abc import Container
 from typing import Literal
@@ -14,39 +14,42 @@ Precision = Literal["auto", "bf16", "fp16", "fp32", "half"]
 
 class LoopSettings(Section):
     epochs: Steps | None
-    """Length in passes over the train split; null where `steps` says it."""
+    """Length of training in passes over the train split; null where `steps` is set."""
     steps: Steps | None
-    """Length in optimizer updates; null where `epochs` says it."""
+    """Length of training in optimizer steps; null where `epochs` is set."""
     batch_size: Count
-    """Samples of one optimizer update, over all micro-batches."""
+    """Samples per optimizer step, summed over all micro-batches."""
     micro_batch_size: Count
-    """Samples of one forward and backward at most; smaller needs less memory. See docs/training.md for BatchNorm and dropout."""
+    """Largest number of samples per forward and backward pass; a smaller one needs less memory. See docs/training.md for BatchNorm and
+    dropout."""
     precision: Precision
-    """`auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `half` keeps the weights themselves in bf16."""
+    """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `half` also keeps the
+    weights in bf16."""
     deterministic: bool
-    """Refuse operations whose result differs from run to run."""
+    """Raise an error for operations whose result differs from run to run."""
     compile: Literal["off", "default", "graphs"]
-    """torch.compile: `graphs` adds CUDA graphs."""
+    """Use of torch.compile: `default` compiles the network, `graphs` adds CUDA graphs."""
     channels_last: bool
-    """Store images and convolutions with the channels innermost, which tensor cores like."""
+    """Use the channels-last memory format for images and convolutions, which is faster on tensor cores."""
     activation_checkpointing: bool
-    """Compute activations a second time in the backward pass instead of keeping them: less memory, more time, equal bytes."""
+    """Recompute activations in the backward pass instead of storing them: less memory, more time, bit-identical results."""
     label_smoothing: Share
-    """Share of the target spread evenly over all classes."""
+    """Share of the target probability that is spread evenly over all classes; 0 for none."""
     clip_norm: PositiveFloat | None
-    """Largest 2-norm of the gradient; null for no limit."""
+    """Clip the gradient to this 2-norm; null for no clipping."""
     on_nonfinite: Literal["stop", "skip"]
-    """A step whose loss or gradient is not finite: `stop` ends the training, `skip` goes on without it. fp16 skips and counts in any case."""
+    """After a step with a non-finite loss or gradient, `stop` ends the training and `skip` omits that step. fp16 always skips and counts
+    such steps."""
     average_decay: Share
-    """Decay of the averaged weights (EMA) that are validated and exported in place of the raw ones; 0 for none."""
+    """Decay of the EMA of the weights, which is validated and exported in place of the raw weights; 0 for none."""
     report_every_steps: Count
     """Steps between rows of the history."""
     validate_every_steps: Steps
     """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
     keep: Literal["best", "last"]
-    """Which weights are exported: those of the best validation, or the last."""
+    """The weights to export: those of the best validation, or the last."""
     metric: Literal["valid/accuracy", "valid/loss"]
-    """What `keep: best` and `patience` look at."""
+    """The metric that `keep: best` and `patience` compare."""
     patience: PositiveInt | None
     """Stop after this many validations without an improvement; null for never."""
 
@@ -96,14 +99,14 @@ class LoopSettings(Section):
         return validate_every_steps
 
     def refuse_missing_validation(self, splits: Container[str]) -> None:
-        """Raises Refusal where `splits` has no valid and something here needs it."""
+        """Raise Refusal if `keep: best` or `patience` needs a valid split and `splits` has none."""
         needs = {"train.keep: best": self.keep == "best", "train.patience": self.patience is not None}
         for setting, needed in needs.items():
             if needed and VALID not in splits:
                 raise Refusal(f"{setting} needs a validation split: set source.valid above 0, or write `keep: last` and `patience: null`")
 
     def num_steps(self, num_samples: int) -> int:
-        """Optimizer updates of a training on a train split of `num_samples`; a last part of a batch is a whole step."""
+        """Return the number of optimizer steps on a train split of `num_samples`. An incomplete last batch counts as a step."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None

@@ -1,4 +1,4 @@
-"""The section `optimizer`: what moves the weights."""
+"""The section `optimizer`: the optimizer and its hyperparameters."""
 
 from typing import Annotated, Literal
 
@@ -11,20 +11,20 @@ class EveryOptimizer(Section):
     name: str
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     learning_rate: PositiveFloat
-    """The peak that the schedule scales."""
+    """Peak learning rate; the schedule scales it at each step."""
     weight_decay: NonNegativeFloat
-    """Applied to the weights of linear, convolutional, attention and recurrent layers only: not to biases, norms, scales, tokens or embeddings."""
+    """Weight decay of linear, convolutional, attention and recurrent weights; biases, norms, scales, tokens and embeddings have none."""
     vector_factor: PositiveFloat
-    """The learning rate of all parameters without weight decay (biases, norms, ...) as a multiple of the others'."""
+    """Learning-rate scale of all parameters without weight decay (biases, norms, ...), relative to the others."""
 
 
 class SgdSettings(EveryOptimizer):
     name: Literal["sgd"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     momentum: Share
-    """sgd only: share of the last update that is kept."""
+    """sgd only: momentum, the share of the previous update that is kept."""
     nesterov: bool
-    """sgd only: look ahead along the momentum, which must then be above 0."""
+    """sgd only: use Nesterov momentum; needs `momentum` above 0."""
 
     @field_validator("nesterov")
     @classmethod
@@ -38,28 +38,28 @@ class AdamSettings(EveryOptimizer):
     name: Literal["adam", "adamw"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     beta1: Share
-    """adam and adamw only: decay of the mean of the gradients."""
+    """adam and adamw only: decay of the running mean of the gradients."""
     beta2: Share
-    """adam and adamw only: decay of the mean of their squares."""
+    """adam and adamw only: decay of the running mean of the squared gradients."""
     epsilon: PositiveFloat
-    """adam and adamw only: added to the root, against division by zero."""
+    """adam and adamw only: added to the denominator to prevent division by zero."""
 
 
 class MuonSettings(EveryOptimizer):
     name: Literal["muon"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     outer_factor: PositiveFloat
-    """muon only: the learning rate of the first and the last layer's weights as a multiple of the hidden ones'."""
+    """muon only: learning-rate scale of the first and the last layer's weights, relative to the hidden weights."""
     momentum: Share
-    """muon only: share of the last gradients that is kept for the hidden weights."""
+    """muon only: momentum of the hidden weights."""
     outer_momentum: Share
-    """muon only: the same for all other parameters, which move as with sgd."""
+    """muon only: momentum of all other parameters, which are updated by SGD."""
     nesterov: bool
-    """muon only: look ahead along both momenta, which must then be above 0."""
+    """muon only: use Nesterov momentum; needs `momentum` and `outer_momentum` above 0."""
     iterations: Annotated[int, Field(ge=1, le=100)]
-    """muon only: steps of Newton and Schulz's iteration that makes an update orthogonal; 3 to 5 are usual."""
+    """muon only: Newton-Schulz iterations to orthogonalise an update; 3 to 5 are usual."""
     normalise: bool
-    """muon only: bring each hidden weight to a norm of the root of its outputs instead of letting it decay, for layers that a norm follows."""
+    """muon only: rescale each hidden weight to norm sqrt(out_features) instead of applying weight decay; for layers followed by a norm."""
 
     @field_validator("nesterov")
     @classmethod

@@ -1,4 +1,4 @@
-"""What `prepare` may read: the seed of the splits, and the source."""
+"""The section `source` and the seed: the parameters of the stage `prepare`."""
 
 import unicodedata
 from pathlib import Path
@@ -14,43 +14,44 @@ if TYPE_CHECKING:
 
 
 class SourceSettings(Section):
-    """What every source has; a source's own module adds what it alone knows."""
+    """Settings and methods that every source has; the module of each source adds its own."""
 
     untrusted: ClassVar[bool] = False
-    """Whether `root` holds files of the user's own, whose classes `check` looks over before anything runs."""
+    """True if `root` holds the user's own files: `check` then validates their classes before anything runs."""
 
     downloaded: ClassVar[bool] = False
-    """Whether `open` downloads what `root` does not hold, which `check` therefore does before anything runs."""
+    """True if `open` downloads what is missing in `root`: `check` then opens the source before anything runs."""
 
     name: str
     """The dataset or format: a module of `pipeline/sources/`."""
     root: Path
-    """The folder or file that holds the data, inside the checkout or not; `dvc repro` watches it."""
+    """The folder or file with the data, inside or outside the checkout; `dvc repro` detects its changes."""
     valid: Share
-    """Share of train kept for validation; 0 for none, and the last weights are kept. Unused where the source brings such a split."""
+    """Share of train to split off for validation; 0 for none, which needs `train.keep: last`. Unused where the source has a validation
+    split."""
     test: Share
-    """Share of all samples kept for the test, above 0. Unused, and perhaps 0, where the source brings such a split."""
+    """Share of all samples to split off for the test, above 0. Unused, and may be 0, where the source has a test split."""
 
     @field_validator("root")
     @classmethod
     def names_data(cls, root: Path) -> Path:
         if root == Path():
             raise ValueError("names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data")
-        if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # a line end would split what is said of it
+        if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
             raise ValueError("holds a line end or another control character: rename the folder or file")
         return root
 
     def num_classes(self) -> int | None:
-        """Where it is known before anything is read; None where names and folders tell."""
+        """Return the number of classes if it is known without reading data; None if it depends on the files."""
         return None
 
     def open(self, *, workers: int) -> "RawDataset":
-        """Targets at once and samples in a stream; decoding uses `workers` threads or processes."""
+        """Open the dataset: targets are loaded at once, samples are streamed and decoded by `workers` threads or processes."""
         raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")
 
 
 class PrepareParams(Section):
     seed: NonNegativeInt
-    """The one seed: splits, order, initial weights, dropout and augmentation derive theirs from it."""
+    """The seed from which those of splits, order, initial weights, dropout and augmentation are derived."""
     source: Annotated[SourceSettings, SOURCES]
     """The dataset or format: a module of `pipeline/sources/`."""

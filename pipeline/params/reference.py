@@ -1,4 +1,4 @@
-"""The parameters described for people and editors: the JSON schema of `params.yaml`, and a table of every key."""
+"""Reference of the parameters: the JSON schema of `params.yaml` for editors, and a Markdown table of every key."""
 
 from collections.abc import Iterator
 from typing import Any, Union
@@ -13,7 +13,7 @@ COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
 
 
 def whole_file() -> type[BaseModel]:
-    """All sections together, with every member of the open families: importing it imports them all."""
+    """Return a model of the whole file with every registered model and source, which imports all their modules."""
     fields: dict[str, Any] = {}
     for params in STAGE_PARAMS.values():
         for name, field in params.model_fields.items():
@@ -22,21 +22,21 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """The field as it is; an open section becomes the union of its family's members, told apart by `name`."""
+    """Return type and field; a registry family becomes the union of its members, discriminated by `name`."""
     family = next((item for item in field.metadata if isinstance(item, Family)), None)
     if family is None:
         return field.annotation, field
     members = tuple(family.settings(name) for name in family.names)
-    return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # a computed tuple has no other form
+    return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # `|` cannot take a tuple of types
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema for editors."""
+    """Return the JSON schema of `params.yaml` for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole_file().model_json_schema()}
 
 
 def table() -> str:
-    """Markdown with one line for each key that `params.yaml` may hold."""
+    """Return a Markdown table with one row for each key of `params.yaml`."""
     lines = [line(COLUMNS), line(("---",) * len(COLUMNS)), *(line(row) for row in rows(schema()))]
     return "\n".join(dict.fromkeys(lines)) + "\n"
 
@@ -63,7 +63,7 @@ def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
-    """Keys that every member of a section has."""
+    """Return the keys that every member of a section has."""
     found = [set(resolve(whole, member)["properties"]) for member in members]
     return set.intersection(*found) if found else set()
 
@@ -80,7 +80,7 @@ def resolve(whole: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
 
 
 def values(field: dict[str, Any]) -> str:
-    """What a key may hold, in a few characters."""
+    """Return a short description of the type and bounds of a key."""
     if "anyOf" in field:
         return " or ".join(values(option) for option in field["anyOf"])
     if "enum" in field or "const" in field:

@@ -1,4 +1,4 @@
-"""The section `schedule`: the learning rate as a share of its peak, step by step."""
+"""The section `schedule`: the learning rate at each step, as a share of its peak."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ class EverySchedule(Section):
     name: str
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     warmup: Share
-    """Share of the steps over which the learning rate rises to its peak."""
+    """Share of all steps over which the learning rate rises to its peak."""
 
 
 class ConstantSettings(EverySchedule):
@@ -23,16 +23,16 @@ class FallingSettings(EverySchedule):
     name: Literal["linear", "cosine"]
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     final_factor: Share
-    """linear, cosine and one_cycle only: the last learning rate as a share of the peak."""
+    """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
 
 
 class OneCycleSettings(EverySchedule):
     name: Literal["one_cycle"]
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     start_factor: Share
-    """one_cycle only: the first learning rate as a share of the peak."""
+    """one_cycle only: initial learning rate as a share of the peak."""
     final_factor: Share
-    """linear, cosine and one_cycle only: the last learning rate as a share of the peak."""
+    """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
 
 
 ScheduleSettings = Annotated[ConstantSettings | FallingSettings | OneCycleSettings, Field(discriminator="name")]

@@ -5,21 +5,21 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(gt=0, le=1_000_000)]
-"""Of what takes memory: a slip of the finger is refused here and not by the allocator."""
+"""A count of things that take memory; the bound turns a typing error into a clear message instead of OOM."""
 Steps = Annotated[int, Field(gt=0, le=1_000_000_000_000)]
-"""Exact also where they are computed with as floating-point numbers."""
+"""A number of steps; the bound keeps it exact in floating-point arithmetic."""
 Share = Annotated[float, Field(ge=0, lt=1)]
-"""Of a whole, which is never all of it."""
+"""A fraction from 0 inclusive to 1 exclusive."""
 Width = Annotated[int, Field(gt=0, le=65_536)]
-"""Of a layer."""
+"""The width of a layer."""
 Depth = Annotated[int, Field(gt=0, le=1000)]
-"""Layers of a network, each of which takes time to build, also where nothing is allocated."""
+"""A number of layers; bounded because each takes time to build, even on the meta device."""
 
 
 class Section(BaseModel):
-    """Frozen, closed, strict: a misspelt key or a word where a number belongs is an error, never a guess.
+    """A frozen pydantic model that rejects unknown keys and wrong types and never coerces.
 
-    The text under a field is its description in docs/parameters.md and in the JSON schema.
+    The docstring under a field is its description in docs/parameters.md and in the JSON schema.
     """
 
     model_config = ConfigDict(

@@ -1,4 +1,4 @@
-"""What `train` may read, section by section."""
+"""The sections that the stage `train` may read."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from pipeline.registry import MODELS
 
 class TrainParams(Section):
     seed: NonNegativeInt
-    """The one seed: splits, order, initial weights, dropout and augmentation derive theirs from it."""
+    """The seed from which those of splits, order, initial weights, dropout and augmentation are derived."""
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""
     optimizer: OptimizerSettings

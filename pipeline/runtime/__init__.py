@@ -1,1 +1,1 @@
-"""What belongs to the machine and the job: environment, devices, signals, locks, the identity of a run and its workspace."""
+"""The machine and the job: environment variables, devices, signals, locks, the identity of a run and its workspace."""

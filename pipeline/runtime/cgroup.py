@@ -1,4 +1,4 @@
-"""Reads the limits that a container runtime or a cluster sets for a process: its control groups, of version 1 and 2."""
+"""Read the CPU and memory limits that a container runtime or a cluster sets through control groups (cgroup v1 and v2)."""
 
 import os
 import re
@@ -10,20 +10,21 @@ MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cpus() -> int:
-    """Returns how many CPUs this process may keep busy: those of its affinity, but no more whole ones than its quota allows, and at least one.
+    """Return the number of CPUs for this process: those of its affinity, limited to the whole CPUs of its cgroup quota, at least 1.
 
-    A thread more than the quota allows is stopped for a part of each period, and all others wait for it.
+    With more threads than the quota allows, the kernel throttles them for part of each period, and a parallel operation waits for the
+    slowest.
     """
     cpus = len(os.sched_getaffinity(0))
     for folder in folders("cpu"):
         version_1 = read_or_empty(folder / "cpu.cfs_quota_us") + read_or_empty(folder / "cpu.cfs_period_us")
-        if found := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # not "max 100000", "-1" or half a file
+        if found := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # "max ..." and -1: no quota
             cpus = min(cpus, int(found[1]) // int(found[2]))
     return max(cpus, 1)
 
 
 def killed_for_memory() -> int:
-    """Returns how many processes of this group the kernel has killed because the group's memory ran out."""
+    """Return the number of OOM kills in the cgroup of this process; 0 where it is unknown."""
     for folder in folders("memory"):
         if found := KILLED.search(read_or_empty(folder / "memory.events") or read_or_empty(folder / "memory.oom_control")):
             return int(found[1])
@@ -31,9 +32,9 @@ def killed_for_memory() -> int:
 
 
 def folders(controller: str) -> Iterator[Path]:
-    """Yields the folders that the group of this process and those above it may have; a container sees its own group as the top.
+    """Yield candidate folders for the cgroup of this process and its parents; a container sees its own group as the root.
 
-    Version 1 mounts controllers together in an order of its own (`cpuacct,cpu`), and has a link with the name of each.
+    cgroup v1 may mount several controllers in one folder (`cpuacct,cpu`), with a symbolic link for each controller name.
     """
     for line in read_or_empty(MEMBERSHIP).splitlines():
         _, controllers, group = line.split(":", 2)
@@ -44,7 +45,7 @@ def folders(controller: str) -> Iterator[Path]:
 
 
 def read_or_empty(path: Path) -> str:
-    """Returns the text of a file; nothing where it cannot be read."""
+    """Return the text of a file, or an empty string if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

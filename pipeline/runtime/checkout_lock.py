@@ -1,7 +1,8 @@
 """A lock on a checkout, held by one PID namespace at a time.
 
-DVC records who uses a file by process number, which means nothing in another container or on the host: two DVCs in one checkout would take each
-other for dead. The lock is an flock: all containers on one volume share it with the host, and the kernel drops it with its process.
+DVC's lock records contain process ids, which have no meaning in another PID namespace: each of two DVCs in one checkout would treat the
+other's locks as stale. This lock is an flock: containers on one volume and the host share it, and the kernel releases it when its process
+ends.
 """
 
 import fcntl
@@ -16,16 +17,17 @@ from pipeline.refusal import Refusal
 
 LOCK = ".pipeline/checkout.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Tells hosts apart, whose first PID namespaces all have one number; a host name can change during a job."""
+"""The boot id distinguishes hosts, whose initial PID namespaces all have the same number. A host name can change during a job."""
 CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
-"""Others hold the file for an instant to read who works here."""
+"""Timeout and interval of retries: processes of other namespaces hold the lock for an instant to read its holder."""
 
 
 @contextmanager
 def held(top: Path, *, place: str = "") -> Iterator[None]:
-    """Hold the checkout at `top` for this PID namespace, whose processes share it, until the block ends.
+    """Lock the checkout at `top` for this PID namespace until the block ends; processes of the namespace share the lock.
 
-    `place` says to others where the job runs: "on" this host unless given. Raises Refusal with the other's while another namespace holds it.
+    `place` describes where the job runs, for the messages of other jobs; the default is "on" and the host name. Raises Refusal with the
+    holder's place while another namespace holds the lock.
     """
     path = top / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,13 +44,13 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
 
 
 def claim(file: TextIO, namespace: str, place: str) -> str | None:
-    """Take a shared lock for `namespace`; returns None, or the place of the namespace that holds it."""
+    """Take a shared lock for `namespace` and return None, or return the place of the namespace that holds the lock."""
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)
         file.write(f"{namespace}\n{place}")
         file.flush()
-    # turns an exclusive lock into a shared one, but not in one step: another namespace may have written meanwhile
+    # downgrading an exclusive flock to a shared one is not atomic: another namespace may have written in between, so read back the holder
     fcntl.flock(file, fcntl.LOCK_SH)
     file.seek(0)
     holder, _, its_place = file.read().partition("\n")

@@ -1,4 +1,4 @@
-"""What a killed DVC leaves behind and trips over: its own record of who reads and writes what."""
+"""Repair the lock records (`rwlock`) that a killed DVC leaves behind and that would stop the next DVC."""
 
 import json
 import time
@@ -12,24 +12,25 @@ from pipeline.io import files
 
 RECORD, GUARD = "rwlock", "rwlock.lock"
 CLOCKS_DIFFER_S = 2.0
+"""Tolerance between the start time of a process and the modification time of a file."""
 
 
 def mend(temporary: Path) -> list[str]:
-    """Put right DVC's records of stages and of experiments below `.dvc/tmp`, and say what was wrong, or who is at work.
+    """Repair DVC's lock records of stages and experiments below `.dvc/tmp`; return messages about repairs and about a running DVC.
 
-    DVC writes a record in place: killed in between, it leaves half of it, which every later DVC refuses. And it takes a process number that is
-    in use again, as it soon is in a new container, for the DVC that was killed, and calls the stage busy.
+    DVC writes a record in place: killed during the write, it leaves a truncated record, which every later DVC rejects. DVC also treats a
+    lock as held if its process id is in use again by another process, which is likely in a new container, and reports the stage as busy.
     """
     return [said for path in records(temporary) for said in mend_record(path)]
 
 
 def records(temporary: Path) -> list[Path]:
-    """Returns the records that are there."""
+    """Return the paths of the existing records."""
     return [path for path in (temporary / RECORD, temporary / "exps" / RECORD) if path.exists()]
 
 
 def mend_record(path: Path) -> list[str]:
-    """Nothing is touched while a DVC is at the record, nor as long as one that it names lives."""
+    """Repair one record and return messages. Change nothing while a DVC holds its lock file or while a process named in it is alive."""
     with files.locked(path.with_name(GUARD), wait=False) as free:
         if not free:
             return []
@@ -46,7 +47,7 @@ def mend_record(path: Path) -> list[str]:
 
 
 def parse(content: bytes) -> list[dict[str, Any]] | None:
-    """The processes that the record names; None where it is not in DVC's form."""
+    """Return the processes (`pid`, `cmd`) in a record, or None if it does not have DVC's format."""
     try:
         record = json.loads(content)
         return list(holders_of(record))
@@ -62,7 +63,10 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def lives(holder: Mapping[str, Any], recorded_s: float) -> bool:
-    """Whether the process is there and can be the one that was recorded; where the system does not tell, it lives."""
+    """Return True if the process exists and can be the recorded one: a `dvc` or the same command, started before the record was written.
+
+    Also return True if the system denies access to the process.
+    """
     try:
         process = psutil.Process(holder["pid"])
         begun_s, command = process.create_time(), " ".join(process.cmdline())

@@ -1,4 +1,4 @@
-"""What belongs to the machine and not to the result: the PIPELINE_*, MLFLOW_* and DVC_* variables."""
+"""Settings of the machine and the job that do not change the result: the variables PIPELINE_*, MLFLOW_* and DVC_*."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ Threads = Annotated[int, Field(gt=0, le=1024)]
 
 
 class Environment(BaseSettings):
-    """Read once at the start; an empty variable counts as unset."""
+    """Environment variables, read once at the start; an empty one counts as unset."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore")
 
@@ -35,7 +35,7 @@ class Environment(BaseSettings):
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
     summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
-    """Set by jobs that end with `summary`, which prints the result: `evaluate` does not print it as well."""
+    """Set by jobs that end with `summary`, which prints the result, so that `evaluate` does not print it too."""
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
@@ -47,13 +47,13 @@ class Environment(BaseSettings):
     @classmethod
     def well_formed(cls, address: str | None) -> str | None:
         if address is not None and not is_address(address):
-            # the address itself is not repeated: it may hold a password
+            # the message omits the address: it may contain a password
             raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it")
         return address
 
     @property
     def root(self) -> Path:
-        """Where journal, work folders and the default store lie: the main checkout, also for `dvc exp run --temp`."""
+        """The main checkout, also in `dvc exp run --temp`: parent of the journal, the work folders and the default MLflow store."""
         return self.dvc_root or Path.cwd()
 
     @property
@@ -62,7 +62,7 @@ class Environment(BaseSettings):
 
     @classmethod
     def read(cls) -> "Environment":
-        """Raises Refusal with every variable that cannot be used."""
+        """Read and validate the variables. Raises Refusal that lists every invalid one."""
         try:
             environment = cls()
         except ValidationError as error:
@@ -71,9 +71,9 @@ class Environment(BaseSettings):
         return environment
 
     def refuse_unfit_root(self) -> None:
-        """Raises Refusal where the SQLite store would lie below a path that its address cannot hold.
+        """Raise Refusal if the path of the SQLite store cannot be written in its URI.
 
-        After a `?` the rest of an address is its query, and MLflow and Alembic each read `%` in a way of their own.
+        A `?` begins the query of a URI, and MLflow and Alembic interpret `%` differently.
         """
         root = str(self.root.resolve())
         below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
@@ -87,7 +87,7 @@ class Environment(BaseSettings):
 def is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises for one that is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
     has_host = bool(parts.hostname) or not parts.scheme.startswith("http")

@@ -1,4 +1,4 @@
-"""What keeps PyTorch from the NVIDIA GPU of a machine that has one, and what mends it."""
+"""Diagnose why PyTorch cannot use the NVIDIA GPU of this machine, with the remedy."""
 
 import os
 import re
@@ -6,13 +6,16 @@ from pathlib import Path
 
 SYSTEM = Path("/")
 NVIDIA, DISPLAY, ACCELERATOR = "0x10de", "0x03", "0x12"
-"""The vendor and the classes of its devices on the PCI bus that are GPUs."""
+"""NVIDIA's PCI vendor id, and the PCI class prefixes of its GPUs (display controllers, processing accelerators)."""
 OLDEST_DRIVER = {"12": 525, "13": 580}
-"""By CUDA's major version: https://docs.nvidia.com/deploy/cuda-compatibility/"""
+"""Oldest driver for each major version of CUDA, from https://docs.nvidia.com/deploy/cuda-compatibility/."""
 
 
 def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
-    """Of a GPU that PyTorch does not see, where it was built for `cuda`, such as 13.2; None where this machine has no NVIDIA GPU."""
+    """Return why PyTorch sees no GPU, with the remedy; None if this machine has no NVIDIA GPU.
+
+    `cuda` is PyTorch's CUDA version, such as 13.2.
+    """
     driver = driver_version(system)
     if driver is None and not any(map(is_gpu, (system / "sys/bus/pci/devices").glob("*"))):
         return None
@@ -30,7 +33,7 @@ def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
 
 
 def driver_version(system: Path) -> str | None:
-    """As the kernel's module says, also in a container that was given no GPU."""
+    """Return the version of the loaded kernel module, or None. It is also visible in a container without GPU access."""
     try:
         text = (system / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""Orderly ends: a first SIGTERM or SIGINT is answered at once or at a good moment, a second one ends the process as it stands."""
+"""Clean shutdown on signals: the first SIGTERM or SIGINT is handled at once or at a safe point, the second kills the process."""
 
 import os
 import signal
@@ -12,13 +12,14 @@ from pipeline.io import files
 
 ASKED = (signal.SIGTERM, signal.SIGINT)
 ABANDONED = signal.SIGUSR1
-"""A SIGTERM that is never the second one: of `lifeline`, and of whoever cannot know whether the first was heard."""
+"""Like SIGTERM, but never counts as the second signal. Sent by `parent_watch`, and by a sender that cannot know if a first signal
+arrived."""
 TOLD_IN = "PIPELINE_INTERRUPTED_FILE"
-"""Names a file for the exit code of an interrupted stage: DVC, which stands between the stage and its starter, answers 255 whatever happened."""
+"""The variable with the path of a file for the exit code of an interrupted stage: `dvc repro` exits with 255 for any failed stage."""
 
 
-class Interrupted(BaseException):  # like KeyboardInterrupt: nothing that catches errors may take it for one
-    """The stage stopped because of a signal; `exit_code` is the shell's for it, and never 0: DVC would accept half a result."""
+class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` must not catch it
+    """The stage was stopped by a signal. `exit_code` is 128 + the signal, never 0: DVC would accept an incomplete result."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -27,25 +28,25 @@ class Interrupted(BaseException):  # like KeyboardInterrupt: nothing that catche
 
 @dataclass
 class Interruption:
-    """Whether a signal came, and which."""
+    """The signal that has arrived, or None."""
 
     number: int | None = None
 
     def pause(self) -> None:
-        """Called where it is good to stop. Raises Interrupted if a signal came."""
+        """Mark a safe point to stop. Raises Interrupted if a signal has arrived."""
         if self.number is not None:
             raise Interrupted(self.number)
 
 
 @contextmanager
 def answered(answer: Callable[[int], None]) -> Iterator[None]:
-    """Within the block the first signal is handed to `answer`, and the next one finds the default: the end of the process."""
+    """Within the block, pass the first signal to `answer` and restore the default action for the next one, which kills the process."""
     came = False
 
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal came
         first, came = not came, True
-        if number != ABANDONED:  # which may stand for one that is still on its way, and is not the second then
+        if number != ABANDONED:  # it may duplicate a signal that is still to come, which must not count as the second
             for other in ASKED:
                 signal.signal(other, signal.SIG_DFL)
         if first:
@@ -56,13 +57,13 @@ def answered(answer: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # a process that is ending already need not hear that DVC has ended
+            # a process that is already stopping ignores the signal of parent_watch, whose default action would kill it
             signal.signal(number, signal.SIG_IGN if came and number == ABANDONED else handler)
 
 
 @contextmanager
 def deferred() -> Iterator[Interruption]:
-    """Within the block the first signal is only noted."""
+    """Within the block, only record the first signal; `Interruption.pause` raises it at a safe point."""
     interruption = Interruption()
 
     def note(number: int) -> None:
@@ -77,12 +78,12 @@ def give_up(number: int) -> None:
 
 
 def raised() -> AbstractContextManager[None]:
-    """Within the block the first signal raises Interrupted, so that drafts are removed and the run is closed on the way out."""
+    """Within the block, the first signal raises Interrupted, so that cleanup code removes drafts and closes the run."""
     return answered(give_up)
 
 
 def tell(exit_code: int) -> None:
-    """Whoever started DVC can know, too, that a stage was interrupted; on a full disk, from the signal alone."""
+    """Write the exit code of an interrupted stage for the process that started DVC. A failed write, as on a full disk, is ignored."""
     if path := os.environ.get(TOLD_IN):
         with suppress(OSError):
             files.write_text(Path(path), str(exit_code))

@@ -1,4 +1,4 @@
-"""The device that trains, and what of a machine decides bits."""
+"""The training device, and the properties of a machine on which bit-exact results depend."""
 
 import ctypes
 import os
@@ -17,9 +17,9 @@ from pipeline.runtime.environment import Environment
 
 LIBRARIES = ("torch", "torchvision", "numpy")
 DECIDING_FLAGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
-"""Variables of others that decide a GPU's sums."""
+"""Environment variables of CUDA libraries that change the results of GPU matrix products."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""As glibc's malloc.h numbers what `mallopt` sets."""
+"""Parameter numbers of `mallopt`, from glibc's malloc.h."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Machine:
 
     @classmethod
     def claim(cls, environment: Environment) -> "Machine":
-        """Choose the device, set the number of compute threads and how memory is kept. Raises Refusal for a device that is not there."""
-        # read by cuBLAS when it starts; without it its workspace, and so its sums, may differ between runs
+        """Choose the device, set the number of compute threads and configure malloc. Raises Refusal for an unavailable device."""
+        # cuBLAS reads this at its start; without it the workspace, and so the order of summation, may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         threads = environment.threads or cgroup.usable_cpus()
         torch.set_num_threads(threads)
@@ -39,30 +39,33 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """The GPU's name, or the CPU's instruction set, on which its bits depend."""
+        """The name of the GPU, or the architecture and instruction set of the CPU; bit-exact results depend on it."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
     def fingerprint(self) -> dict[str, Any]:
-        """What else than the inputs decides the bytes of a result."""
+        """Return everything except the inputs that decides the bytes of a result."""
         libraries = {library: metadata.version(library) for library in LIBRARIES}
         found = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
         if self.device.type == "cpu":
             return found
-        kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]  # torch's own, without types
+        kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]  # untyped in torch
         return found | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
     def memory(self) -> dict[str, float]:
-        """Megabytes of GPU memory allocated and reserved at most so far; empty on a CPU."""
+        """Return the peak GPU memory so far, allocated and reserved, in megabytes; empty on a CPU."""
         if self.device.type != "cuda":
             return {}
-        peaks = torch.cuda.memory_stats(self.device)  # once: it takes as long as some launches
+        peaks = torch.cuda.memory_stats(self.device)  # called once: it takes as long as several kernel launches
         return {f"memory/{kind}_megabytes": peaks.get(f"{kind}_bytes.all.peak", 0) / 1e6 for kind in ("allocated", "reserved")}
 
 
 def choose_device(wish: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that exists; of a GPU that is there and cannot be used, `auto` says why."""
+    """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if it is unavailable.
+
+    `auto` falls back to the CPU, with a warning and the reason if the machine has a GPU.
+    """
     if wish == "cpu":
         return torch.device("cpu")
     if not cuda_is_available():
@@ -82,27 +85,29 @@ def choose_device(wish: str) -> torch.device:
 
 def cuda_is_available() -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own words on an old driver, which `graphics` says with the remedy
+        warnings.simplefilter("ignore")  # PyTorch warns of an old driver; `gpu_diagnostics` reports it with the remedy
         return torch.cuda.is_available()
 
 
 def set_determinism(deterministic: bool) -> None:
-    """Refuse operations without a deterministic form. cuDNN never chooses by timing; the compiler may, where nothing is refused."""
-    # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `compilation` sets the compiler's own switch
+    """Make nondeterministic operations raise an error, or allow them. cuDNN autotuning is off in both cases, and TF32 is on."""
+    # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `compilation` sets the compiler's own flag
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
-    # filling fresh memory finds reads of it, which is a debugging aid, at up to 15% of the time
+    # filling uninitialised memory is a debugging aid that costs up to 15% of the time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module's class
     torch.backends.cudnn.benchmark = False
-    # TF32 on GPUs that have it; a CPU computes in full
+    # these flags take effect on GPUs with TF32 only
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what one step frees for the next. By itself it gives large tensors back to the system, which clears every page of the next
-    ones: a tenth of a step of resnet or MobileNet on a CPU. On a GPU torch keeps memory by itself; other C libraries are left as they are.
+    """Configure glibc's malloc to keep freed memory for the next step. Other C libraries are left unchanged.
+
+    By default glibc returns large blocks to the system, which then has to clear every page of the next ones: this costs a tenth of a step
+    of resnet or MobileNet on a CPU. On a GPU, torch's caching allocator keeps memory anyway.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # before 2.35 it takes no more than the latter
+        any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # glibc before 2.35 accepts at most the latter

@@ -1,4 +1,4 @@
-"""A stage does not outlive the DVC that started it: nobody would take its result, and the next `dvc repro` would meet it."""
+"""Stop a stage when the DVC that started it ends: its result would be lost, and the stage would collide with the next `dvc repro`."""
 
 import os
 import select
@@ -11,27 +11,27 @@ from pathlib import Path
 from pipeline.runtime import interruption
 
 STARTED_BY_DVC = "DVC_STAGE"
-GRACE_S = 0.2  # a signal to the whole group reaches this process too, and is answered as what it is
+GRACE_S = 0.2  # a signal that killed DVC's process group reaches this process too and is handled first
 
 
 def hold() -> None:
-    """From now on this process is interrupted when DVC, or a shell between them, is gone; nothing where DVC did not start it."""
+    """Watch DVC, and any shell in between, from a thread and interrupt this process when one of them ends. Does nothing without DVC."""
     if STARTED_BY_DVC not in os.environ:
         return
     try:
         descriptors = [os.pidfd_open(pid) for pid in starters()]
     except PermissionError:
-        return  # another user's process: not ours to watch
-    except (ProcessLookupError, FileNotFoundError):  # gone while it was looked at
+        return  # a process of another user cannot be inspected
+    except (ProcessLookupError, FileNotFoundError):  # it ended while it was inspected
         let_go()
     else:
         threading.Thread(target=watch, args=(descriptors,), name="lifeline", daemon=True).start()
 
 
 def starters() -> Iterator[int]:
-    """The parent, and its parents up to DVC, the first that was not started by DVC itself."""
+    """Yield the pids of the parent processes up to and including DVC, the first that was not itself started by DVC."""
     pid = os.getppid()
-    while pid:  # 0 is outside of this container
+    while pid:  # 0 is a parent outside of this container
         yield pid
         if not was_started_by_dvc(pid):
             return
@@ -44,12 +44,12 @@ def was_started_by_dvc(pid: int) -> bool:
 
 
 def parent(pid: int) -> int:
-    # the name of a process stands in brackets and may hold anything
+    # the process name stands in parentheses and may contain spaces and parentheses, so split after the last one
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
 
 
 def watch(descriptors: list[int]) -> None:
-    """Until one of the processes is gone."""
+    """Block until one of the processes ends, then interrupt this process."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

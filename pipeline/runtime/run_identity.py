@@ -1,4 +1,4 @@
-"""What dvc.yaml lists as the inputs of a stage, digested: the identity of a result."""
+"""The identity of a result: digests of everything that dvc.yaml lists as the inputs of a stage."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class Inputs:
-    """SHA-256 of a stage's data, code and lock, the sections it lists, and the machine's fingerprint."""
+    """SHA-256 digests of a stage's data, code and lock file, its sections of params.yaml, and the machine's fingerprint."""
 
     data: str
     code: str
@@ -37,18 +37,18 @@ class Inputs:
 
     @property
     def key(self) -> str:
-        """Names this training: equal for equal inputs on a machine of equal bits, different for all others."""
+        """The 16-digit key of this training: equal exactly for equal inputs and an equal machine fingerprint."""
         return files.digest_of(self.record)[:16]
 
 
 def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[str]:
-    """The paths that dvc.yaml in `folder` lists for a stage, with the parameters filled in as DVC fills them."""
+    """Return the dependency paths of a stage from dvc.yaml in `folder`, with `${...}` replaced by parameters as in DVC."""
     listed = read_stage(stage, folder)["deps"]
     return [REFERENCE.sub(lambda match: str(look_up(params, match[1])), path) for path in listed]
 
 
 def sections(stage: str, folder: Path) -> list[str]:
-    """The top-level keys of params.yaml that dvc.yaml lists for a stage."""
+    """Return the top-level keys of params.yaml that dvc.yaml lists for a stage."""
     return list(read_stage(stage, folder)["params"])
 
 
@@ -58,7 +58,7 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
         text = untrusted.read(path, MOST_BYTES).decode("utf-8")
         refuse_brackets(text)
         content: dict[str, Any] = YAML(typ="safe", pure=True).load(text)["stages"][stage]
-        "".join([*content["deps"], *content["params"]])  # raises for what is not text
+        "".join([*content["deps"], *content["params"]])  # raises TypeError for anything but strings
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run the pipeline at the top of its checkout") from None
     except (YAMLError, LookupError, TypeError, AttributeError, ValueError, OSError, RecursionError):
@@ -67,7 +67,7 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
 
 
 def refuse_brackets(text: str) -> None:
-    """Raises ValueError for more than any dvc.yaml has, of which ruamel would take seconds."""
+    """Raise ValueError for an implausible number of brackets, which ruamel would need seconds to parse."""
     if len(BRACKET.findall(text)) > MOST_BRACKETS:
         raise ValueError(f"more than {MOST_BRACKETS} brackets")
 
@@ -80,5 +80,5 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """One digest of the Python files among the dependencies."""
+    """Return one digest of all Python files among the dependencies."""
     return files.digest_of({path: files.digest(folder / path) for path in paths if path.endswith(".py")})

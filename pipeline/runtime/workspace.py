@@ -1,4 +1,4 @@
-"""The work folder of a training: what it needs to go on after it was killed, under a name that its inputs decide."""
+"""The work folder of a training, named after its inputs: it holds the checkpoints to resume from."""
 
 import json
 import shutil
@@ -16,17 +16,17 @@ from pipeline.runtime.run_identity import Inputs
 OLD_FOLDERS_KEPT = 2
 RECORD, KEPT = "inputs.json", "nonfinite-*"
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
-"""A training whose DVC was killed needs a moment to save and end; one that looks over old folders holds their locks for an instant."""
+"""Timeout and interval of retries: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A locked folder outside DVC's outputs, which DVC deletes before each run."""
+    """A locked folder. It lies outside DVC's outputs, because DVC deletes those before each run."""
 
     folder: Path
 
     def clear(self) -> None:
-        """The results are written: nothing is left to resume. What was kept for somebody to look at stays as old folders do."""
+        """Remove everything after the results are written, except dumps of non-finite steps (`nonfinite-*`), which stay until `prune`."""
         if not any(self.folder.glob(KEPT)):
             shutil.rmtree(self.folder)
             return
@@ -36,7 +36,7 @@ class Work:
 
 @contextmanager
 def claimed(root: Path, inputs: Inputs) -> Iterator[Work]:
-    """The folder of these inputs, held by this process alone. Raises Refusal while another process trains the same."""
+    """Yield the work folder of these inputs, locked by this process. Raises Refusal while another process trains from the same inputs."""
     parent = root / ".pipeline/work"
     folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
     with claim(lock) as taken:
@@ -54,13 +54,13 @@ def claimed(root: Path, inputs: Inputs) -> Iterator[Work]:
 
 
 def lock_of(parent: Path, key: str) -> Path:
-    """Beside the folder, which goes and comes. Only who holds the lock may unlink it."""
+    """Return the lock file. It lies next to the folder, which may be deleted; only the holder of the lock may unlink it."""
     return parent / f"{key}.lock"
 
 
 @contextmanager
 def claim(lock: Path) -> Iterator[bool]:
-    """The lock, waited for as long as another training may look a folder over."""
+    """Try to take the lock for CLAIM_WITHIN_S seconds; yield True if it was taken."""
     deadline = time.monotonic() + CLAIM_WITHIN_S
     with ExitStack() as stack:
         while not (taken := stack.enter_context(files.locked(lock, wait=False))) and time.monotonic() < deadline:
@@ -69,12 +69,12 @@ def claim(lock: Path) -> Iterator[bool]:
 
 
 def others(parent: Path) -> list[Path]:
-    """Work folders of other inputs, the newest first."""
+    """Return the records of all work folders below `parent`, newest first."""
     return sorted(parent.glob(f"*/{RECORD}"), key=age, reverse=True)
 
 
 def age(record: Path) -> float:
-    """When the folder was last written to; long ago where another process has just removed it."""
+    """Return the time of the last change in the record's folder; 0.0 if another process has just removed it."""
     try:
         return max(path.stat().st_mtime for path in record.parent.iterdir())
     except (FileNotFoundError, ValueError):
@@ -82,7 +82,7 @@ def age(record: Path) -> float:
 
 
 def explain_new_start(parent: Path, inputs: Inputs) -> None:
-    """Where an unfinished training of other inputs lies, say what changed since."""
+    """If the newest work folder holds an unfinished training, print which of its inputs differ."""
     for path in others(parent)[:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
             before = read_record(path)
@@ -92,7 +92,7 @@ def explain_new_start(parent: Path, inputs: Inputs) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Empty where the disk gave back something else, or another process removed it: an old folder may not hinder a new training."""
+    """Return the record, or an empty dict if it is damaged or removed: an old folder must not stop a new training."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, FileNotFoundError, RecursionError):
@@ -101,7 +101,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def prune(parent: Path) -> None:
-    """Drop all folders that no process holds but the newest of other inputs, and the lock files of all that were dropped."""
+    """Delete all unlocked work folders except the newest OLD_FOLDERS_KEPT, together with their lock files."""
     kept = {path.parent.name for path in others(parent)[:OLD_FOLDERS_KEPT]}
     known = {path.stem for path in parent.glob("*.lock")} | {path.name for path in parent.iterdir() if path.is_dir()}
     for key in known - kept:
