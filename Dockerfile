@@ -40,7 +40,7 @@ COPY . /layer/opt/pipeline
 # hadolint ignore=DL3003
 RUN find /layer/opt/pipeline/pipeline -type f ! -name '*.py' -delete \
     && cd /layer/opt/pipeline \
-    && python3 -B -c "import json; from pathlib import Path; from pipeline.container import place; print(json.dumps(place.digests(Path())))" > ../pipeline.json \
+    && python3 -B -c "import json; from pathlib import Path; from pipeline.container import checkout; print(json.dumps(checkout.digests(Path())))" > ../pipeline.json \
     && python3 -m compileall -q --invalidation-mode unchecked-hash -s /layer /layer/opt/pipeline \
     && chmod -R u=rwX,go=rX /layer \
     && find /layer -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +

@@ -25,7 +25,7 @@ def hold() -> None:
     except (ProcessLookupError, FileNotFoundError):  # it ended while it was inspected
         let_go()
     else:
-        threading.Thread(target=watch, args=(descriptors,), name="lifeline", daemon=True).start()
+        threading.Thread(target=watch, args=(descriptors,), name="parent watch", daemon=True).start()
 
 
 def starters() -> Iterator[int]:

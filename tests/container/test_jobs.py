@@ -135,7 +135,7 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_ends_well(ima
 
 
 def test_a_quota_of_cpus_is_what_the_job_counts(image: str) -> None:
-    program = "from pipeline import cgroup; print(cgroup.usable_cpus())"
+    program = "from pipeline.runtime import cgroup; print(cgroup.usable_cpus())"
     assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"
 
 

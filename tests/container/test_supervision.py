@@ -37,7 +37,7 @@ sys.exit(255 if stage.wait() else 0)
 """
 STAGE = """
 import sys, time
-from pipeline import interruption
+from pipeline.runtime import interruption
 if sys.argv[1] == "late":
     print("starting", flush=True)
     time.sleep(1.5)

@@ -24,7 +24,7 @@ NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "-
 HOLD = """
 import sys
 from pathlib import Path
-from pipeline import checkout_lock
+from pipeline.runtime import checkout_lock
 from pipeline.refusal import Refusal
 try:
     with checkout_lock.held(Path(), place="in the container c0ffee"):

@@ -15,9 +15,9 @@ from tests.imports import TOP
 
 STAGE = """
 import sys, time
-from pipeline import interruption, lifeline
+from pipeline.runtime import interruption, parent_watch
 with interruption.deferred() as interrupted:
-    lifeline.hold()
+    parent_watch.hold()
     print("begun", flush=True)
     for _ in range(200):
         time.sleep(0.05)

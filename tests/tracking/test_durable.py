@@ -25,9 +25,9 @@ TRAIN = """
 import sys
 from pathlib import Path
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import attendant, run
+from pipeline.tracking import mirror_process, run
 from pipeline.tracking.run_info import RunInfo
-attendant.start = lambda *_: None
+mirror_process.start = lambda *_: None
 root, first = Path(sys.argv[1]), int(sys.argv[2])
 with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=root / "work/run", info=RunInfo()) as reports:
     for step in range(first, 10**9):
