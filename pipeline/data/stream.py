@@ -34,7 +34,7 @@ class Slot:
         self.leave()  # kernels launched earlier may still read this memory: the allocator reuses freed blocks
 
     def fill(self, inputs: NDArray[np.uint8], batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
-        """Read a batch into the slot. Called by the reader thread. The copy to the GPU waits for kernels that read the slot's last batch."""
+        """Read a batch into the slot, in the reader thread. The copy to the GPU waits for kernels that read the slot's last batch."""
         if self.copied:
             self.copied.synchronize()  # blocks the reader thread only, not the training loop
         np.take(inputs, batch_index.rows.numpy(), axis=0, out=self.host.numpy(), mode="clip")  # releases the GIL
