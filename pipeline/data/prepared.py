@@ -25,6 +25,7 @@ NAMES_BYTES = RECORD_BYTES - 2**19
 the same bound.
 """
 HEADER_BYTES = 1 << 16
+"""Upper bound for the header of an `.npy` file."""
 
 
 class SplitRecord(BaseModel):
@@ -131,7 +132,7 @@ def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> 
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize
         described = extra_bytes <= HEADER_BYTES and files.digest(path) == digest
         array: NDArray[Any] | None = npy.open_memmap(path, mode="c") if described else None
-    except Exception as error:  # numpy evaluates the header as a literal, and its parser may raise anything
+    except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
     if array is None:
         raise Refusal(f"{path}: is not the file that spec.json describes: run `dvc repro -f prepare`")

@@ -32,6 +32,7 @@ class BatchIndex:
 
 
 def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
+    """Concatenate batch indices."""
     if len(batch_indices) == 1:
         return batch_indices[0]
     draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]

@@ -22,8 +22,8 @@ from pipeline.refusal import Refusal
 CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 MANY, WORKERS_OF_MANY = 4096, 4
-"""From MANY samples on, worker processes are used: WORKERS_OF_MANY of them, and more for more samples. Starting them takes longer than they
-save for fewer samples. Threads would contend for the GIL in Pillow's Python code, which takes most of the time of a small image.
+"""From MANY samples on, worker processes replace threads: WORKERS_OF_MANY per MANY samples. For fewer samples, starting them costs more
+than it saves. Threads contend for the GIL in Pillow's Python code, which takes most of the time of a small image.
 """
 
 

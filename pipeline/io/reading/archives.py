@@ -148,6 +148,7 @@ def version_of(path: Path) -> Version:
 
 @lru_cache(maxsize=1)
 def kept_open(path: Path, version: Version) -> zipfile.ZipFile:
+    """Open a zip archive once per process. Raises Refusal where the file has changed since `version`."""
     with refusing(path):
         if version_of(path) != version:
             raise Refusal(f"source.root: {path}: changed while it was read: leave it alone until the stage has ended")
@@ -182,6 +183,7 @@ class Tar:
             members.close()
 
     def wanted(self, names: Iterator[str]) -> Any:
+        """Yield the named members; `names` must be in the order of the archive."""
         name = next(names, None)
         with refusing(self.path):
             for file, member in tarstream.members(self.path, self.opener):

@@ -32,6 +32,7 @@ def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> Non
 
 
 def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
+    """Download `address` to `draft`. Raises ValueError where the address, the size or the MD5 is wrong."""
     if not address.startswith(("https://", "http://")):
         raise ValueError("is no web address")
     state = hashlib.md5(usedforsecurity=False)

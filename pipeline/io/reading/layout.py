@@ -62,6 +62,7 @@ def relevant(name: str) -> Parts:
 
 
 def enclosed(folders: set[Parts], depth: int) -> bool:
+    """Return True where one folder encloses the whole layout and is not itself a split."""
     tops = {parts[0] for parts in folders if parts}
     return len(tops) == 1 and (depth == 4 or (depth == 3 and not is_split(*tops)))
 
