@@ -1,4 +1,4 @@
-"""Nested mappings as flat ones with joined keys."""
+"""Flattens nested mappings into one level with joined keys."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ Scalar = str | int | float | bool | None
 
 
 def flatten(nested: Mapping[str, Any], separator: str = ".") -> dict[str, Scalar]:
-    """`{"model": {"width": 8}}` becomes `{"model.width": 8}`; lists and empty mappings become JSON."""
+    """Flatten `{"model": {"width": 8}}` to `{"model.width": 8}`; lists and empty mappings become JSON."""
     return dict(leaves(nested, separator))
 
 

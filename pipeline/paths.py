@@ -1,4 +1,4 @@
-"""Where things lie, relative to the top of the checkout in which every stage runs."""
+"""Paths of the pipeline's files, relative to the top of the checkout in which every stage runs."""
 
 from dataclasses import dataclass
 from pathlib import Path

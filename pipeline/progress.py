@@ -1,4 +1,4 @@
-"""How far a long loop is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a long loop: a bar on a terminal, else a line every `LINE_EVERY_S` seconds."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ LINE_EVERY_S = 10.0
 
 
 class Advance:
-    """Counts units; what is shown is decided by `report(done)`."""
+    """Counts finished units and calls `report(done)` after each change."""
 
     def __init__(self, report: Callable[[int], None]) -> None:
         self.done = 0
@@ -22,7 +22,7 @@ class Advance:
         self.report(self.done)
 
     def each(self, items: Iterable[Item], units: Callable[[Item], int]) -> Iterator[Item]:
-        """Pass the items through, counting each once it has been dealt with."""
+        """Yield the items, counting each after the caller has processed it."""
         for item in items:
             yield item
             self(units(item))
@@ -30,7 +30,7 @@ class Advance:
 
 @contextmanager
 def progress(label: str, total: int, unit: str) -> Iterator[Advance]:
-    """`with progress("prepare", 60_000, "images") as advance: advance(256)`"""
+    """Show progress on stderr: `with progress("prepare", 60_000, "images") as advance: advance(256)`."""
     show = bar if sys.stderr.isatty() else lines
     with show(label, total, unit) as report:
         yield Advance(report)
@@ -38,7 +38,7 @@ def progress(label: str, total: int, unit: str) -> Iterator[Advance]:
 
 @contextmanager
 def bar(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console  # late: a log file needs no rich
+    from rich.console import Console  # late: only needed on a terminal
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())

@@ -1,10 +1,10 @@
-"""A dataset as its source offers it, before it is split and stored."""
+"""A dataset as read from its source, before it is split and stored."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the parameters name splits, and a typing error is said without numpy
+if TYPE_CHECKING:  # the parameters import this module, and must load fast: without numpy
     import numpy as np
     from numpy.typing import NDArray
 
@@ -13,7 +13,7 @@ TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Block:
-    """Some samples of one split: `inputs` (n, height, width, channels) uint8 at `positions` (n,) of the split's targets."""
+    """Some samples of one split: `inputs` (n, height, width, channels) uint8, and their `positions` (n,) in the targets of the split."""
 
     split: str
     positions: "NDArray[np.int64]"
@@ -22,11 +22,11 @@ class Block:
 
 @dataclass(frozen=True)
 class RawDataset:
-    """Targets at once, samples in a stream, so that a dataset may be larger than memory.
+    """A dataset with all targets in memory and its samples as a stream, so that it may be larger than memory.
 
-    `targets` maps each split the source has (train, and perhaps valid and test) to its (n,) class numbers.
-    `blocks()` yields every sample, each split's in ascending order; a sample that was left out as corrupt does not appear.
-    Who stops early closes it: it may have processes.
+    `targets` maps each split of the source (train, and perhaps valid and test) to its class numbers (n,).
+    `blocks()` yields every sample, in ascending order within a split; samples left out as corrupt do not appear.
+    Close the generator when you stop early: it may own worker processes.
     """
 
     classes: tuple[str, ...]

@@ -1,5 +1,5 @@
-"""The one exception that means: the user can mend this."""
+"""The exception for errors that the user can fix."""
 
 
 class Refusal(ValueError):
-    """Bad input, in words that name the place and the remedy; shown without a traceback, with exit code 2."""
+    """Raised for bad input. The message names the place and the remedy; it is shown without a traceback, and the exit code is 2."""

@@ -1,1 +1,1 @@
-"""The prepared data: its format on disk, and the path from there to a batch."""
+"""The prepared data: its format on disk, and how batches are made from it."""

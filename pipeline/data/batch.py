@@ -1,4 +1,4 @@
-"""Images as a step reads them: gathered and augmented for several batches in one go, or a micro-batch at a time, to the same bytes."""
+"""Batches of images: gathered and augmented for several batches at once, or per micro-batch; the bytes are the same."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,15 +13,18 @@ from pipeline.data.sampling import BatchIndex
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images of a batch_index as its draws say, but for what is mixed: `pictures[positions]` are (n, height, width, channels) uint8."""
+    """Gathers the images of a batch index and augments them, except for mixup and CutMix.
+
+    `pictures[positions]` is (n, height, width, channels) uint8.
+    """
 
     batch_index: BatchIndex
     inputs: Tensor
     looked_up: bool
-    """Whether the inputs are those of the split, packed where there is an augmentation; or else these of the batch_index, as they were read."""
+    """True: `inputs` are all images of the split, packed if they are augmented. False: only those of the batch index, in its order."""
     augmentation: Augmentation | None
     at_once: bool
-    """Whether all are made when the first are asked for: fewer operations; or else those that are asked for: less memory."""
+    """True: the first access gathers all images, with fewer operations. False: each access gathers its own, with less memory."""
 
     def __len__(self) -> int:
         return len(self.batch_index)
@@ -45,7 +48,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Batch:
-    """The pictures at `positions`, and their targets."""
+    """The batch at `positions` of `pictures`: images and targets."""
 
     pictures: Pictures
     positions: slice
@@ -59,8 +62,9 @@ class Batch:
         return len(self.batch_index)
 
     def parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """At most `most` at a time, in numbers that differ by at most one: images (n, height, width, channels) uint8 and targets (n,), or the
-        shares (n, classes) of each class where samples are mixed.
+        """Yield micro-batches of at most `most` samples, whose sizes differ by at most one.
+
+        Each is images (n, height, width, channels) uint8 and class numbers (n,), or class shares (n, classes) with mixup or CutMix.
         """
         num_parts = -(-self.num_targets // most)
         for number in range(num_parts):
@@ -71,13 +75,13 @@ class Batch:
         augmentation = self.pictures.augmentation
         if not augmentation or not augmentation.mixing or part.draws is None:
             return images, part.targets
-        # the partner's place is that in the whole batch, so that no cut of it changes who is mixed with whom
+        # Sample i is mixed with sample n - 1 - i of the whole batch, so that the micro-batch size does not change the pairs.
         mirrored = slice(self.num_targets - positions.stop, self.num_targets - positions.start)
         partners = images if mirrored == positions else self.images(mirrored)
         return augmentation.mix(images, partners.flip(0), part.targets, self.batch_index.part(mirrored).targets.flip(0), part.draws)
 
     def images(self, positions: slice) -> Tensor:
-        """At positions of the batch, not mixed; a batch that is cut is short of memory, and made piece by piece."""
+        """Return the images at `positions` of the batch, before mixing. A part of the batch is gathered by itself, to save memory."""
         if positions == slice(0, self.num_targets):
             return self.pictures[self.positions]
         first = self.positions.start
@@ -85,7 +89,7 @@ class Batch:
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:
-    """Of part `number`; the first ones hold one more where they cannot be equal."""
+    """Return the positions of part `number` of `num_parts`; the first parts hold one more where the sizes cannot be equal."""
     size, longer = divmod(length, num_parts)
     first = number * size + min(number, longer)
     return slice(first, first + size + (number < longer))

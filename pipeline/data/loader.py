@@ -1,4 +1,4 @@
-"""From prepared arrays to batches on the device, without worker processes."""
+"""Makes batches on the device from prepared arrays, without worker processes."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator
@@ -16,13 +16,13 @@ from pipeline.data.sampling import BatchIndex, Layout
 from pipeline.data.stream import read_ahead
 
 RESIDENT_SHARE = 0.5
-"""A split lives on the device when it takes at most this share of the memory that is free there."""
+"""A split is kept on the device if it takes at most this share of the device's free memory."""
 BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
-"""So much is gathered in one go, so that the fixed cost of its operations is paid once a block."""
+"""At most this many bytes and batches are gathered at once, which spreads the fixed cost of each operation over several batches."""
 
 
 class Images:
-    """The samples of a split as tensors: on the device at once where they fit, read from the memory map where not; equal bytes."""
+    """The images of a split as tensors: kept on the device if they fit, else read from the memory map. The bytes are the same."""
 
     def __init__(
         self, split: Split, device: torch.device, augmentation: Augmentation | None = None, *, resident: bool | None = None
@@ -44,11 +44,11 @@ class Images:
 
     @property
     def size_bytes(self) -> int:
-        """On the device."""
+        """Return the size of the split on the device."""
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
     def read(self, batch_indices: Iterable[BatchIndex]) -> Generator[Pictures]:
-        """Those of each batch_index; they are good until the next ones are asked for."""
+        """Yield the images of each batch index. They are valid until the next iteration."""
         if self.resident:
             for wanted in batch_indices:
                 yield Pictures(wanted, self.inputs, True, self.augmentation, self.is_small(len(wanted)))
@@ -60,7 +60,7 @@ class Images:
         return num_samples * math.prod(self.split.inputs.shape[1:]) <= BLOCK_BYTES
 
     def block_size(self, batch_size: int) -> int:
-        """How many batches are gathered in one go; what is streamed comes a batch at a time."""
+        """Return how many batches are gathered at once; always 1 for a split that is read from the memory map."""
         return max((count for count in range(2, BLOCK_BATCHES + 1) if self.resident and self.is_small(count * batch_size)), default=1)
 
 
@@ -69,7 +69,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def training(images: Images, *, batch_size: int, seed: int, start: int) -> Generator[Batch]:
-    """Endless full batches from step `start` on."""
+    """Yield full batches from step `start` on, without end."""
     size = batch_size * images.block_size(batch_size)
     batch_indices = sampling.training(images.layout, images.augmentation, size=size, seed=seed, first=start * batch_size)
     with closing(images.read(batch_indices)) as blocks:
@@ -79,7 +79,10 @@ def training(images: Images, *, batch_size: int, seed: int, start: int) -> Gener
 
 
 def scoring(images: Images, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Every sample once, in order, in batches of one size, and how many of each are real: the last is padded with its first sample."""
+    """Yield images, targets and the number of real samples of each batch: every sample once, in order.
+
+    All batches have the same size; the last is padded with its first sample.
+    """
     firsts = range(0, len(images), batch_size)
     for first, pictures in zip(firsts, images.read(sampling.scoring(images.layout, batch_size=batch_size)), strict=True):
         yield pictures[:], pictures.batch_index.targets, min(batch_size, len(images) - first)

@@ -1,4 +1,4 @@
-"""In which order samples are read: one endless stream of shuffled epochs, of which a batch is a window."""
+"""The order of the samples: an endless stream of shuffled epochs; a batch is a range of positions in it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ class Order:
     seed: int
 
     def permutation(self, epoch: int) -> Tensor:
-        """(n,), drawn on the CPU, where the bits are the same for every device."""
+        """Return the order of an epoch, (n,), drawn on the CPU so that it is the same for every device."""
         generator = torch.Generator().manual_seed(derive(self.seed, "order", epoch))
         return torch.randperm(self.num_samples, generator=generator)
 
     def windows(self, start: int, count: int) -> Iterator[tuple[int, slice]]:
-        """Positions `start` to `start + count` of the stream, as (epoch, positions in it) for each epoch they touch."""
+        """Yield (epoch, positions in its permutation) for each epoch that positions `start` to `start + count` of the stream touch."""
         while count > 0:
             epoch, offset = divmod(start, self.num_samples)
             taken = min(count, self.num_samples - offset)

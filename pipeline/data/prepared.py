@@ -1,4 +1,4 @@
-"""The prepared data on disk: one array of inputs and one of targets a split, memory-mapped, and `spec.json` that describes them."""
+"""The prepared data on disk: memory-mapped arrays of inputs and of targets for each split, and `spec.json`, which describes them."""
 
 import json
 from collections.abc import Mapping
@@ -19,14 +19,17 @@ from pipeline.spec import Spec
 
 FORMAT = "pipeline-prepared-1"
 RECORD_BYTES = 2 * 2**20
-"""Some hundred thousand class names."""
+"""Upper bound for the size of `spec.json`: enough for some hundred thousand class names."""
 NAMES_BYTES = RECORD_BYTES - 2**19
-"""Leaves room for the rest of `spec.json`, and for the tensors in the header of the model file, which is bounded as `spec.json` is."""
+"""Upper bound for the class names. Leaves room for the rest of `spec.json`, and for the tensors in the header of the model file, which has
+the same bound.
+"""
 HEADER_BYTES = 1 << 16
+"""Upper bound for the header of an `.npy` file."""
 
 
 class SplitRecord(BaseModel):
-    """How many samples a split has, the SHA-256 of its two files, and how many corrupt samples were left out of it."""
+    """The number of samples of a split, the number of corrupt samples left out, and the SHA-256 of its two files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +51,7 @@ class PreparedRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Split:
-    """`inputs` (n, height, width, channels) uint8 and `targets` (n,) int64, mapped from the disk and copied on write."""
+    """`inputs` (n, height, width, channels) uint8 and `targets` (n,) int64 as copy-on-write memory maps."""
 
     inputs: NDArray[np.uint8]
     targets: NDArray[np.int64]
@@ -59,7 +62,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An opened `data/prepared/`; `digest` stands for every byte in it."""
+    """An opened `data/prepared/`; `digest` covers every byte in it."""
 
     spec: Spec
     digest: str
@@ -71,7 +74,7 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> "Prepared":
-        """Raises Refusal where the folder is missing, of another format, or not the bytes that `prepare` wrote."""
+        """Open and verify a folder. Raises Refusal where it is missing, has another format, or differs from what `prepare` wrote."""
         record = read_record(folder)
         if TRAIN not in record.splits:
             raise Refusal(f"{folder / 'spec.json'}: describes no train split: run `dvc repro -f prepare`")
@@ -79,14 +82,14 @@ class Prepared:
         return cls(record.spec, files.digest_of(record.model_dump(mode="json")), splits)
 
     def split(self, name: str) -> Split:
-        """Raises Refusal for a split that the prepared data does not have."""
+        """Return a split by name. Raises Refusal where the prepared data does not have it."""
         if name not in self.splits:
             raise Refusal(f"the prepared data has no {name} split: set source.{name} and run `dvc repro` again")
         return self.splits[name]
 
 
 def refuse_long_names(classes: tuple[str, ...], place: str) -> None:
-    """Raises Refusal for class names with which `spec.json` or the header of the model file would be larger than is read."""
+    """Raise Refusal where the class names would make `spec.json` or the header of the model file larger than the limit for reading them."""
     in_record = json.dumps({"spec": {"classes": classes}}, indent=2, ensure_ascii=False)
     in_header = json.dumps(json.dumps(classes, ensure_ascii=False), ensure_ascii=False)
     size_bytes = max(len(text.encode()) for text in (in_record, in_header))
@@ -121,12 +124,15 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
 
 
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """The mapped array of a file that has the digest. Raises Refusal for all else, and reads no file that is larger than the array."""
+    """Return the memory-mapped array of a file. Raises Refusal where its digest, shape or dtype differ.
+
+    A file that is too large for the array is not read.
+    """
     try:
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize
         described = extra_bytes <= HEADER_BYTES and files.digest(path) == digest
         array: NDArray[Any] | None = npy.open_memmap(path, mode="c") if described else None
-    except Exception as error:  # numpy evaluates the header as a literal, and its parser may raise anything
+    except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
     if array is None:
         raise Refusal(f"{path}: is not the file that spec.json describes: run `dvc repro -f prepare`")

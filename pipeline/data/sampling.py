@@ -1,4 +1,4 @@
-"""What is read, in the order of reading: an epoch is laid out once, and a batch is a window of it."""
+"""Rows, targets and augmentation draws of each batch: computed once for an epoch and sliced for each batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pipeline.data.transfer import moved
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """Rows (n,) of some images, their targets (n,), and how they are augmented: draws (num_draws, n), or None."""
+    """The rows (n,) of some images, their targets (n,), and their augmentation draws (num_draws, n), or None without augmentation."""
 
     rows: Tensor
     targets: Tensor
@@ -32,6 +32,7 @@ class BatchIndex:
 
 
 def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
+    """Concatenate batch indices."""
     if len(batch_indices) == 1:
         return batch_indices[0]
     draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]
@@ -43,14 +44,14 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a split's batch_indices lie: `rows` where its images are looked up, the rest on the device that trains."""
+    """Places batch indices of a split: rows on the device where the images are looked up, targets and draws on the training device."""
 
     targets: Tensor
     device: torch.device
     rows_on: torch.device
 
     def batch_index(self, rows: Tensor, draws: Tensor | None = None) -> BatchIndex:
-        """From rows (n,) and the draws (num_draws, all samples) of every sample, on the CPU both."""
+        """Build a batch index from rows (n,) and the draws (num_draws, num_samples) of all samples, both on the CPU."""
         return BatchIndex(
             moved(rows, self.rows_on),
             moved(self.targets[rows], self.device),
@@ -59,10 +60,10 @@ class Layout:
 
 
 def training(layout: Layout, augmentation: Augmentation | None, *, size: int, seed: int, first: int) -> Iterator[BatchIndex]:
-    """Endless, `size` samples each, from position `first` of the stream on."""
+    """Yield batch indices of `size` samples from position `first` of the stream on, without end."""
     order = Order(len(layout.targets), seed)
 
-    @lru_cache(maxsize=2)
+    @lru_cache(maxsize=2)  # a batch may span two epochs
     def epoch(number: int) -> BatchIndex:
         return layout.batch_index(order.permutation(number), augmentation.draw(number) if augmentation else None)
 
@@ -71,7 +72,7 @@ def training(layout: Layout, augmentation: Augmentation | None, *, size: int, se
 
 
 def scoring(layout: Layout, *, batch_size: int) -> Iterator[BatchIndex]:
-    """Every sample once, in order, in batches of one size: the last is padded with its first sample."""
+    """Yield every sample once, in order, in batches of one size: the last is padded with its first sample."""
     num_samples = len(layout.targets)
     firsts = range(0, num_samples, batch_size)
     rows = torch.arange(len(firsts) * batch_size)

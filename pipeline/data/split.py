@@ -1,4 +1,4 @@
-"""Seeded, stratified splits."""
+"""Draws stratified splits from the seed."""
 
 from collections.abc import Mapping
 
@@ -15,10 +15,10 @@ Targets = NDArray[np.int64]
 def assign(
     targets: Mapping[str, Targets], *, classes: tuple[str, ...], valid: float, test: float, seed: int
 ) -> dict[str, NDArray[np.str_]]:
-    """The split in which each sample ends, as an array of names beside each native split's targets.
+    """Return the split of each sample: for each split of the source, an array of split names beside its targets.
 
-    A split that the source brings is kept, and its share is unused; one that it does not bring is a share of every class of train.
-    Raises Refusal where the share of a missing test split is 0.
+    A split that the source provides is kept, and its share is unused. A split that it does not provide is drawn from every class of train.
+    Raises Refusal where the source has no test split and its share is 0, or where a class is too small to be split.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
@@ -33,7 +33,7 @@ def assign(
 
 
 def draw(targets: Targets, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Targets:
-    """Positions of a share of each class, drawn among the free ones; the share is of what is free, at least one a class."""
+    """Draw a share of the free samples of each class, at least one per class. Return their positions, sorted."""
     chosen = []
     for number in np.unique(targets):
         candidates = np.flatnonzero((targets == number) & free)
@@ -46,7 +46,7 @@ def count(share: float, candidates: int) -> int:
 
 
 def refuse_small_classes(targets: Targets, share: float, *, split: str, classes: tuple[str, ...]) -> None:
-    """A class must be in train and in the split."""
+    """Raise Refusal where a class is too small to have samples both in train and in the split."""
     for number, candidates in zip(*np.unique(targets, return_counts=True), strict=True):
         if count(share, candidates) >= candidates:
             raise Refusal(

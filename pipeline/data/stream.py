@@ -1,4 +1,4 @@
-"""Samples that do not fit on the device: a thread reads them from the memory map, a batch ahead of the one that is trained on."""
+"""Prefetch for splits that do not fit on the device: a thread reads batches from the memory map ahead of the training step."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -12,16 +12,16 @@ from torch import Tensor
 from pipeline.data.sampling import BatchIndex
 
 NUM_SLOTS = 3
-"""One is trained on, one is on its way, one is being filled."""
+"""One slot is used by the step, one is being copied to the device, one is being filled."""
 
 
 def event(*, blocking: bool = False) -> torch.cuda.Event:
-    """With `blocking` a thread that waits for it sleeps."""
-    return torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]  # torch's own, without types
+    """Return a CUDA event. With `blocking`, a thread that synchronises with it sleeps instead of spinning."""
+    return torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 class Slot:
-    """Memory for one batch, used again and again: page-locked on the host, and a second time on a GPU."""
+    """A reusable buffer for one batch: pinned memory on the host, and a second buffer on the GPU if there is one."""
 
     batch_index: BatchIndex
 
@@ -31,35 +31,35 @@ class Slot:
         self.there = torch.empty_like(self.host, device=device) if on_gpu else self.host
         self.copied = event(blocking=True) if on_gpu else None
         self.used = event() if on_gpu else None
-        self.leave()  # fresh memory may still be read by what was launched before it was given back
+        self.leave()  # kernels launched earlier may still read this memory: the allocator reuses freed blocks
 
     def fill(self, inputs: NDArray[np.uint8], batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
-        """Called by the thread. The copy to a GPU begins when nothing there reads the batch before any more."""
+        """Read a batch into the slot, in the reader thread. The copy to the GPU waits for kernels that read the slot's last batch."""
         if self.copied:
-            self.copied.synchronize()  # the thread waits, not the training
-        np.take(inputs, batch_index.rows.numpy(), axis=0, out=self.host.numpy(), mode="clip")  # and lets the interpreter go on
+            self.copied.synchronize()  # blocks the reader thread only, not the training loop
+        np.take(inputs, batch_index.rows.numpy(), axis=0, out=self.host.numpy(), mode="clip")  # releases the GIL
         self.batch_index = batch_index
         if side and self.copied and self.used:
             with torch.cuda.stream(side):
                 side.wait_event(self.used)
                 self.there.copy_(self.host, non_blocking=True)
-                self.there.record_stream(side)  # it may be given back before the copy is made
+                self.there.record_stream(side)  # else the allocator could reuse the memory before the copy has run
                 self.copied.record(side)
 
     def take(self) -> Tensor:
-        """Called by the training: the batch on the device, which waits for the copy; the host does not."""
+        """Return the batch on the device. Called by the training loop. The stream waits for the copy, without host synchronisation."""
         if self.copied:
             torch.cuda.current_stream(self.there.device).wait_event(self.copied)
         return self.there
 
     def leave(self) -> None:
-        """What reads it has been launched."""
+        """Mark the slot as reusable once all kernels launched so far have run."""
         if self.used:
             self.used.record(torch.cuda.current_stream(self.there.device))
 
 
 class Reader(threading.Thread):
-    """Fills free slots with one batch after another, until it is told to stop."""
+    """Fills free slots with one batch after another. None in `free` stops it; None in `ready` marks the end of the batches."""
 
     def __init__(self, inputs: NDArray[np.uint8], batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
         super().__init__(name="reader", daemon=True)
@@ -70,8 +70,8 @@ class Reader(threading.Thread):
     def run(self) -> None:
         try:
             if self.device.type == "cuda":
-                torch.cuda.set_device(self.device)  # a thread begins with the first GPU
-            side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch's own, without types
+                torch.cuda.set_device(self.device)  # the current device is per thread and defaults to the first GPU
+            side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # untyped in torch
             for number, batch_index in enumerate(self.batch_indices):
                 slot = Slot(len(batch_index), self.inputs.shape[1:], self.device) if number < NUM_SLOTS else self.free.get()
                 if slot is None:
@@ -79,14 +79,14 @@ class Reader(threading.Thread):
                 slot.fill(self.inputs, batch_index, side)
                 self.ready.put(slot)
             self.ready.put(None)
-        except BaseException as error:  # whatever it is belongs to the training, which waits for a batch
+        except BaseException as error:  # raised again by `read_ahead`, in the training loop
             self.ready.put(error)
 
 
 def read_ahead(inputs: NDArray[np.uint8], batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
-    """Each batch_index, all of one length, with its images (n, height, width, channels) on the device.
+    """Yield the images (n, height, width, channels) of each batch index on the device, and the batch index. All must have one length.
 
-    These are good until the next are asked for. Raises what reading them raises.
+    The images are valid until the next iteration. Errors of the reader thread are raised here.
     """
     reader = Reader(inputs, batch_indices, device)
     reader.start()

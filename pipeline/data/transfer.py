@@ -1,11 +1,11 @@
-"""Copies to the device that the host does not wait for."""
+"""Asynchronous copies to the device."""
 
 import torch
 from torch import Tensor
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """`tensor` on `device`: by way of page-locked memory, from which a GPU copies by itself while the host goes on."""
+    """Copy `tensor` to `device`. A copy to a GPU goes through pinned memory and does not block the host."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

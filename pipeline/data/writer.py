@@ -1,4 +1,4 @@
-"""Writes `data/prepared/` in a stream: appended rows, exact statistics, and `spec.json` last."""
+"""Writes `data/prepared/` block by block: appends rows, computes exact statistics, and writes `spec.json` last."""
 
 import hashlib
 import io
@@ -24,7 +24,10 @@ MOST_LINES = 16
 
 
 class GrowingArray:
-    """An `.npy` file of rows that are appended, and its SHA-256; the header is mended at the end where fewer rows came than were `planned`."""
+    """An `.npy` file to which rows are appended, and its SHA-256.
+
+    The header is rewritten at the end if fewer rows than `planned` were appended.
+    """
 
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type, *, planned: int) -> None:
         self.path, self.row_shape, self.dtype, self.planned = path, row_shape, np.dtype(dtype), planned
@@ -34,7 +37,7 @@ class GrowingArray:
         self.write(self.header(planned))
 
     def header(self, rows: int) -> bytes:
-        """As long for any number of rows: numpy leaves room for the first dimension to grow."""
+        """Return the `.npy` header. Its length is the same for any number of rows: numpy pads it so that the first dimension can grow."""
         header = io.BytesIO()
         npy.write_array_header_1_0(
             header, {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (rows, *self.row_shape)}
@@ -56,7 +59,7 @@ class GrowingArray:
         return self.planned - self.rows
 
     def digest(self) -> str:
-        """In hexadecimal, once the context has ended."""
+        """Return the SHA-256 of the file in hexadecimal. Call it after the context has ended."""
         return files.digest(self.path) if self.left_out else self.state.hexdigest()
 
     def __enter__(self) -> Self:
@@ -71,7 +74,7 @@ class GrowingArray:
 
 
 class ChannelSums:
-    """Exact sums of the bytes of each channel and of their squares, so that the statistics depend on no order."""
+    """Exact sums of the bytes of each channel and of their squares, so that the statistics do not depend on the order of the samples."""
 
     def __init__(self, channels: int) -> None:
         self.count = 0
@@ -79,7 +82,7 @@ class ChannelSums:
         self.squares = np.zeros(channels, dtype=np.int64)
 
     def add(self, inputs: NDArray[np.uint8]) -> None:
-        """Of (n, height, width, channels): some lines of an image at a time, in vectors that are long enough to be fast and short enough to stay cached."""
+        """Add images (n, height, width, channels), several image lines at once: long enough to be fast, short enough to stay in cache."""
         _, height, width, channels = inputs.shape
         rows = inputs.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
         self.sums += self.by_channel(rows, 255)
@@ -87,13 +90,13 @@ class ChannelSums:
         self.count += inputs[..., 0].size
 
     def by_channel(self, rows: NDArray[Any], most: int) -> NDArray[np.int64]:
-        """In the smallest integers that hold the sum of so many numbers, of which none is larger than `most`."""
+        """Return the sums by channel (channels,). Adds in the smallest integer type that holds `len(rows)` values of at most `most`."""
         enough = np.min_scalar_type(len(rows) * most)
         summed: NDArray[np.int64] = rows.sum(axis=0, dtype=enough).reshape(-1, len(self.sums)).sum(axis=0, dtype=np.int64)
         return summed
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of `byte / 255` by channel; a constant channel keeps its scale."""
+        """Return mean and standard deviation of `byte / 255` by channel; the latter is 1 for a constant channel."""
         mean = self.sums / self.count
         variance = self.squares / self.count - mean**2
         std = np.where(variance > 0, np.sqrt(np.maximum(variance, 0)), BYTE)
@@ -101,10 +104,10 @@ class ChannelSums:
 
 
 def write(raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[Block]) -> PreparedRecord:
-    """Stream the blocks into the splits they are assigned to; memory stays bounded by one block.
+    """Write each sample into its assigned split, block by block; memory stays bounded by one block.
 
-    `spec.json` goes first and comes last, so that what lies in between is never taken for prepared data.
-    Raises Refusal where the corrupt samples took all of a split or of a class of train with them.
+    `spec.json` is removed first and written last, so that partly written data is never taken for prepared data.
+    Raises Refusal where every sample of a split, or of a class of train, is corrupt.
     """
     clear(folder)
     wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
@@ -125,7 +128,7 @@ def write(raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], fol
             numbers = raw_dataset.targets[block.split][block.positions]
             for name in np.unique(destinations):
                 rows = destinations == name
-                chosen = block.inputs if rows.all() else block.inputs[rows]  # what goes to one split whole needs no copy
+                chosen = block.inputs if rows.all() else block.inputs[rows]  # no copy for a block that goes to one split
                 inputs[name].append(chosen)
                 targets[name].append(numbers[rows])
                 counts[name] += np.bincount(numbers[rows], minlength=len(raw_dataset.classes))
@@ -143,7 +146,7 @@ def write(raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], fol
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier `prepare` left, also of splits that are no more."""
+    """Remove the files of an earlier `prepare`, including those of splits that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("spec.json", *(f"{split}-{part}.npy" for split in SPLITS for part in ("inputs", "targets"))):
         (folder / name).unlink(missing_ok=True)

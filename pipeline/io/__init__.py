@@ -1,1 +1,1 @@
-"""Files, untrusted input, tensor files, and how data is read."""
+"""Atomic file writes, untrusted input, tensor files, and the readers of datasets."""

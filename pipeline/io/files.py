@@ -1,4 +1,4 @@
-"""Files that are whole or absent, digests, canonical JSON and locks."""
+"""Atomic file writes, digests, canonical JSON and file locks."""
 
 import fcntl
 import hashlib
@@ -14,7 +14,7 @@ BLOCK_BYTES = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a draft beside `path` that takes its place, fsynced, when the block succeeds, and vanishes when it fails."""
+    """Yield the path of a draft beside `path`. If the block succeeds, the draft is fsynced and replaces `path`; else it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
         draft.replace(path)
         sync(path.parent)
     except OSError as error:
-        if error.filename in (None, str(draft)):  # a failed write does not say where
+        if error.filename in (None, str(draft)):  # the error of a failed write has no file name
             error.filename = str(path)
         raise
     finally:
@@ -31,14 +31,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the drafts that killed writers left in a folder, ours and those of safetensors; nobody may be writing there."""
+    """Remove the drafts that killed processes left in a folder, ours and those of safetensors. No process may be writing there."""
     for pattern in (".*.draft", ".tmp??????"):
         for draft in folder.glob(pattern):
             draft.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
-    """Force a file or folder to the disk."""
+    """Fsync a file or folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -47,28 +47,28 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text whole or not at all."""
+    """Write UTF-8 text atomically."""
     with replacing(path) as draft:
         draft.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON, keys in the order given, whole or not at all."""
+    """Write indented JSON atomically, with keys in the given order. Raises ValueError for NaN and infinity."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: keys sorted, no spaces."""
+    """Return the canonical JSON of a value: keys sorted, no spaces. Raises ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of a value's canonical JSON, in hexadecimal."""
+    """Return the SHA-256 of a value's canonical JSON, in hexadecimal."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, or of a folder's relative names and contents, in hexadecimal."""
+    """Return the SHA-256 of a file, or of a folder's relative file names and contents, in hexadecimal."""
     if path.is_dir():
         return digest_of({member.relative_to(path).as_posix(): digest(member) for member in members(path)})
     state = hashlib.sha256()
@@ -79,15 +79,15 @@ def digest(path: Path) -> str:
 
 
 def members(folder: Path) -> Iterable[Path]:
-    """The files below a folder that can decide a result, sorted; what Python leaves behind is not among them."""
+    """Return the files below a folder, sorted, without those in `__pycache__`."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive flock on `path`; yields whether it was taken (always, when waiting). The kernel drops it with the process.
+    """Hold an exclusive flock on `path`. Yield True if the lock was acquired, which is always so with `wait`.
 
-    Whoever holds the lock may unlink the file: a lock on a file that is no longer at its path is taken anew.
+    The kernel releases the lock when the process ends. The holder may unlink the file: `lock` then retries with a new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = lock(path, wait=wait)
@@ -99,12 +99,12 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def lock(path: Path, *, wait: bool) -> int | None:
-    """The open and locked file at `path`; None where another holds it."""
+    """Open and lock the file at `path`. Return its file descriptor, or None where another process holds the lock and `wait` is False."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.fstat(descriptor).st_nlink:
+            if os.fstat(descriptor).st_nlink:  # 0 if the last holder unlinked the file while this process waited
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)

@@ -1,4 +1,7 @@
-"""Tensors and JSON in one file, whole, checked when read, and free of pickle: the form of model files and checkpoints."""
+"""Tensors and JSON metadata in one safetensors file, written atomically, verified by digest, without pickle.
+
+Model files and checkpoints have this format.
+"""
 
 import hashlib
 import json
@@ -19,13 +22,13 @@ from pipeline.refusal import Refusal
 Tensors = dict[str, Tensor]
 OS_ERROR = re.compile(r"os error (\d+)")
 HEADER_BYTES = 100_000_000
-"""More than this no safetensors file may have."""
+"""The largest header that safetensors accepts."""
 KEY = "pipeline"
-"""The one key of metadata: safetensors writes several in random order."""
+"""The only metadata key: safetensors writes several keys in random order, which would change the bytes of the file."""
 
 
 class Damaged(Refusal):
-    """A readable file whose contents are not those that its digest was made of."""
+    """Raised for a readable file whose contents do not match the digest in it."""
 
     def __init__(self, path: Path, *, claimed: object, found: str) -> None:
         super().__init__(f"{path}: is damaged: its contents do not match the digest in it: run `dvc repro`, or fetch it again")
@@ -33,11 +36,11 @@ class Damaged(Refusal):
 
 
 def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-    """Write whole or not at all; equal inputs give equal bytes. `metadata` becomes canonical JSON with a digest of everything."""
+    """Write a tensor file atomically; equal inputs give equal bytes. `metadata` is stored as canonical JSON with a digest of everything."""
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     sealed = {**metadata, "digest": digest(stored, metadata)}
     with files.replacing(path) as draft:
-        draft.touch()  # with the mode that the umask gives: safetensors makes a file for its owner alone
+        draft.touch()  # creates the file with the mode of the umask; safetensors would set 0600
         mode = draft.stat().st_mode
         try:
             save_file(stored, draft, metadata={KEY: files.canonical(sealed)})
@@ -47,13 +50,16 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
 
 
 def as_os_error(error: SafetensorError, path: Path) -> Exception:
-    """A full disk as Python reports it; safetensors hides the number in its message."""
+    """Convert an error of the operating system, such as a full disk, to OSError: safetensors has its number only in the message."""
     found = OS_ERROR.search(str(error))
     return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
 
 
 def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict[str, Any]]:
-    """Tensors on the CPU and metadata. Raises Refusal for a file that is missing, foreign, damaged, or of a larger header."""
+    """Return the tensors, on the CPU, and the metadata.
+
+    Raises Refusal for a file that is missing, not written by this pipeline or damaged, or whose header exceeds `header_bytes`.
+    """
     try:
         refuse_header(path, header_bytes)
         with safe_open(path, framework="pt") as file:
@@ -73,7 +79,7 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
 
 
 def refuse_header(path: Path, most_bytes: int) -> None:
-    """Raises ValueError before anything is parsed: the header alone decides how many objects are made of a file."""
+    """Raise ValueError for a header of more than `most_bytes`, before it is parsed: the header determines how many objects are created."""
     untrusted.size_bytes(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -82,7 +88,7 @@ def refuse_header(path: Path, most_bytes: int) -> None:
 
 
 def digest(tensors: Tensors, metadata: Mapping[str, Any]) -> str:
-    """SHA-256 over the metadata and each tensor's name, type, shape and bytes."""
+    """Return the SHA-256 of the metadata and of each tensor's name, dtype, shape and bytes, in hexadecimal."""
     state = hashlib.sha256(files.canonical(metadata).encode())
     for name, tensor in sorted(tensors.items()):
         state.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())

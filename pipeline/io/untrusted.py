@@ -1,4 +1,4 @@
-"""Files that others wrote: only regular ones are opened, no more is read of them than is allowed, and what they say is fit to be printed."""
+"""Safe handling of untrusted files: opens only regular files, bounds how much is read, and makes their text safe to print."""
 
 import errno
 import os
@@ -9,14 +9,14 @@ MOST_SHOWN = 240
 
 
 class TooLarge(OSError):
-    """A file of more bytes than are read."""
+    """Raised for a file larger than the limit."""
 
     def __init__(self, size: int, most: int) -> None:
         super().__init__(errno.EFBIG, f"Has {size} bytes, more than {most}")
 
 
 def size_bytes(path: Path) -> int:
-    """Of a regular file. Raises OSError for all else: a pipe would be waited for, and a device may have no end."""
+    """Return the size of a regular file. Raises OSError for anything else: reading a pipe can block, and a device may be endless."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -26,7 +26,7 @@ def size_bytes(path: Path) -> int:
 
 
 def read(path: Path, most_bytes: int) -> bytes:
-    """A whole regular file. Raises OSError, and TooLarge for one of more than `most_bytes`."""
+    """Return the contents of a regular file. Raises OSError where it cannot be read, and TooLarge where it exceeds `most_bytes`."""
     size = size_bytes(path)
     if size > most_bytes:
         raise TooLarge(size, most_bytes)
@@ -35,13 +35,13 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def shown(text: object, most: int = MOST_SHOWN) -> str:
-    """A stranger's words on one line: no control characters, no broken UTF-8, and of a long text its two ends."""
+    """Return untrusted text as one printable line: control characters and invalid UTF-8 are escaped, and a long text loses its middle."""
     whole = str(text)
     kept = whole if len(whole) <= most else f"{whole[: most // 2]}...{whole[-most // 4 :]}"
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in kept)
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, on one line; its type where it says nothing."""
+    """Return the first line of an error's message, or the name of its type if it has none."""
     lines = str(error).strip().splitlines()
     return shown(lines[0]) if lines else type(error).__name__

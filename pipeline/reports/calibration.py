@@ -1,4 +1,4 @@
-"""Whether a confidence of 80% is right four times in five."""
+"""Calibration: compares the confidence of predictions with their accuracy."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,22 @@ from pipeline.reports.predictions import Floats, Integers
 
 @dataclass(frozen=True)
 class Calibration:
-    """The occupied ones among `num_bins` equal-width bins of confidence, ascending; bin i holds (i / num_bins, (i + 1) / num_bins]."""
+    """Statistics of the non-empty bins among `num_bins` equal-width bins of confidence, in ascending order.
+
+    Bin i holds confidences in (i / num_bins, (i + 1) / num_bins].
+    """
 
     num_bins: int
     centres: Floats
     confidence: Floats
-    """Mean of each bin."""
+    """Mean confidence in each bin."""
     accuracy: Floats
-    """Share of right predictions in each bin."""
+    """Share of correct predictions in each bin."""
     samples: Integers
 
     @classmethod
     def of(cls, confidence: Floats, correct: NDArray[np.bool_], num_bins: int) -> "Calibration":
-        """From (n,) confidences in (0, 1] and whether each prediction was right."""
+        """Bin confidences (n,) in (0, 1]; `correct` (n,) is True where the prediction is correct."""
         bins = np.clip(np.ceil(confidence * num_bins), 1, num_bins) - 1
         occupied, place, samples = np.unique(bins, return_inverse=True, return_counts=True)
         mean_confidence = np.bincount(place, weights=confidence) / samples
@@ -31,6 +34,6 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error: the mean gap between confidence and accuracy, each bin by its samples (Guo et al., 2017)."""
+        """Return the expected calibration error: the mean of |accuracy - confidence| over bins, weighted by samples (Guo et al., 2017)."""
         gaps = np.abs(self.accuracy - self.confidence)
         return float((gaps * self.samples).sum() / self.samples.sum())

@@ -1,4 +1,4 @@
-"""The numbers of `metrics/evaluate.json`."""
+"""Computes the scores in `metrics/evaluate.json`."""
 
 from typing import Any
 
@@ -13,7 +13,10 @@ from pipeline.reports.predictions import Floats, Integers, Predictions
 def evaluate(
     logits: NDArray[np.floating], targets: NDArray[np.integer], classes: tuple[str, ...], settings: EvaluateSettings
 ) -> dict[str, Any]:
-    """From (n, classes) logits and (n,) class numbers; every number is finite. Raises Refusal as `Predictions.of` does."""
+    """Return the scores of logits (n, classes) against class numbers (n,). All scores are finite.
+
+    Raises Refusal where there are no samples or a logit is not finite.
+    """
     assert logits.shape[1] == len(set(classes)) == len(classes)
     predictions = Predictions.of(logits, targets)
     correct = predictions.correct
@@ -31,23 +34,23 @@ def evaluate(
 
 
 def augmented(logits: NDArray[np.floating], targets: NDArray[np.integer], name: str) -> dict[str, float]:
-    """The accuracy of logits averaged over views of each image, under a name that says so: `accuracy_mirror`."""
+    """Return the accuracy with test-time augmentation, under its name, such as `accuracy_mirror`. `logits` are averaged over the views."""
     return {f"accuracy_{name}": float(Predictions.of(logits, targets).correct.mean())}
 
 
 def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:
-    """The interval of Clopper and Pearson (1934), which has a width also where all predictions are right, or none."""
-    from scipy.stats import binomtest  # late: a second, which no refusal waits for
+    """Return the interval of Clopper and Pearson (1934), which has a nonzero width even if all predictions are correct, or none."""
+    from scipy.stats import binomtest  # late: the import takes a second, which would delay a refusal
 
     interval = binomtest(int(np.count_nonzero(correct)), correct.size).proportion_ci(coverage, method="exact")
     return {"low": float(interval.low), "high": float(interval.high)}
 
 
 def score_classes(targets: Integers, predicted: Integers, classes: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Precision, recall, F1 and support (samples) of each class.
+    """Return precision, recall, F1 and support (number of samples) of each class.
 
-    What would divide by zero is 0: the recall of a class without samples and the precision of a class that was never predicted. Such a
-    class counts in the mean over all classes.
+    A score that would divide by zero is 0: the recall of a class without samples, and the precision of a class that is never predicted.
+    Such a class counts in the mean over all classes.
     """
     num_classes = len(classes)
     support = np.bincount(targets, minlength=num_classes)
@@ -59,5 +62,5 @@ def score_classes(targets: Integers, predicted: Integers, classes: tuple[str, ..
 
 
 def share(part: Integers, whole: Integers) -> Floats:
-    """`part / whole`, and 0 where there is nothing to divide by."""
+    """Return `part / whole`, and 0 where `whole` is 0, because `part` is then 0 as well."""
     return part / np.maximum(whole, 1)

@@ -1,4 +1,4 @@
-"""What a model said of each sample, read from its logits once."""
+"""Predictions, confidences, losses and ranks of samples, computed from logits."""
 
 from dataclasses import dataclass
 
@@ -15,16 +15,16 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Predictions:
-    """Arrays of shape (n,). Among equal logits the lower class number is the likelier, for `predicted` and `rank` alike."""
+    """Predictions for n samples; every array is (n,). Ties between logits go to the lower class number, in `predicted` and in `rank`."""
 
     targets: Integers
     predicted: Integers
     confidence: Floats
-    """The probability given to the predicted class."""
+    """Softmax probability of the predicted class."""
     loss: Floats
     """Cross entropy in nats."""
     rank: Integers
-    """How many classes are likelier than the target; 0 where the prediction is right."""
+    """Number of classes ranked above the target; 0 where the prediction is correct."""
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -32,7 +32,10 @@ class Predictions:
 
     @classmethod
     def of(cls, logits: NDArray[np.floating], targets: NDArray[np.integer]) -> "Predictions":
-        """From (n, classes) logits and (n,) class numbers, in float64. Raises Refusal for no samples and for logits that are not finite."""
+        """Compute predictions from logits (n, classes) and class numbers (n,), in float64.
+
+        Raises Refusal where there are no samples or a logit is not finite.
+        """
         samples, num_classes = logits.shape
         assert targets.shape == (samples,)
         if samples == 0:
@@ -55,11 +58,11 @@ def refuse_not_finite(logits: NDArray[np.floating]) -> None:
 
 
 def read(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:
-    """Prediction, confidence, loss and rank of a block of samples."""
+    """Return prediction, confidence, loss and rank of a block of samples, each (n,)."""
     every = np.arange(len(logits))
     predicted = logits.argmax(axis=1)
     peak = logits[every, predicted]
-    # the largest exponent is 0, so that the sum lies between 1 and the number of classes
+    # Subtract the maximum: the largest exponent is then 0, and the sum lies between 1 and the number of classes.
     total = np.exp(logits - peak[:, None]).sum(axis=1)
     actual = logits[every, targets]
     likelier = logits > actual[:, None]

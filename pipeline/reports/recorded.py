@@ -1,4 +1,4 @@
-"""`metrics/evaluate.json`: the scores of a model, and which model they are of."""
+"""Reads and composes `metrics/evaluate.json`: the scores, and a label that identifies the model."""
 
 import json
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
 
 MODEL, DIGITS = "model", 12
-"""The key of the first digits of the model file's SHA-256."""
+"""The key of the model's label, and its length: the first hexadecimal digits of the model file's SHA-256."""
 MOST_BYTES = 2**26
-"""Scores of some hundred thousand classes."""
+"""Upper bound for the file: enough for the scores of some hundred thousand classes."""
 
 
 def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
-    """The contents of the file: the scores under the name of their split, as DVC shows them (`test.accuracy`), and the model that they are of."""
+    """Return the contents of the file: the scores under the name of their split (DVC shows `test.accuracy`), and the model's label."""
     return {TEST: scores, MODEL: label(model)}
 
 
 def label(model: Path) -> str:
-    """Raises Refusal for a file that is missing."""
+    """Return the label of a model file. Raises Refusal where it is missing."""
     try:
         return files.digest(model)[:DIGITS]
     except FileNotFoundError:
@@ -29,11 +29,11 @@ def label(model: Path) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
-    """Scores and label. Raises Refusal for a file that is missing, or of another program."""
+    """Return the scores and the model's label. Raises Refusal for a file that is missing or was not written by this pipeline."""
     try:
         content = json.loads(untrusted.read(path, MOST_BYTES))
         found: dict[str, Any] = content[TEST]
-        result_line(found)
+        result_line(found)  # raises where a score that the line shows is missing
         of = str(content[MODEL])
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
@@ -43,7 +43,7 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def scores(path: Path, model: Path) -> dict[str, Any]:
-    """Those of this very model. Raises Refusal where they are of another."""
+    """Return the scores in `path`. Raises Refusal where they belong to a model other than `model`."""
     found, of = read(path)
     if of != label(model):
         raise Refusal(f"{path}: is of another model than {model}: run `dvc repro`")
@@ -51,6 +51,6 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
 
 
 def result_line(scores: Mapping[str, Any]) -> str:
-    """The result in one line, for a terminal."""
+    """Format the test accuracy, its interval and the number of samples as one line for the terminal."""
     low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
     return f"test accuracy {scores['accuracy']:.4f} (between {low:.4f} and {high:.4f}) on {scores['samples']} samples"

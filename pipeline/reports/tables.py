@@ -1,4 +1,4 @@
-"""The tables that `dvc plots` draws, as CSV."""
+"""Writes the CSV tables from which `dvc plots` plots."""
 
 import csv
 import io
@@ -11,20 +11,20 @@ from pipeline.reports.predictions import Integers
 
 
 def write_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """One row a sample, as DVC's `confusion` template counts them."""
+    """Write one row per sample: DVC's `confusion` template counts them."""
     pairs = zip(targets.tolist(), predicted.tolist(), strict=True)
     write(path, ("actual", "predicted"), ((classes[actual], classes[answer]) for actual, answer in pairs))
 
 
 def write_reliability(path: Path, calibration: Calibration) -> None:
-    """One row a bin that holds samples: an empty bin has no confidence and no accuracy to plot."""
+    """Write one row per non-empty bin: an empty bin has no confidence or accuracy."""
     columns = (calibration.centres, calibration.confidence, calibration.accuracy, calibration.samples)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     write(path, ("bin_centre", "confidence", "accuracy", "samples"), rows)
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Whole or not at all; numbers with all their digits."""
+    """Write a CSV file atomically, with numbers at full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

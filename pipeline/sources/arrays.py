@@ -26,12 +26,14 @@ KNOWN = {*PARTS, *(f"{split}-{part}" for split in SPLITS for part in PARTS), "cl
 
 
 class Settings(SourceSettings):
-    """`root` is an `.npz` file, or a folder of `.npy` files, with the arrays `train-inputs` and `train-targets`, and perhaps `valid-inputs`,
-    `valid-targets`, `test-inputs`, `test-targets`; or with `inputs` and `targets` alone, which are all train and split by `valid` and `test`.
+    """Reads NumPy arrays. `root` is an `.npz` file or a folder of `.npy` files.
 
-    Inputs are uint8, (samples, height, width) or (samples, height, width, channels); targets are integers from 0, (samples,). An array
-    `classes` of strings, or a file `classes.txt` with one name a line in the folder, names the classes. `_` may stand for `-`.
-    Nothing is unpickled, and the inputs are read block by block.
+    The arrays are `train-inputs` and `train-targets`, and optionally `valid-inputs`, `valid-targets`, `test-inputs` and `test-targets`.
+    Alternatively they are `inputs` and `targets` alone; these are all train, of which `valid` and `test` are shares.
+
+    Inputs are uint8 (samples, height, width) or (samples, height, width, channels). Targets are integers from 0, (samples,). Class names
+    come from an array `classes` of strings, or from a file `classes.txt` in the folder, with one name per line. Array names
+    may contain `_` instead of `-`. Nothing is unpickled, and the inputs are read in blocks.
     """
 
     untrusted: ClassVar[bool] = True
@@ -50,7 +52,7 @@ class Settings(SourceSettings):
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
-    """The splits that are there, and what the names of their arrays begin with."""
+    """Return the splits that exist, each with the prefix of its array names. Raises Refusal for unknown or missing arrays."""
     listed = ", ".join(sorted(arrays)) or "no arrays"
     unknown = sorted(set(arrays) - KNOWN)
     if unknown:
@@ -99,11 +101,11 @@ def image_shape(array: ArrayFile) -> tuple[int, int, int]:
 
 
 def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[np.int64]]) -> tuple[str, ...]:
-    """The names given, or else the numbers."""
+    """Return the given class names, or the class numbers as text if none are given. Raises Refusal where they do not fit the targets."""
     highest = max(int(numbers.max()) for numbers in targets.values())
     names = given_names(array, root)
     if names is None:
-        if highest >= len(targets[TRAIN]):  # or a stray number would name a billion classes
+        if highest >= len(targets[TRAIN]):  # else one stray number could create a billion classes
             raise Refusal(
                 f"source.root: {root}: has the class number {highest} but {len(targets[TRAIN])} samples: number from 0 without gaps"
             )

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): 60,000 colour images of 32x32 pixels, from the `-binary` archives, which hold no pickle."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): 60,000 colour images of 32x32 pixels, from the `-binary` archives, which need no pickle."""
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ CHANNELS, SIDE = 3, 32
 PIXELS = CHANNELS * SIDE * SIDE
 BLOCK_SAMPLES = 4096
 MOST_BYTES = 200 * 2**20
-"""All published files together have 185 million bytes."""
+"""Upper bound for the files that are read; the published ones have 185 million bytes together."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A published archive; of the labels before each image the last one counts (CIFAR-100 has the coarse one first)."""
+    """A published archive. Each image is preceded by `labels` labels, of which the last is used (CIFAR-100: coarse, then fine)."""
 
     archive: str
     md5: str
@@ -60,8 +60,9 @@ VARIANTS = {
 
 
 class Settings(SourceSettings):
-    """`root` is a folder that holds the published archive (`cifar-10-binary.tar.gz`, `cifar-100-binary.tar.gz`) or what it unpacks to;
-    where neither is there, the archive is downloaded and checked against the published MD5. It is read where it lies, never unpacked.
+    """Reads CIFAR-10 or CIFAR-100. `root` is a folder with the published archive (`cifar-10-binary.tar.gz`, `cifar-100-binary.tar.gz`) or
+    with its unpacked files. If neither exists, the archive is downloaded and checked against the published MD5. It is read without
+    unpacking it to the disk.
     """
 
     downloaded: ClassVar[bool] = True
@@ -84,7 +85,7 @@ class Settings(SourceSettings):
 
 
 def find(root: Path, variant: Variant) -> Path:
-    """The archive or the folder it unpacks to; the archive is downloaded where there is neither."""
+    """Return the archive or the folder with its unpacked files. Downloads the archive if neither exists."""
     if root.is_file() or (root / variant.names).exists():
         return root
     archive, folder = root / variant.archive, root / variant.folder
@@ -97,7 +98,7 @@ def find(root: Path, variant: Variant) -> Path:
 
 
 def read(place: Path, variant: Variant) -> dict[str, bytes]:
-    """The wanted files by their own names, wherever in the tree they lie."""
+    """Return the contents of the dataset's files by file name, from any folder of the tree. Raises Refusal where some are missing."""
     tree = archives.opened(place)
     wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
@@ -133,7 +134,7 @@ def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
 
 
 def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Labels (n,) and images (n, height, width, channels) of records that are labels, then red, green and blue, row by row."""
+    """Return labels (n,) and images (n, height, width, channels). A record is the labels, then the red, green and blue planes by row."""
     length = variant.labels + PIXELS
     if len(data) == 0 or len(data) % length:
         raise Refusal(f"source.root: {place}: has {len(data)} bytes, not records of {length}: fetch it again")

@@ -12,7 +12,7 @@ LEVELS = 16
 
 
 class Settings(SourceSettings):
-    """Nothing is read from `root`: it names the page about this folder, because DVC watches a path that exists."""
+    """Reads the digits of scikit-learn. `root` is not read; it names `data/README.md` because DVC can only watch an existing path."""
 
     name: Literal["digits"]
 
@@ -20,7 +20,7 @@ class Settings(SourceSettings):
         return 10
 
     def open(self, *, workers: int) -> RawDataset:
-        from sklearn.datasets import load_digits  # late: a second that no other source needs
+        from sklearn.datasets import load_digits  # late: the import takes a second
 
         digits = load_digits()
         inputs = np.round(digits.images[..., None] * (255 / LEVELS)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Images in folders: `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
+"""Images by class, `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,27 +22,29 @@ from pipeline.refusal import Refusal
 CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 MANY, WORKERS_OF_MANY = 4096, 4
-"""So many samples are worth the start of so many processes: threads wait for each other in Pillow's Python code, most of a small image's time."""
+"""From MANY samples on, worker processes replace threads: WORKERS_OF_MANY per MANY samples. For fewer samples, starting them costs more
+than it saves. Threads contend for the GIL in Pillow's Python code, which takes most of the time of a small image.
+"""
 
 
 class Settings(SourceSettings):
-    """`root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` archive with `SPLIT/CLASS/image` or `CLASS/image` in it.
+    """Reads images `SPLIT/CLASS/image` or `CLASS/image`. `root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` file.
 
-    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`; without such folders everything is train, and `valid` and `test` are
-    shares of it. One folder around it all does no harm. Every file in a class folder is an image; hidden files and files above the
-    class folders are not. An image is turned upright by its EXIF data and laid on white where it is transparent.
+    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without such folders, everything is train, and `valid` and `test` are
+    shares of it. One enclosing folder is allowed. Every file in a class folder is read as an image, except hidden files. Files above the
+    class folders are ignored. Images are rotated by their EXIF orientation, and transparency is replaced by white.
     """
 
     untrusted: ClassVar[bool] = True
     name: Literal["image_folder"]
     size: Annotated[int, Field(ge=1, le=4096)]
-    """Side of the square that every image is made to, in pixels: the shorter side is resized to it and the middle kept."""
+    """Side of the square images in pixels. The shorter side of each image is resized to it, and the centre is kept."""
     channels: Literal[1, 3]
-    """1 for grey, 3 for colour; every image is converted."""
+    """Number of channels to which every image is converted: 1 for grey, 3 for colour."""
     on_corrupt: Literal["fail", "skip"]
-    """What an image that cannot be decoded does: `fail` stops the stage, `skip` names it, counts it and leaves it out."""
+    """How to handle an image that cannot be decoded: `fail` stops the stage; `skip` leaves the image out, prints its name and counts it."""
     max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
-    """An image that declares more pixels than this is refused before it is decoded: a few kilobytes can unpack to gigabytes."""
+    """Largest number of pixels of an image. Larger ones are refused before decoding: a few kilobytes can decompress to gigabytes."""
 
     def open(self, *, workers: int) -> RawDataset:
         tree = archives.opened(self.root)
@@ -64,7 +66,10 @@ class Settings(SourceSettings):
         assert next(samples, None) is None
 
     def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
-        """The samples but for the corrupt ones, which are named in the order of the samples, whoever found them first."""
+        """Yield the samples that are not corrupt. Raises Refusal for a corrupt one, or prints it with `on_corrupt: skip`.
+
+        Corrupt samples are reported in the order of the samples, whichever worker decoded them first.
+        """
         for number, sample in enumerate(chunk):
             if number not in corrupt:
                 yield sample
@@ -80,7 +85,7 @@ class Settings(SourceSettings):
 
 
 def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member]]:
-    """Enough images for a worker to be worth its while, and few enough bytes, undecoded and decoded."""
+    """Yield chunks of at most CHUNK_SAMPLES images that end once they reach CHUNK_BYTES, undecoded and decoded bytes together."""
     chunk: list[Member] = []
     held_bytes = 0
     for member in members:
@@ -94,7 +99,7 @@ def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member
 
 
 def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[Block]:
-    """One block for each split among the samples: an archive may hold them in any order."""
+    """Yield one block for each split among the samples: an archive may interleave the splits."""
     for split in SPLITS:
         rows = [row for row, sample in enumerate(samples) if sample.split == split]
         if rows:

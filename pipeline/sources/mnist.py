@@ -22,12 +22,12 @@ IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 UINT8 = 8
 BLOCK_SAMPLES = 4096
 MOST_BYTES = 64 * 2**20
-"""The largest published file unpacks to 47 million bytes."""
+"""Upper bound for a decompressed file; the largest published one has 47 million bytes."""
 
 
 class Settings(SourceSettings):
-    """`root` is a folder that holds the four idx files, `.gz` or not, directly or as torchvision lays them (`MNIST/raw/`); what is missing
-    is downloaded there, from the addresses and with the checksums that torchvision publishes.
+    """Reads MNIST, Fashion-MNIST or Kuzushiji-MNIST. `root` is a folder with the four idx files, with or without `.gz`, directly or in
+    torchvision's layout (`MNIST/raw/`). Missing files are downloaded into the latter, with torchvision's addresses and checksums.
     """
 
     downloaded: ClassVar[bool] = True
@@ -52,13 +52,13 @@ class Settings(SourceSettings):
 
 
 def torchvision_class(variant: str) -> Any:
-    from torchvision import datasets  # late: it brings torch, which no other source needs
+    from torchvision import datasets  # late: it imports torch, which no other source needs
 
     return {"mnist": datasets.MNIST, "fashion": datasets.FashionMNIST, "kmnist": datasets.KMNIST}[variant]
 
 
 def find(root: Path, dataset: Any) -> dict[str, Path]:
-    """The four files by name; those that are nowhere are downloaded to where torchvision would look for them."""
+    """Return the paths of the four files by name. Missing files are downloaded to torchvision's folder."""
     home = root / dataset.__name__ / "raw"
     wanted = [f"{prefix}-{part}" for prefix in PREFIXES.values() for part in (IMAGES, LABELS)]
     found = {name: path for name in wanted if (path := present(name, (root, root / "raw", home)))}
@@ -77,7 +77,10 @@ def present(name: str, folders: tuple[Path, ...]) -> Path | None:
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
-    """An array in the idx format: two zeros, type, number of dimensions, the dimensions in big-endian order, the bytes."""
+    """Read an array in the idx format: two zero bytes, type, number of dimensions, dimensions (big-endian uint32), data.
+
+    Raises Refusal for a file that cannot be read, is too large or has another format.
+    """
     try:
         untrusted.size_bytes(path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

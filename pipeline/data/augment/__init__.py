@@ -1,1 +1,1 @@
-"""What happens to a training image before the network sees it."""
+"""Augmentation of training images on the device."""

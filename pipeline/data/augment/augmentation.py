@@ -1,4 +1,4 @@
-"""The augmentations that were wished for, one after the other, and their draws."""
+"""Applies the configured augmentations in order, and draws their random numbers."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ from pipeline.spec import Spec
 
 
 class Augmentation:
-    """Draws are (num_draws, n) integers, a function of seed, epoch and sample, for one number of samples."""
+    """All configured augmentations. Their draws are integers (num_draws, n) that depend on seed, epoch, sample and number of samples."""
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
         self.num_samples = num_samples
@@ -33,32 +33,35 @@ class Augmentation:
         return any(augmenter.num_draws for augmenter in self.augmenters)
 
     def draw(self, epoch: int) -> Tensor:
-        """(num_draws, all samples) at once, on the CPU, where the bits are the same for every device."""
+        """Draw (num_draws, num_samples) for an epoch, on the CPU so that the draws are the same for every device."""
         return torch.from_numpy(np.concatenate([augmenter.draw(self.dice, epoch, self.num_samples) for augmenter in self.augmenters]))
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
-        """To each augmenter its own."""
+        """Split the draws by augmenter."""
         return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
-        """What `num_samples` take when they are packed."""
+        """Return the size of `num_samples` packed images."""
         spec, border = self.pixels.spec, 2 * self.window.border
         return num_samples * (spec.height + border) * (spec.width + border) * self.pixels.size_bytes
 
     def packed(self, images: Tensor) -> Tensor:
-        """Images (n, height, width, channels) uint8 as `gather` reads them."""
+        """Pack images (n, height, width, channels) uint8 into the layout that `gather` reads."""
         return self.pixels.packed(images, self.window.border)
 
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        """Images (n, height, width, channels) uint8 at `rows` (n,) of the packed ones, each by itself as `draws` (num_draws, n) say."""
+        """Return augmented images (n, height, width, channels) uint8: those at `rows` (n,) of `packed`, each by its `draws` (num_draws, n).
+
+        Mixup and CutMix are not applied; see `mix`.
+        """
         for_window, *for_changes = self.shared_out(draws)
         images = self.window.read(packed, rows, for_window)
-        for change, its_own in zip(self.changes, for_changes, strict=False):  # those of `mix` are left
+        for change, its_own in zip(self.changes, for_changes, strict=False):  # the draws for `mix` remain
             images = change(images, its_own)
         return self.pixels.unpacked(images)
 
     def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Gathered images and their classes (n,), with others of the batch: images, and the shares (n, classes) of each class."""
+        """Mix gathered images with their partners. Return images, and class shares (n, classes) made from both class numbers (n,)."""
         assert self.mixing
         *_, its_own = self.shared_out(draws)
         return self.mixing(images, partners, classes, partner_classes, its_own)
@@ -71,7 +74,7 @@ def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
 
 
 def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
-    """In the order in which they are made: what is hidden has the mean colour, whatever the light."""
+    """Return the configured changes in the order of application. Cutout is last, so that its square keeps the mean colour."""
     found: list[Change] = []
     if settings.flip != "none":
         found.append(Flip(settings.flip))

@@ -1,4 +1,4 @@
-"""What every augmentation is: its own rows of an epoch's table, and what it does with them."""
+"""The interfaces of augmentations: each draws its own rows of an epoch's table and applies them."""
 
 from typing import Protocol
 
@@ -10,31 +10,31 @@ Table = NDArray[np.int64]
 
 
 class Dice(Protocol):
-    """`dice("flip", epoch)` is the generator of one purpose, so that switching one augmentation on changes the draws of no other."""
+    """`dice("flip", epoch)` returns a generator for one purpose, so that enabling one augmentation does not change the draws of another."""
 
     def __call__(self, *purpose: str | int) -> np.random.Generator: ...
 
 
 class Augmenter(Protocol):
-    """Draws `num_draws` integers a sample and epoch."""
+    """Draws `num_draws` integers per sample and epoch."""
 
     num_draws: int
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        """(num_draws, num_samples)."""
+        """Return the draws of an epoch, (num_draws, num_samples)."""
         ...
 
 
 class Window(Augmenter, Protocol):
-    """Reads the samples at `rows` (n,) of the packed images, each as its `draws` (num_draws, n) say: (n, height, width, words)."""
+    """Reads a crop of each packed image at `rows` (n,), placed by its `draws` (num_draws, n): (n, height, width, words)."""
 
     border: int
-    """Of the packed images."""
+    """Width in pixels of the border that the packed images must have."""
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor: ...
 
 
 class Change(Augmenter, Protocol):
-    """Changes images (n, height, width, words), each as its `draws` (num_draws, n) say."""
+    """Changes images (n, height, width, words), each by its `draws` (num_draws, n)."""
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor: ...

@@ -1,4 +1,4 @@
-"""What happens to a window: mirrored, another light, a piece hidden."""
+"""Changes of a cropped image: flip, colour jitter and cutout."""
 
 from typing import Literal
 
@@ -11,13 +11,13 @@ from pipeline.data.augment.augmenter import Dice, Table
 from pipeline.data.augment.pixels import FINE, Pixels, divided
 
 LUMA = (77, 150, 29)
-"""256ths of red, green and blue in grey (ITU-R BT.601)."""
+"""Weights of red, green and blue in grey, in 256ths (ITU-R BT.601)."""
 SCALE = 1024
-"""Of the factors of light, which are 2 at most: their products, times bytes, stay far below the 24 bits that float32 holds."""
+"""Fixed-point scale of the jitter factors. A factor is at most 2, so their products times a byte stay far below the 24 bits of float32."""
 
 
 class Flip:
-    """Left and right; the mirror image is drawn anew in each epoch, or comes in every second one."""
+    """Flips images left to right: `random` draws anew in each epoch, `alternating` draws once and flips in every second epoch."""
 
     num_draws = 1
 
@@ -34,10 +34,10 @@ class Flip:
 
 
 class Jitter:
-    """Brightness, contrast and saturation, one after the other, each times a factor of 1 give or take its strength.
+    """Changes brightness, contrast and saturation in this order, each by a factor drawn uniformly from 1 - strength to 1 + strength.
 
-    As torchvision's ColorJitter in this order, but clipped once at the end: all three are sums of the pixel, its grey and the mean grey of
-    the image. Images have one channel or three.
+    Equals torchvision's ColorJitter in this order, except that values are clipped once, at the end. The three changes together are one
+    weighted sum of the pixel, its grey and the mean grey of the image. Images have one channel or three.
     """
 
     num_draws = 3
@@ -46,7 +46,7 @@ class Jitter:
         self.strengths, self.pixels = (brightness, contrast, saturation), pixels
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        """How much of the pixel, of its grey and of the mean grey there is to be, in 1024ths."""
+        """Return the weights of the pixel, of its grey and of the mean grey, in 1024ths."""
         uniform = dice("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
         parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
@@ -62,7 +62,7 @@ class Jitter:
         return self.pixels.repacked(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
-        """(n, height, width, 1) of the pixels (n, height, width, bytes), as whole numbers."""
+        """Return the grey (n, height, width, 1) of pixels (n, height, width, bytes), rounded to whole numbers."""
         if self.pixels.spec.channels == 1:
             return values
         red, green, blue, *_ = values.unbind(-1)
@@ -70,7 +70,7 @@ class Jitter:
 
 
 class Cutout:
-    """A square of the mean colour, centred where drawn; parts of it may lie outside."""
+    """Fills a square with the mean colour. Its centre is drawn inside the image; parts of it may lie outside."""
 
     num_draws = 2
 

@@ -1,4 +1,4 @@
-"""Which window of a stored image becomes the training image: all of it, one of its size out of a border, or one of any size, resized."""
+"""Crops: the whole image, a crop of its size from the image with a border, or a crop of random size, resized."""
 
 import math
 
@@ -14,7 +14,7 @@ ATTEMPTS = 10
 
 
 class Whole:
-    """The image as it is."""
+    """Reads the image unchanged."""
 
     num_draws = 0
     border = 0
@@ -22,12 +22,12 @@ class Whole:
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:  # noqa: ARG002  # nothing is drawn
         return np.empty((0, num_samples), np.int64)
 
-    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002  # nor read
+    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002  # the draws are empty
         return packed[rows]
 
 
 class Crop:
-    """A window of the image's size, out of the image and its black border."""
+    """Takes a random crop of the image's size from the image with a black border."""
 
     num_draws = 2
 
@@ -40,7 +40,7 @@ class Crop:
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         height, width, _ = self.spec.shape
         num_words, steps, offsets = packed.shape[-1], packed.stride(), 2 * self.border + 1
-        # a view in which every crop is one strided read of `height` rows of `width` pixels
+        # A view (image, top, left, height, width): each crop is one strided read.
         windows = packed.as_strided(
             (len(packed), offsets, offsets, height, width * num_words), (steps[0], steps[1], steps[2], steps[1], 1), packed.storage_offset()
         )
@@ -49,9 +49,9 @@ class Crop:
 
 
 class ResizedCrop:
-    """A window with at least `least` of the image's area, of 3:4 to 4:3, resized to the image's size by linear interpolation.
+    """Takes a crop of at least `least` of the image's area and an aspect ratio of 3:4 to 4:3, bilinearly resized to the image's size.
 
-    As torchvision's RandomResizedCrop, which is Inception's, but for images that no window of ten fits into: these stay whole.
+    Equals torchvision's RandomResizedCrop (Inception's crop), except that an image stays whole if none of ten drawn crops fits into it.
     """
 
     num_draws = 4
@@ -61,7 +61,7 @@ class ResizedCrop:
         self.least, self.pixels = least, pixels
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        """Top, left, height and width; the first window of several that fits into the image."""
+        """Return top, left, height and width of the first of `ATTEMPTS` drawn crops that fits into the image."""
         generator, (height, width, _) = dice("resized crop", epoch), self.pixels.spec.shape
         heights, widths = np.full(num_samples, height), np.full(num_samples, width)
         missing = np.arange(num_samples)
@@ -77,7 +77,7 @@ class ResizedCrop:
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         top, left, height, width = draws
         spec = self.pixels.spec
-        # first between rows, which lie together, then between columns
+        # Interpolate between rows first, because a row is contiguous in memory, then between columns.
         upper, lower, share = neighbours(top, height, spec.height)
         above, below = (packed[rows[:, None], places].view(torch.uint8).float() for places in (upper, lower))
         lines = torch.lerp(above, below, share[:, :, None, None])
@@ -88,9 +88,9 @@ class ResizedCrop:
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where windows of `length` (n,) pixels from `start` (n,) are read to become `extent` pixels; all (n, extent).
+    """Return where to read crops of `length` (n,) pixels from `start` (n,) so that they become `extent` pixels; all (n, extent).
 
-    The two pixels that each lies between, never beyond the window, and its share of the way to the second, in whole 256ths.
+    For each output pixel: the two pixels to interpolate between, never outside the crop, and the weight of the second, in whole 256ths.
     """
     halves = 2 * torch.arange(extent, device=start.device) + 1
     last = start + length - 1

@@ -1,4 +1,4 @@
-"""Two samples in one: mixup blends one with the other, CutMix puts a piece of it there, and the target has its share of each."""
+"""Mixup (blends two samples) and CutMix (pastes a rectangle of one into the other); the target has the share of each class."""
 
 import numpy as np
 import torch
@@ -10,7 +10,10 @@ from pipeline.data.augment.pixels import FINE, Pixels, divided, rounded
 
 
 class Mixing:
-    """Shares follow Beta(alpha, alpha), a draw a sample; where both are wished for, every sample has one of the two, at even odds."""
+    """Mixes each sample with a partner; the shares follow Beta(alpha, alpha), drawn per sample.
+
+    If both mixup and CutMix are set, each sample gets one of them with probability 1/2.
+    """
 
     num_draws = 5
 
@@ -19,7 +22,7 @@ class Mixing:
         self.classes = torch.arange(pixels.spec.num_classes, device=pixels.device)
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        """How much of the partner lies over the image, in 256ths, and the piece that is all the partner's: centre (2), height and width."""
+        """Return the partner's weight in mixup, in 256ths, and the rectangle that CutMix replaces: centre (2 rows), height and width."""
         laid_over, centre, sides = (np.zeros((rows, num_samples), np.int64) for rows in (1, 2, 2))
         if self.mixup:
             laid_over[:] = np.rint(FINE * dice("mixup", epoch).beta(self.mixup, self.mixup, num_samples))
@@ -33,7 +36,7 @@ class Mixing:
         return np.concatenate([laid_over, centre, sides])
 
     def __call__(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """From images (n, height, width, channels) uint8 and classes (n,) to such images and the shares (n, classes) of each class, float32."""
+        """Mix images (n, height, width, channels) uint8 with class numbers (n,). Return images and class shares (n, classes) float32."""
         weights = self.weights(draws)
         mixed = torch.lerp(images.float(), partners.float(), weights[..., None])
         share = divided(weights.sum((1, 2), dtype=torch.float64), self.spec.height * self.spec.width)[:, None]
@@ -41,7 +44,7 @@ class Mixing:
         return rounded(mixed), (own + (other - own) * share).float()
 
     def weights(self, draws: Tensor) -> Tensor:
-        """(n, height, width): which share of each pixel is the partner's, in whole 256ths."""
+        """Return the partner's share of each pixel, (n, height, width), in whole 256ths."""
         laid_over, centre, (height, width) = torch.split(draws, [1, 2, 2])
         piece = rectangles.mask(centre, height, width, self.spec)
         return torch.where(piece, 1.0, laid_over[0, :, None, None].float() / FINE)

@@ -1,7 +1,7 @@
-"""Images as they are kept and moved: a pixel is one integer of one to eight bytes, or several.
+"""Packed images: each pixel is one integer of one to eight bytes, or several, so that copies move fewer elements.
 
-What is computed with bytes is exact in float32: light in 1024ths of a byte, a mixed sample in 256ths, a window that is resized both ways in
-65,536ths. So every device makes the same bytes of it.
+All arithmetic on bytes is exact in float32: jitter in 1024ths of a byte, mixing in 256ths, resizing in two dimensions in 65,536ths.
+Therefore every device computes the same bytes.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from pipeline.spec import Spec
 
 BYTE = 255
 FINE = 256
-"""Parts of a pixel and of a share. Not more: two interpolations make parts of a byte by its square, which takes all 24 bits of float32."""
+"""Fixed-point scale of positions and shares. Two interpolations multiply a byte by its square, which takes all 24 bits of float32."""
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers that hold the channels of a pixel: one to be moved where there would be several."""
+"""Integer types by size in bytes, of which the smallest that holds all channels of a pixel is its word."""
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """How the pixels of some images are packed into words, and what there is to know of them."""
+    """Packs and unpacks the pixels of images of one spec."""
 
     spec: Spec
     device: torch.device
@@ -33,34 +33,34 @@ class Pixels:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Of one pixel, its unused bytes included."""
+        """Return the size of one packed pixel, including its unused bytes."""
         return -(-self.spec.channels // self.word.itemsize) * self.word.itemsize
 
     @property
     def mean_colour(self) -> Tensor:
-        """(words,)."""
+        """Return the mean colour of the training images as a packed pixel, (words,)."""
         colour = torch.tensor([round(mean * BYTE) for mean in self.spec.mean], dtype=torch.uint8)
         return pad(colour, (0, self.size_bytes - self.spec.channels)).view(self.word).to(self.device)
 
     def packed(self, images: Tensor, border: int = 0) -> Tensor:
-        """Images (n, height, width, channels) uint8, with a black border, as (n, height, width, words)."""
+        """Pack images (n, height, width, channels) uint8 into (n, height, width, words), adding a black border of `border` pixels."""
         return pad(images, (0, self.size_bytes - self.spec.channels, border, border, border, border)).contiguous().view(self.word)
 
     def unpacked(self, words: Tensor) -> Tensor:
-        """The reverse, for words that lie as `packed` leaves them."""
+        """Return the images (n, height, width, channels) uint8 of packed ones, as a view. The words must be contiguous."""
         return words.view(torch.uint8)[..., : self.spec.channels]
 
     def repacked(self, values: Tensor) -> Tensor:
-        """Numbers (n, height, width, size_bytes), rounded and clipped to bytes, as `packed` leaves them."""
+        """Round and clip numbers (n, height, width, size_bytes) to bytes and pack them into (n, height, width, words)."""
         found: Tensor = rounded(values).view(self.word)
         return found
 
 
 def rounded(values: Tensor) -> Tensor:
-    """To the nearest byte."""
+    """Round to the nearest integer, clip to 0..255 and convert to uint8."""
     return values.round().clamp(0, BYTE).to(torch.uint8)
 
 
 def divided(total: Tensor, count: int) -> Tensor:
-    """`total / count`, rounded in one way everywhere: by a plain number a GPU divides as by its reciprocal."""
+    """Return `total / count`, rounded the same on every device: for a Python scalar, a GPU would multiply by the reciprocal instead."""
     return total / torch.full_like(total, count)

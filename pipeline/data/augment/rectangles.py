@@ -1,4 +1,4 @@
-"""A rectangle in each image, anywhere: parts of it may lie outside."""
+"""Random rectangles in images; parts of a rectangle may lie outside the image."""
 
 import numpy as np
 import torch
@@ -9,18 +9,18 @@ from pipeline.spec import Spec
 
 
 def centres(generator: np.random.Generator, spec: Spec, num_samples: int) -> Table:
-    """(2, n): down and across."""
+    """Draw a centre in each image, (2, n): row and column."""
     return np.stack([generator.integers(extent, size=num_samples) for extent in (spec.height, spec.width)])
 
 
 def mask(centre: Tensor, height: Tensor | int, width: Tensor | int, spec: Spec) -> Tensor:
-    """(n, height, width): which pixels lie in the rectangles of these sides around the centres (2, n)."""
+    """Return a mask (n, height, width) of the pixels inside rectangles of the given sides around the centres (2, n)."""
     down, across = centre
     return inside(down, spec.height, height)[:, :, None] & inside(across, spec.width, width)[:, None, :]
 
 
 def inside(centre: Tensor, extent: int, side: Tensor | int) -> Tensor:
-    """(n, extent): which places lie within `side` around each centre (n,)."""
+    """Return a mask (n, extent) of the positions inside an interval of length `side` around each centre (n,)."""
     first = centre - side // 2
     last = first + side
     places = torch.arange(extent, device=centre.device)[None, :]

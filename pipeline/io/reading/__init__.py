@@ -1,1 +1,1 @@
-"""How foreign files become samples: folders, archives, images, arrays, downloads."""
+"""Reads untrusted datasets: folders, archives, images, arrays and downloads."""

@@ -1,4 +1,4 @@
-"""Folders, tar and zip archives alike: the names in them, and the bytes of one file after another. Nothing is extracted to the disk."""
+"""Lists and reads the files in a folder, a tar archive or a zip archive. Nothing is extracted to the disk."""
 
 import bz2
 import gzip
@@ -32,17 +32,17 @@ from pipeline.refusal import Refusal
 BLOCK_BYTES = 1 << 20
 DEEPEST = 32
 PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""The others unpack all of a member at once, however little was asked for."""
+"""Accepted compression methods. For the others, zipfile decompresses a whole member at once, however little is read."""
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
 Identity = tuple[int, int]
-"""Of a folder: the numbers of its device and of its inode."""
+"""The device and inode numbers of a folder."""
 Version = tuple[int, int, int]
-"""Of a file: what changes with its contents."""
+"""The inode, size and modification time of a file, of which one changes when the contents change."""
 
 
 def opened(root: Path) -> Tree:
-    """The tree at `root`, which exists; told by its first bytes, not by its name."""
+    """Open the folder or archive at `root`, which must exist. The type of an archive is determined by its first bytes, not by its name."""
     if root.is_dir():
         return Folder(root)
     with refusing(root):
@@ -56,7 +56,7 @@ def opened(root: Path) -> Tree:
 
 @dataclass(frozen=True)
 class Folder:
-    """Files in the order of their names' bytes; links are followed, but not in circles."""
+    """A folder, listed in byte order of the names. Symbolic links are followed; a folder that is reached twice is refused."""
 
     root: Path
 
@@ -70,7 +70,7 @@ class Folder:
         here = (status.st_dev, status.st_ino)
         if here in above:
             raise Refusal(f"source.root: {shown(folder)}: is a link to a folder that holds it: remove the link")
-        if here in seen:  # a few links in each of a few folders would multiply to more files than any disk holds
+        if here in seen:  # else a few links per folder could multiply to an unbounded number of files
             raise Refusal(f"source.root: {shown(folder)}: is reached twice, by links: remove one")
         seen.add(here)
         if len(above) > DEEPEST:
@@ -78,12 +78,12 @@ class Folder:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = prefix + entry.name
-                if entry.is_file(follow_symlinks=False):  # known without asking the disk again
+                if entry.is_file(follow_symlinks=False):  # known from scandir, without another system call
                     found.files.append(name)
                 elif (path := Path(entry.path)).is_dir():
                     found.folders.append(name)
                     self.collect(path, name + "/", found, above=above | {here}, seen=seen)
-                elif path.is_file() or not path.exists():  # a link that leads nowhere fails when it is read, like any corrupt file
+                elif path.is_file() or not path.exists():  # a dangling link fails when it is read, like a corrupt file
                     found.files.append(name)
                 else:
                     raise Refusal(f"source.root: {shown(path)}: is a device, a pipe or a socket: remove it")
@@ -93,15 +93,15 @@ class Folder:
         yield (Member(name, self) for name in names)
 
     def read(self, name: str) -> bytes:
-        with open(f"{self.root}/{name}", "rb") as file:  # noqa: PTH123  # a path of its own would cost as much as the file
+        with open(f"{self.root}/{name}", "rb") as file:  # noqa: PTH123  # creating a Path costs as much as reading a small file
             size_bytes = os.fstat(file.fileno()).st_size
             refuse_too_large(self.root, name, size_bytes)
-            return file.read(size_bytes)  # Python takes the memory that is asked for, and gives back what was too much
+            return file.read(size_bytes)  # bounded even if the file grows meanwhile
 
 
 @dataclass(frozen=True)
 class Zip:
-    """Files in the order of their names' bytes, read at random, on many threads and by processes that open it themselves."""
+    """A zip archive, listed in byte order of the names. Random access from several threads; each worker process opens the file itself."""
 
     path: Path
     version: Version
@@ -136,7 +136,7 @@ class Zip:
             kept_open.cache_clear()
 
     def read(self, name: str) -> bytes:
-        """In blocks, so that a member whose size is a lie unpacks no further than it says."""
+        """Return the contents of a member. It is read in blocks, so that no more than its declared size is decompressed."""
         with kept_open(self.path, self.version).open(name) as file:
             return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
@@ -148,6 +148,7 @@ def version_of(path: Path) -> Version:
 
 @lru_cache(maxsize=1)
 def kept_open(path: Path, version: Version) -> zipfile.ZipFile:
+    """Open a zip archive once per process. Raises Refusal where the file has changed since `version`."""
     with refusing(path):
         if version_of(path) != version:
             raise Refusal(f"source.root: {path}: changed while it was read: leave it alone until the stage has ended")
@@ -156,7 +157,7 @@ def kept_open(path: Path, version: Version) -> zipfile.ZipFile:
 
 @dataclass(frozen=True)
 class Tar:
-    """Files in the order of the archive, which is read as one stream: once for the listing, once for the contents."""
+    """A tar archive, listed in the order of the archive. It is read as a stream: once for the listing, once for the contents."""
 
     path: Path
     opener: Callable[..., Any]
@@ -182,6 +183,7 @@ class Tar:
             members.close()
 
     def wanted(self, names: Iterator[str]) -> Any:
+        """Yield the named members; `names` must be in the order of the archive."""
         name = next(names, None)
         with refusing(self.path):
             for file, member in tarstream.members(self.path, self.opener):

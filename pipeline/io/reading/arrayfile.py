@@ -1,4 +1,4 @@
-"""One array in an `.npy` file or in a member of an `.npz`: its header first, then its rows, block by block and never unpickled."""
+"""Reads an array from an `.npy` file or from a member of an `.npz` file: first the header, then the rows in blocks. Never unpickles."""
 
 import zipfile
 import zlib
@@ -26,7 +26,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """`place` names the array in messages; `stream()` opens it anew, at its first byte."""
+    """An array whose header has been checked. `place` names it in messages; `stream()` opens it at its first byte."""
 
     place: str
     shape: tuple[int, ...]
@@ -35,12 +35,15 @@ class ArrayFile:
 
     @classmethod
     def open(cls, place: str, stream: Callable[[], IO[bytes]], size_bytes: int) -> Self:
-        """Raises Refusal for what is no whole array, or one that only pickle or a transposition could read."""
+        """Check the header and return the array file.
+
+        Raises Refusal for a file that is not a complete array, needs pickle, has structured dtype or is in Fortran order.
+        """
         try:
             with stream() as file:
                 shape, fortran, dtype = read_header(file)
                 expected = file.tell() + dtype.itemsize * prod(shape)
-        except Exception as error:  # numpy evaluates the header as a literal, and its parser may raise anything
+        except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
             raise Refusal(f"{place}: is no .npy array ({untrusted.reason(error)}): write it with numpy.save or numpy.savez") from None
         if dtype.hasobject or dtype.names:
             raise Refusal(f"{place}: holds {dtype}, which is not plain numbers or text: convert it before saving")
@@ -51,7 +54,7 @@ class ArrayFile:
         return cls(place, shape, dtype, stream)
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
-        """The array's rows, `rows` at a time."""
+        """Yield the rows of the array, `rows` at a time."""
         row_bytes = self.dtype.itemsize * prod(self.shape[1:])
         try:
             with self.stream() as file:
@@ -75,7 +78,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def array_files(root: Path) -> dict[str, ArrayFile]:
-    """The arrays of a folder of `.npy` files or of an `.npz` file by name; `_` in a name counts as `-`."""
+    """Return the arrays of a folder of `.npy` files or of an `.npz` file by name, with `_` in names replaced by `-`."""
     found: dict[str, ArrayFile] = {}
     for name, place, stream, size_bytes in in_folder(root) if root.is_dir() else in_archive(root):
         key = name.removesuffix(".npy").replace("_", "-")
@@ -102,7 +105,7 @@ def in_archive(root: Path) -> Iterator[Found]:
         packed_bytes = untrusted.size_bytes(root)
         with zipfile.ZipFile(root) as archive:
             members = archive.infolist()
-    except Exception as error:  # foreign bytes take zipfile anywhere
+    except Exception as error:  # zipfile may raise any exception on untrusted bytes
         raise Refusal(f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({untrusted.reason(error)})") from None
     refuse_bomb(root, sum(member.file_size for member in members), packed_bytes)
     for member in members[:MOST_ARRAYS]:
@@ -117,5 +120,5 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def open_member(root: Path, name: str) -> IO[bytes]:
-    with zipfile.ZipFile(root) as archive:  # the member keeps the file open for itself
+    with zipfile.ZipFile(root) as archive:  # closing the archive keeps the file open until the member is closed
         return archive.open(name)

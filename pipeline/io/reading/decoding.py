@@ -1,4 +1,4 @@
-"""From files to pixels, some at a time: what each thread or process of `image_folder` does, which therefore imports little."""
+"""Decodes chunks of image files, in the threads or worker processes of `image_folder`. Imports little, so that processes start fast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from pipeline.io.untrusted import reason, shown
 from pipeline.refusal import Refusal
 
 Decoded = tuple[NDArray[np.uint8], dict[int, str]]
-"""The images (n, size, size, channels) that could be decoded, and why the others could not, by their number among all."""
+"""The decoded images (n, size, size, channels), and the reason for each corrupt file by its position in the chunk."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """`place` names the dataset in messages; the rest is said in `images.decode`."""
+    """Decodes images with fixed settings. `place` names the dataset in messages; for the others see `images.decode`."""
 
     place: str
     size: int
@@ -26,11 +26,11 @@ class Decoder:
     max_pixels: int
 
     def prepare(self) -> None:
-        """Once in every process."""
+        """Set the limits of Pillow. Call it once in every process."""
         images.bound(self.max_pixels)
 
     def decode(self, members: Sequence[Member]) -> Decoded:
-        """Raises Refusal for an image that declares more pixels than allowed."""
+        """Decode a chunk of files. Raises Refusal for an image that declares more than `max_pixels`."""
         sheet = images.Sheet(len(members), self.size, self.channels)
         corrupt: dict[int, str] = {}
         for number, member in enumerate(members):

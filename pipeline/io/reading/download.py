@@ -1,4 +1,4 @@
-"""Files from the network: with a checksum, whole or not at all."""
+"""Downloads files atomically and verifies their checksum."""
 
 import hashlib
 import http.client
@@ -14,11 +14,11 @@ BLOCK_BYTES = 1 << 16
 MEGABYTE = 1_000_000
 SILENCE_S = 30.0
 MOST_BYTES = 2**30
-"""No published dataset here has a fifth of it; an answer without end would fill the disk."""
+"""Upper bound for a download, so that an endless response does not fill the disk. Each supported dataset takes less than a fifth of it."""
 
 
 def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
-    """Put the file at `path` from the first address that has it. Raises Refusal with what each address answered, and the remedy."""
+    """Download to `path` from the first address that works. Raises Refusal with the error of each address and the remedy."""
     answers = []
     for address in addresses:
         try:
@@ -32,6 +32,7 @@ def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> Non
 
 
 def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
+    """Download `address` to `draft`. Raises ValueError where the address, the size or the MD5 is wrong."""
     if not address.startswith(("https://", "http://")):
         raise ValueError("is no web address")
     state = hashlib.md5(usedforsecurity=False)

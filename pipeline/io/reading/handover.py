@@ -1,4 +1,4 @@
-"""Answers through a pipe whose arrays go straight from memory to memory: `Connection.send` copies each of them four times."""
+"""Sends results through a pipe, with arrays written and read without intermediate copies: `Connection.send` copies each four times."""
 
 import os
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Following:
-    """Stands for an array whose bytes come after all else."""
+    """Placeholder for an array whose bytes follow the pickled message."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 def send(connection: Connection, answer: Any) -> None:
-    """An array of numbers, a tuple with some in it, or anything else that can be sent. Raises OSError where the other end is closed."""
+    """Send a numeric array, a tuple that may contain such arrays, or any picklable object. Raises OSError where the other end is closed."""
     arrays: list[NDArray[Any]] = []
     connection.send(without_arrays(answer, arrays))
     for array in arrays:
@@ -34,7 +34,7 @@ def without_arrays(answer: Any, arrays: list[NDArray[Any]]) -> Any:
 
 
 def receive(connection: Connection) -> Any:
-    """What was sent. Raises EOFError or OSError where the other end is closed."""
+    """Return the next object sent. Raises EOFError or OSError where the other end is closed."""
     return with_arrays(connection.recv(), connection)
 
 
@@ -47,7 +47,7 @@ def with_arrays(answer: Any, connection: Connection) -> Any:
 
 
 def whole(array: NDArray[Any], move: Callable[[memoryview], int]) -> None:
-    """Its bytes in C order, in as many pieces as it takes: a pipe moves no more at once than it holds."""
+    """Call `move` with the bytes of the array in C order until all are transferred: a pipe transfers at most its capacity at once."""
     rest = array.reshape(-1).view(np.uint8).data
     while rest:
         moved = move(rest)

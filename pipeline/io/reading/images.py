@@ -1,4 +1,4 @@
-"""From the bytes of any image that Pillow reads to a square of uint8 pixels."""
+"""Decodes any image format that Pillow reads into a square of uint8 pixels."""
 
 import warnings
 from functools import cache
@@ -11,37 +11,40 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pipeline.io.untrusted import reason
 
-# Pillow hands these to Ghostscript, and so would run a stranger's program
+# Pillow passes EPS to Ghostscript, which would execute an untrusted program.
 REFUSED_FORMATS = {"EPS"}
-# tried first: some of the others look at more than the first bytes, and an image of 32x32 pixels costs twice the time
+# Tried first: some other readers inspect more than the first bytes, which doubles the time for an image of 32x32 pixels.
 COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 TEXTS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
 DEEP = 65_535
 PNG_DEPTH = 24
-"""The byte of a PNG that holds its bits a channel."""
+"""Offset of the byte in a PNG that holds the bits per channel."""
 LOADED_ONCE = ("JPEG", "PNG")
-"""Other readers may decode anew, and fail, when an image that they read is used a second time."""
+"""Formats whose loaded image may be used without a copy. Other readers may decode again, and fail, when the image is used again."""
 TURNED = range(2, 9)
-"""Orientations that are not upright; Pillow knows no others."""
+"""The EXIF orientations that are not upright; Pillow supports no others."""
 
 
 class Corrupt(Exception):
-    """The bytes cannot be decoded; the text says why."""
+    """Raised where the bytes cannot be decoded; the message gives the reason."""
 
 
 class Oversized(Exception):
-    """The image declares more pixels than allowed; nothing of it was decoded."""
+    """Raised where the image declares more pixels than allowed, before it is decoded."""
 
 
 def bound(max_pixels: int) -> None:
-    """Make Pillow's own bound ours, for the images that it finds inside of others (icons), and its warnings silent in every thread."""
-    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow raises beyond twice this number
+    """Set Pillow's own pixel limit, which also covers images inside of others (icons), and silence its warnings in every thread."""
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow raises above twice this number and warns above it
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class Sheet:
-    """Squares below one another in one image, which numpy takes in one piece: each by itself would cost a sixth of a small one's decoding."""
+    """Stacks squares vertically in one image, which is converted to numpy at once.
+
+    Converting each square by itself would take a sixth of the decoding time of a small image.
+    """
 
     def __init__(self, most: int, size: int, channels: Literal[1, 3]) -> None:
         self.image = Image.new(MODES[channels], (size, size * most))
@@ -52,21 +55,22 @@ class Sheet:
         self.count += 1
 
     def pixels(self) -> NDArray[np.uint8]:
-        """(n, size, size, channels), in the order in which they came."""
+        """Return the squares (n, size, size, channels) in the order in which they were added."""
         return np.asarray(self.image).reshape(-1, *self.shape)[: self.count]
 
 
 def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
-    """The first frame, upright, on white where it is transparent, its shorter side resized to `size`, the middle of it.
+    """Decode the first frame: upright, transparency on white, shorter side resized to `size`, centre crop.
 
-    Raises Corrupt, or Oversized before anything is decoded. `bound` was called before.
+    Raises Corrupt where it cannot be decoded, and Oversized before decoding where it declares more than `max_pixels`.
+    `bound` must have been called.
     """
     if data[:2] in TEXTS:
         raise Corrupt("is written as text, which takes seconds to read: store it in a binary form")
     try:
         with Image.open(BytesIO(data), formats=formats()) as image:
             refuse_oversized(*image.size, max_pixels)
-            image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a fourth or an eighth where that is still twice the goal
+            image.draft(None, (2 * size, 2 * size))  # decode a JPEG at 1/2, 1/4 or 1/8 scale if that is at least twice the target size
             image.load()
             if image.format == "PNG" and "transparency" in image.info:
                 scale_transparency(image, depth=data[PNG_DEPTH])
@@ -78,7 +82,7 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
         raise Oversized(f"declares more than {max_pixels} pixels") from None
     except UnidentifiedImageError:
         raise Corrupt("is no image that Pillow reads") from None
-    except Exception as error:  # foreign bytes take Pillow's many readers anywhere
+    except Exception as error:  # Pillow's readers may raise any exception on untrusted bytes
         raise Corrupt(reason(error)) from None
 
 
@@ -95,17 +99,17 @@ def formats() -> tuple[str, ...]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says; damaged EXIF data say nothing."""
+    """Return the image rotated by its EXIF orientation; damaged EXIF data are ignored."""
     try:
         if image.format in LOADED_ONCE and image.getexif().get(ExifTags.Base.Orientation) not in TURNED:
-            return image  # without the copy that Pillow makes of it
+            return image  # exif_transpose would copy it
         return ImageOps.exif_transpose(image)
     except Exception:
         return image.copy()
 
 
 def scale_transparency(image: Image.Image, *, depth: int) -> None:
-    """Scale the transparent value of a PNG to 8 bits where Pillow has scaled the pixels alone: grey of 2 and 4 bits, and colours of 16 bits."""
+    """Scale the transparent value of a PNG to 8 bits where Pillow scales only the pixels: 2-bit and 4-bit grey, and 16-bit colour."""
     value = image.info["transparency"]
     if image.mode == "L" and depth in (2, 4):
         image.info["transparency"] = value * 255 // (2**depth - 1)
@@ -114,7 +118,7 @@ def scale_transparency(image: Image.Image, *, depth: int) -> None:
 
 
 def plain(image: Image.Image, mode: str) -> Image.Image:
-    """8 bits a channel, without palette and transparency."""
+    """Convert to `mode` with 8 bits per channel, without palette, and with transparency laid on white. Raises Corrupt for float pixels."""
     if image.mode.startswith("I"):
         image = eight_bits(image)
     elif image.mode == "F":
@@ -127,7 +131,7 @@ def plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey, scaled, and white where it is transparent: Pillow's own conversion clips at 255."""
+    """Scale 16-bit grey to 8 bits, white where it is transparent. Pillow's own conversion would clip at 255."""
     pixels = np.asarray(image).astype(np.int64)
     if pixels.min() < 0 or pixels.max() > DEEP:
         raise Corrupt(f"has pixels outside 0 to {DEEP}, whose scale is not known: store it with 8 or 16 bits")

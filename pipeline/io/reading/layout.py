@@ -1,4 +1,4 @@
-"""From file names to samples: `SPLIT/CLASS/image` or `CLASS/image`, perhaps inside one enclosing folder."""
+"""Derives splits, classes and samples from file names: `SPLIT/CLASS/image` or `CLASS/image`, optionally inside one enclosing folder."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Parts = tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """A file, and the place of its target in `Layout.targets`."""
+    """A file name, and the position of its target in `Layout.targets[split]`."""
 
     name: str
     split: str
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Classes in the order of their names' bytes, samples in the order of the listing."""
+    """The classes in byte order of their names, the samples in the order of the listing, and the targets of each split."""
 
     classes: tuple[str, ...]
     samples: list[Sample]
@@ -39,7 +39,7 @@ class Layout:
 
 
 def arrange(listing: Listing, place: str) -> Layout:
-    """Raises Refusal where it is not clear which file is of which split and class."""
+    """Return the layout of a listing. Raises Refusal where the split or class of a file is ambiguous."""
     files = [(name, parts) for name in listing.files if (parts := relevant(name))]
     folders = {parts for name in listing.folders if (parts := relevant(name))}
     folders |= {parts[:-1] for _, parts in files}
@@ -56,12 +56,13 @@ def arrange(listing: Listing, place: str) -> Layout:
 
 
 def relevant(name: str) -> Parts:
-    """The parts of a path; none for hidden files and for what desktops leave behind."""
+    """Return the parts of a path, or none for hidden files and for files that desktops create (`CLUTTER`)."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     return () if any(part.startswith(".") or part.lower() in CLUTTER for part in parts) else parts
 
 
 def enclosed(folders: set[Parts], depth: int) -> bool:
+    """Return True where one folder encloses the whole layout and is not itself a split."""
     tops = {parts[0] for parts in folders if parts}
     return len(tops) == 1 and (depth == 4 or (depth == 3 and not is_split(*tops)))
 
@@ -71,7 +72,7 @@ def is_split(name: str) -> bool:
 
 
 def split_names(tops: set[str], place: str) -> dict[str, str]:
-    """Which split each top folder is."""
+    """Return the split of each top folder. Raises Refusal for an unknown or duplicate split, and where train is missing."""
     foreign = sorted(top for top in tops if not is_split(top))
     if foreign:
         raise Refusal(f"source.root: {place}: {shown(foreign[0])}/ holds folders but is no split: arrange the files as {WANTED}")
@@ -91,7 +92,7 @@ def refuse_stray(names: Iterable[str], place: str) -> None:
 
 
 def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
-    """The union over the splits; an empty folder is a class too, so that its emptiness is noticed."""
+    """Return the classes of all splits. An empty folder counts as a class, so that it is refused later instead of ignored."""
     if splits:
         empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
         if empty:

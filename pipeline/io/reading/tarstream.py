@@ -1,4 +1,4 @@
-"""A tar archive as one stream: bounded headers, bounded growth, and nothing behind its end."""
+"""Reads a tar archive as one stream, with bounded headers and bounded decompression; refuses data after its end."""
 
 import tarfile
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ PADDING_BYTES = 1 << 26
 
 
 class Headers:
-    """The file as tarfile sees it, which holds a whole header in memory, however large it says that it is."""
+    """A file wrapper that bounds how much tarfile reads per member: tarfile loads a whole header, whatever its declared size."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -33,13 +33,13 @@ class Headers:
 
 
 def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes], tarfile.TarInfo]]:
-    """Each member, and the file to `read` it from before the next one is asked for."""
+    """Yield each member and the file from which to `read` it, which must happen before the next iteration."""
     packed_bytes = path.stat().st_size
     with opener(path, "rb") as file:
         headers: Any = Headers(file)
         tar: Any = tarfile.TarFile(fileobj=headers)
         while (member := tar.next()) is not None:
-            tar.members.clear()  # or the headers of a million files stay in memory
+            tar.members.clear()  # else tarfile keeps every header in memory
             headers.left_bytes = HEADER_BYTES
             yield file, member
             refuse_bomb(path, tar.offset, packed_bytes)
@@ -55,7 +55,10 @@ def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
 
 
 def refuse_unfinished(file: IO[bytes], end: int) -> None:
-    """Tarfile takes a damaged header for the end, so what follows must be zeros; reading it also checks the compression's checksum."""
+    """Raise ReadError where anything but zeros follows the end: tarfile takes a damaged header for the end.
+
+    Reading to the end also verifies the checksum of the compression.
+    """
     while block := file.read(BLOCK_BYTES):
         if block.strip(b"\0"):
             raise tarfile.ReadError(f"a damaged header or a second archive at byte {end}")

@@ -1,4 +1,4 @@
-"""What a folder and an archive of any kind have in common: a listing, contents, and what is refused in all of them."""
+"""The common interface of folders and archives: a listing, contents, and checks that apply to all of them."""
 
 import zipfile
 import zlib
@@ -14,28 +14,31 @@ from pipeline.refusal import Refusal
 MEMBER_BYTES = 256 * 2**20
 UNPACKED_BYTES = 64 * 2**20
 UNPACKED_TIMES = 300
-"""An archive may unpack to UNPACKED_BYTES, and where it is larger, to UNPACKED_TIMES its size: images hardly compress, bombs do."""
+"""An archive may unpack to UNPACKED_BYTES or to UNPACKED_TIMES its size, whichever is larger. Images hardly compress; bombs do."""
 BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error)
-"""What reading one member raises for damage."""
+"""The exceptions that reading a damaged member may raise."""
 
 
 @dataclass
 class Listing:
-    """Names as the archive writes them: files in a fixed order, and folders, which may be empty."""
+    """Names as they are written in the archive: files in a fixed order, and folders, including empty ones."""
 
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 
 
 class Reader(Protocol):
-    """What opens any of its files when asked for it, on any thread and, once pickled, in another process."""
+    """Reads any file by name, on any thread and, after pickling, in another process."""
 
     def read(self, name: str) -> bytes:
-        """Raises one of BROKEN for damage, and Refusal, which is one of them by its class, for all else."""
+        """Return the contents of a file. Raises one of BROKEN for damage, and Refusal for all else.
+
+        Refusal is a ValueError and thus also in BROKEN: catch it first.
+        """
 
 
 class Member(NamedTuple):
-    """A file that is in memory already, or whom to ask for it."""
+    """A file: its contents if they are in memory, else the reader that loads them."""
 
     name: str
     content: bytes | Reader
@@ -49,13 +52,16 @@ class Member(NamedTuple):
 
 
 class Tree(Protocol):
-    """What folders and archives have in common. No file may be larger than MEMBER_BYTES."""
+    """A folder or an archive. No file may be larger than MEMBER_BYTES."""
 
     def listing(self) -> Listing:
-        """Raises Refusal for a member that is neither file nor folder, lies outside, is too large, or comes twice."""
+        """Return the names of all files and folders.
+
+        Raises Refusal for a member that is neither file nor folder, has a path outside the root, is too large, or occurs twice.
+        """
 
     def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
-        """The named files in the order given, which is that of `listing()`; to be read before the context ends."""
+        """Yield the named files in the given order, which must be that of `listing()`. Read them before the context ends."""
 
 
 @contextmanager
@@ -64,7 +70,7 @@ def refusing(path: Path) -> Iterator[None]:
         yield
     except Refusal:
         raise
-    except Exception as error:  # foreign bytes take the readers of the standard library anywhere
+    except Exception as error:  # the standard library's readers may raise any exception on untrusted bytes
         raise Refusal(
             f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason(error)}): fetch or pack it again"
         ) from None
@@ -85,7 +91,7 @@ def most_unpacked(packed_bytes: int) -> int:
 
 
 def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
-    """Before it is unpacked."""
+    """Raise Refusal for an archive that would unpack to more than `most_unpacked`. Call it before unpacking."""
     if unpacked_bytes > most_unpacked(packed_bytes):
         raise Refusal(
             f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {UNPACKED_TIMES} times as many: "
@@ -94,7 +100,7 @@ def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
 
 
 def refuse_repeated(path: Path, names: Iterable[str]) -> None:
-    """Raises Refusal for a file that an archive holds twice, `./a/0.png` beside `a/0.png` included."""
+    """Raise Refusal for a file that an archive holds twice; `./a/0.png` and `a/0.png` count as the same file."""
     seen: set[str] = set()
     for name in names:
         plain = "/".join(part for part in name.split("/") if part not in ("", "."))
@@ -108,5 +114,5 @@ def in_byte_order(found: Listing) -> Listing:
 
 
 def name_bytes(name: str) -> bytes:
-    """A sort key that is the same in every locale and takes names that are not UTF-8."""
+    """Return a sort key that is the same in every locale and accepts names that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape")

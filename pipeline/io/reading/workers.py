@@ -1,4 +1,4 @@
-"""Work on many threads or processes whose results come in the order of the items."""
+"""Maps a function over items on threads or worker processes, with results in the order of the items."""
 
 import signal
 from collections import deque
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[tuple[Item, Result]]:
-    """Each item and what `function` makes of it; so few are taken ahead that memory stays bounded by two a worker."""
+    """Yield each item and `function(item)`, computed on threads. At most two items per worker are in flight, which bounds memory."""
     with ThreadPoolExecutor(workers) as pool:
         yield from in_order(pool, function, items, most=2 * workers)
 
@@ -28,9 +28,10 @@ def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, wor
 def on_processes(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, prepare: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """The same, by processes of some 60 MB that call `prepare()` first, asked by as many threads. All of it must be picklable.
+    """Yield each item and `function(item)`, computed in worker processes of some 60 MB each, which call `prepare()` first.
 
-    Raises what `function` raises, and Refusal where a process was killed or could not begin.
+    Functions, items and results must be picklable. One thread per process sends the items and receives the results.
+    Raises what `function` raises, and Refusal where a process was killed or could not start.
     """
     idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
 
@@ -41,7 +42,7 @@ def on_processes(
         finally:
             idle.put(worker)
 
-    # processes end first, so that no thread waits for one; then the threads, so that none reads from a pipe that is closed
+    # Order of cleanup: first kill the processes, so that no thread waits for one; then join the threads; then close the pipes they read.
     with ExitStack() as pipes, ThreadPoolExecutor(workers) as pool, ExitStack() as processes:
         for _ in range(workers):
             worker = Worker(function, prepare)
@@ -52,7 +53,7 @@ def on_processes(
 
 
 def in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, most: int) -> Iterator[tuple[Item, Result]]:
-    """At most `most` items are taken whose results have not been handed on."""
+    """Yield items and results in order, with at most `most` items in flight."""
     pending: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
@@ -68,7 +69,7 @@ def in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable
 
 
 class Worker(Generic[Item, Result]):
-    """A process and a pipe of its own: one that ends spoils nobody else's, and is known by the end of the pipe."""
+    """A worker process with its own pipe. If the process dies, the pipe reports its end, and other workers are not affected."""
 
     def __init__(self, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
         context = get_context("spawn")
@@ -86,7 +87,7 @@ class Worker(Generic[Item, Result]):
             result = handover.receive(self.connection)
         except (EOFError, OSError):
             raise self.refusal() from None
-        except BaseException:  # the rest of the answer would be taken for the next one
+        except BaseException:  # else the rest of this result would be read as the next one
             self.end()
             raise
         if isinstance(result, BaseException):
@@ -104,18 +105,21 @@ class Worker(Generic[Item, Result]):
         return Refusal(f"PIPELINE_WORKERS: a process that decodes {said}: set it to 1 to decode in the stage itself")
 
     def end(self) -> None:
-        """Whoever waits for its answer meets the end of the pipe."""
+        """Kill the process. A thread that waits for its result then reaches the end of the pipe."""
         self.process.kill()
         self.process.join()
 
     def close(self) -> None:
-        """Once it has ended and nobody asks."""
+        """Close the pipe. Call it after the process has ended and no thread uses it."""
         self.connection.close()
         self.process.close()
 
 
 def serve(connection: Connection, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
-    """Until the other end of the pipe is closed. A signal to the whole group is answered by the stage alone."""
+    """Run the worker loop until the other end of the pipe is closed.
+
+    SIGINT and SIGTERM are ignored: a signal to the process group is handled by the parent process, which ends its workers.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     prepare()
@@ -124,6 +128,6 @@ def serve(connection: Connection, function: Callable[[Item], Result], prepare: C
             item: Item = connection.recv()
             try:
                 result: Result | Exception = function(item)
-            except Exception as error:  # whatever it is belongs to whoever asked
+            except Exception as error:  # raised again in the parent process by `Worker.ask`
                 result = error
             handover.send(connection, result)

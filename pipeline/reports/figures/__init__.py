@@ -1,6 +1,6 @@
-"""Pictures as PNG: the same inputs give the same bytes. Imported late, because matplotlib is."""
+"""Figures as PNG files: equal inputs give equal bytes. Import this package late: it imports matplotlib."""
 
 import logging
 
-# set before matplotlib loads: where its font cache lies, and that it is being built, is no news to who runs a stage
+# Set before matplotlib is imported, to hide its messages about building the font cache.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What every figure shares: one look, whatever the user's matplotlibrc says, and a file whose bytes depend on the data alone."""
+"""The style shared by all figures, independent of the user's matplotlibrc, and PNG files whose bytes depend only on the data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from pipeline.io import files
 DPI = 120
 INK, MUTED, RULE = "#222222", "#6b6b6b", "#dddddd"
 BLUE, VERMILION, GREEN = "#0072b2", "#d55e00", "#009e73"
-"""From the palette of Okabe and Ito (2008), told apart in every kind of colour blindness."""
+"""Colours from the palette of Okabe and Ito (2008), distinguishable with every kind of colour blindness."""
 STYLE = {
     "axes.edgecolor": MUTED,
     "axes.grid": True,
@@ -41,7 +41,10 @@ STYLE = {
 
 @contextmanager
 def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """`with figure(path, 6, 4) as canvas:` draw; the file is then written whole, with no program name, version or time in it."""
+    """Yield a figure of the given size in inches and write it atomically afterwards: `with figure(path, 6, 4) as canvas:`.
+
+    The file contains no program name, version or time.
+    """
     with style.context(["default", STYLE]):
         canvas = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
         yield canvas
@@ -50,14 +53,14 @@ def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def note(path: Path, title: str, text: str) -> None:
-    """A figure that says why there is nothing to draw."""
+    """Write a figure with a text that explains why there is nothing to plot."""
     with figure(path, 6, 2) as canvas:
         canvas.suptitle(title)
         canvas.text(0.5, 0.42, text, ha="center", va="center", color=MUTED, size=11)
 
 
 def bare(axes: Axes) -> None:
-    """No grid, ticks or frame: for pictures and matrices."""
+    """Remove grid, ticks and frame, for images and matrices."""
     axes.grid(visible=False)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
@@ -65,7 +68,10 @@ def bare(axes: Axes) -> None:
 
 
 def label(name: str, number: int, longest: int) -> str:
-    """A class name that can be drawn: on one line, its middle left out where it is long, its number in place of what the font lacks."""
+    """Return a class name that can be plotted: on one line, with at most `longest` characters before `$` is escaped.
+
+    A long name loses its middle. If the font lacks some characters, they are removed and the class number is put first.
+    """
     words = " ".join(name.split())
     drawable = "".join(letter for letter in words if has_glyph(letter))
     if drawable != words or not words:
@@ -73,7 +79,7 @@ def label(name: str, number: int, longest: int) -> str:
     if len(drawable) > longest:
         tail = (longest - 1) // 2
         drawable = f"{drawable[: longest - 1 - tail]}…{drawable[len(drawable) - tail :]}"
-    return drawable.replace("$", r"\$")  # two of them would open a formula
+    return drawable.replace("$", r"\$")  # matplotlib parses text between two `$` as a formula
 
 
 def has_glyph(letter: str) -> bool:

@@ -1,4 +1,4 @@
-"""The confusion matrix: which class is taken for which."""
+"""Plots the confusion matrix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,16 @@ from pipeline.reports.figures import canvas
 from pipeline.reports.predictions import Floats, Integers
 
 MOST_COUNTED = 20
-"""Classes up to which every cell shows its count."""
+"""Largest number of classes for which the cells show their counts."""
 LONGEST_LABEL = 24
 
 
 @dataclass(frozen=True)
 class Ticks:
-    """Class names on both axes, as many as are readable, and the room in inches that they and the matrix need."""
+    """Class names on both axes, as many as are readable. `side` is that of the matrix and `size` the font size in points.
+
+    `width` and `height` are the space in inches that the names need.
+    """
 
     side: float
     shown: range
@@ -53,14 +56,14 @@ class Ticks:
 
 
 def draw(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """From (n,) actual and predicted class numbers. The colour is the share of the actual class, so that rare classes show."""
+    """Plot actual against predicted class numbers (n,). The colour is the share of the actual class, so that rare classes are visible."""
     counts = count(targets, predicted, len(classes))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ticks = Ticks.of(classes)
     with canvas.figure(path, max(ticks.side + ticks.width + 1.7, 5.2), ticks.side + ticks.height + 1) as figure:
         figure.suptitle(f"Confusion on {counts.sum():,} test samples, accuracy {np.trace(counts) / counts.sum():.2%}")
         axes = figure.add_subplot()
-        # a power below 1, because errors of a few percent would not show beside a diagonal near 100%
+        # A power below 1, because errors of a few percent would be invisible beside a diagonal near 100%.
         image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.4, vmin=0, vmax=1), interpolation="nearest")
         canvas.bare(axes)
         ticks.put(axes)
@@ -70,7 +73,7 @@ def draw(path: Path, *, targets: Integers, predicted: Integers, classes: Sequenc
 
 
 def count(targets: Integers, predicted: Integers, num_classes: int) -> Integers:
-    """(num_classes, num_classes): samples by actual class and predicted class."""
+    """Return the number of samples by actual and predicted class, (num_classes, num_classes)."""
     return np.bincount(targets * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 

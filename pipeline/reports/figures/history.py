@@ -1,4 +1,4 @@
-"""The course of a training: losses, accuracies and the learning rate by step."""
+"""Plots the training history: losses, accuracies and the learning rate by step."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
 LOSSES = {"train": "train/objective", "valid": "valid/loss"}
 ACCURACIES = {"train": "train/accuracy", "valid": "valid/accuracy"}
 FEW = 40
-"""Points up to which each is marked."""
+"""Largest number of points of a curve for which each has a marker."""
 WIDE = 20.0
-"""Largest over smallest loss from which a logarithmic axis shows more."""
+"""Smallest ratio of largest to smallest loss for which the axis is logarithmic."""
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
-    """From the rows of `plots/history.csv`, read or about to be written; an empty cell, and a value that is not finite, is left out."""
+    """Plot rows of `plots/history.csv`, with text or numbers as cells. Empty cells, NaN and infinity are left out."""
     if not rows:
         canvas.note(path, "Training history", "No report was made.")
         return
@@ -60,7 +60,7 @@ def draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
-    """One curve a split; a split that was never scored has none."""
+    """Plot one curve per split; a split that was never scored has none."""
     for split, colour in CURVES.items():
         steps, values = columns(rows, names[split])
         if steps:
@@ -73,7 +73,7 @@ def columns(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:
 
 
 def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
-    """Steps and values of a column where it has a finite number."""
+    """Yield step and value for each row in which the column has a finite number."""
     for row in rows:
         cell = row.get(name)
         if cell not in (None, "") and math.isfinite(value := float(str(cell))):

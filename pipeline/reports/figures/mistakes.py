@@ -1,4 +1,4 @@
-"""The most confidently wrong samples, as pictures."""
+"""Plots the images of the most confident wrong predictions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pipeline.reports.predictions import Integers, Predictions
 
 TITLE = "Most confident mistakes"
 MOST_SHOWN = 100
-"""More would be a picture that no screen shows."""
+"""Upper bound for the number of images: a larger figure would not fit on a screen."""
 LONGEST_LABEL = 16
 TILE, PICTURE = 1.8, 1.6
 TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
@@ -21,7 +21,7 @@ TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
 
 @dataclass(frozen=True)
 class Grid:
-    """Where each picture goes, in inches: placed by hand, because a layout that fits the captions shrinks the pictures."""
+    """The position of each image; sizes are in inches. Placed explicitly: matplotlib's layouts shrink images to fit the captions."""
 
     rows: int
     columns: int
@@ -29,7 +29,7 @@ class Grid:
 
     @classmethod
     def of(cls, shown: int, *, aspect: float) -> "Grid":
-        """Of the grids that are square or somewhat wider, the one with the fewest empty places; `aspect` is height over width."""
+        """Choose the grid with the fewest empty places among those that are square or up to 1.6 times wider. `aspect` is height / width."""
         square = int(np.ceil(np.sqrt(shown)))
         columns = min(range(square, int(1.6 * square) + 1), key=lambda columns: -shown % columns)
         return cls(-(-shown // columns), columns, PICTURE * float(np.clip(aspect, 0.4, 1.5)))
@@ -47,7 +47,7 @@ class Grid:
         return NUMBER_HEIGHT + self.picture_height + CAPTION_HEIGHT
 
     def rectangle(self, place: int) -> tuple[float, float, float, float]:
-        """Left, bottom, width and height of a picture as shares of the figure."""
+        """Return left, bottom, width and height of an image as fractions of the figure."""
         row, column = divmod(place, self.columns)
         left = (self.width - self.columns * TILE) / 2 + column * TILE + (TILE - PICTURE) / 2
         bottom = (self.rows - row - 1) * self.row_height + CAPTION_HEIGHT
@@ -55,7 +55,7 @@ class Grid:
 
 
 def draw(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
-    """From (n, height, width, channels) images, of which only those shown are read; says so where there is none to show."""
+    """Plot at most `most` of the images (n, height, width, channels); only these are read. Writes a note if there are none."""
     wrong = np.count_nonzero(~predictions.correct)
     shown = most_confident(predictions, min(most, MOST_SHOWN))
     if len(shown) == 0:
@@ -78,13 +78,13 @@ def draw(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
 
 
 def most_confident(predictions: Predictions, most: int) -> Integers:
-    """Sample numbers of the wrong ones, by falling confidence; among equals the earlier comes first."""
+    """Return the numbers of wrongly predicted samples by descending confidence; ties are in sample order."""
     wrong = np.flatnonzero(~predictions.correct)
     return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:most]
 
 
 def show(axes: Axes, image: NDArray[np.uint8]) -> None:
-    """Three channels are a colour image; of any other number the mean is shown in grey."""
+    """Show three channels as colour, and the mean of any other number of channels as grey."""
     picture = image if image.shape[-1] == 3 else image.mean(axis=-1)
     axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
 

@@ -1,4 +1,4 @@
-"""The reliability curve: how often a confidence is right, and how often it occurs."""
+"""Plots the reliability diagram: accuracy by confidence, and the histogram of confidences."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from pipeline.reports.figures import canvas
 
 
 def draw(path: Path, calibration: Calibration) -> None:
-    """Accuracy against confidence above, the histogram of confidences below."""
+    """Plot accuracy against confidence above, and the histogram of confidences below."""
     with canvas.figure(path, 6.4, 6.4) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         total = calibration.samples.sum()
