@@ -21,11 +21,11 @@ class Flip:
 
     num_draws = 1
 
-    def __init__(self, step_settings: Literal["random", "alternating"]) -> None:
-        self.step_settings = step_settings
+    def __init__(self, mode: Literal["random", "alternating"]) -> None:
+        self.mode = mode
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        if self.step_settings == "random":
+        if self.mode == "random":
             return dice("flip", epoch).integers(2, size=(1, num_samples))
         return (dice("first flip").integers(2, size=(1, num_samples)) + epoch) % 2
 
