@@ -334,7 +334,7 @@ def test_an_equal_model_in_other_bytes_is_not_identical(checkout: Path, verify: 
 def test_a_training_that_ran_out_of_memory_is_done_again_with_the_micro_batches_that_it_came_to(
     checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raised, gather = [], update.gather
+    raised, gather = [], update.accumulate_gradients
 
     def fail_once(state, batch, micro_batch_size, **more):
         if state.step == 2 and not raised:
@@ -343,7 +343,7 @@ def test_a_training_that_ran_out_of_memory_is_done_again_with_the_micro_batches_
         return gather(state, batch, micro_batch_size, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(update, "gather", fail_once)
+        patch.setattr(update, "accumulate_gradients", fail_once)
         assert main(["train"]) == main(["evaluate"]) == 0
     assert raised == [64]
     assert "1 smaller micro-batches" in "".join(verify())

@@ -78,7 +78,7 @@ def refused(training: Training) -> str:
 
 def spoil_gradient(training: Training, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Infinite, under a finite loss."""
-    gather = update.gather
+    gather = update.accumulate_gradients
 
     def spoiling(state, *given, **more):
         found = gather(state, *given, **more)
@@ -87,7 +87,7 @@ def spoil_gradient(training: Training, monkeypatch: pytest.MonkeyPatch, step: in
                 parameter.grad.mul_(math.inf)
         return found
 
-    monkeypatch.setattr(update, "gather", spoiling)
+    monkeypatch.setattr(update, "accumulate_gradients", spoiling)
 
 
 @pytest.mark.parametrize("where", ["loss of step 3", "gradient of step 2"])
@@ -230,8 +230,8 @@ def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(trai
         "train.precision": "fp16",
         "train.validate_every_steps": 8,
     }
-    training, gather = begin(train_params(CHANGES | changes), prepared), update.gather
-    monkeypatch.setattr(update, "gather", lambda *given, **more: (gather(*given, **more)[0] * math.inf, torch.tensor(1.0)))
+    training, gather = begin(train_params(CHANGES | changes), prepared), update.accumulate_gradients
+    monkeypatch.setattr(update, "accumulate_gradients", lambda *given, **more: (gather(*given, **more)[0] * math.inf, torch.tensor(1.0)))
     with pytest.raises(Refusal, match="train/objective became inf at or before step 2: lower optimizer"):
         run(training)
 
@@ -240,13 +240,13 @@ def test_the_batch_of_a_skipped_step_outlives_the_training(tmp_path: Path, monke
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     monkeypatch.chdir(project.make(tmp_path, {"train.on_nonfinite": "skip"}))
     assert main(["prepare"]) == 0
-    gather = update.gather
+    gather = update.accumulate_gradients
 
     def spoiling(state, *given, **more):
         loss, correct = gather(state, *given, **more)
         return (loss * math.nan if state.step == BAD - 1 else loss), correct
 
-    monkeypatch.setattr(update, "gather", spoiling)
+    monkeypatch.setattr(update, "accumulate_gradients", spoiling)
     for _ in range(2):  # a forced repeat of equal inputs is a training of its own
         assert main(["train"]) == 0
         said = capsys.readouterr().out
