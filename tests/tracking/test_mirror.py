@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.io import files
-from pipeline.tracking import delivery, journal, mirror, mirror_process, run, sender
-from pipeline.tracking.cursor import DELIVERED, Cursor, is_pending
+from pipeline.tracking import delivery, events, journal, mirror, mirror_process, run, sender
+from pipeline.tracking.cursor import DELIVERED, SYSTEM, Cursor, is_pending
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.run_info import RunInfo
@@ -75,6 +75,18 @@ def test_a_description_is_rewritten_unless_somebody_wrote_their_own(told: Told) 
     writing.close()
     delivered(told, writing.folder)
     assert told.client.get_run(run_id).data.tags["mlflow.note.content"] == "the one for the paper"
+
+
+def test_the_load_of_the_machine_waits_for_the_first_metric_of_the_stage(told: Told) -> None:
+    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
+    load = events.Writer(writing.folder / SYSTEM)
+    load.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {"system/load": 1.0}})
+    load.close()
+    for expected in ([], ["valid/accuracy", "system/load"]):
+        mirror.deliver(writing.folder, Store(told.environment), tiny.build)
+        assert list(told.run_of(writing.folder.name).data.metrics) == expected
+        writing.metrics(1, {"valid/accuracy": 0.5})
+    writing.close()
 
 
 def test_artifacts_are_those_of_the_moment(told: Told, tmp_path: Path) -> None:
