@@ -4,23 +4,23 @@ from pathlib import Path
 
 import torch
 
-from pipeline.data.batch import Batch
+from pipeline.data.batch import BlockBatch
 from pipeline.io import tensor_file
 
 NAMED = 5
 """Number of samples listed in the message."""
 
 
-def keep(batch: Batch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
+def save(batch: BlockBatch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
     """Save a batch to `folder` and return a description: learning rate, samples, and the path of the file.
 
-    The file holds inputs (n, height, width, channels) uint8, as augmented, targets (n,) or (n, classes), and rows (n,) of the train split.
+    The file holds the inputs, as augmented, the targets, and the rows (n,) of the train split.
     `most` is the largest number of samples to build on the device at once. A failed write is only described.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # one part at a time: the whole batch may not fit on the device
-    parts = [(inputs.cpu(), targets.cpu()) for inputs, targets in batch.parts(most)]
-    inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    parts = [[tensor.cpu() for tensor in part if tensor is not None] for part in batch.parts(most)]
+    inputs, targets, *_ = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     samples = ", ".join(str(row) for row in batch.batch_index.rows[:NAMED].tolist())
     try:
         tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.batch_index.rows}, {"step": step})

@@ -29,6 +29,14 @@ class Paths:
         return self.top / "plots"
 
     @property
+    def history(self) -> Path:
+        return self.plots / "train/history.csv"
+
+    @property
+    def evaluation_plots(self) -> Path:
+        return self.plots / "evaluate"
+
+    @property
     def lock(self) -> Path:
         return self.top / "requirements.lock"
 

@@ -1,4 +1,4 @@
-"""Registries of choices: each module of a package is one choice, found by its file name and imported only when chosen."""
+"""Registries of choices: each module or folder of a package is one choice, found by its name and imported only when chosen."""
 
 import importlib
 import pkgutil
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """The choices in `package`, one module each; a parameter file cannot cause any other module to be imported."""
+    """The choices in `package`, one module or folder each; a file cannot cause any other module to be imported."""
 
     package: str
     noun: str
@@ -23,10 +23,16 @@ class Family:
 
     def settings(self, name: str) -> Any:
         """Return the `Settings` class of the module `name`. Raises KeyError for a name that is not in `names`."""
+        return self.module(name).Settings
+
+    def module(self, name: str, part: str | None = None) -> Any:
+        """Return the module `name`, or the module `part` of the folder `name`. Raises KeyError for a name that is not in `names`."""
         if name not in self.names:
             raise KeyError(name)
-        return importlib.import_module(f"{self.package}.{name}").Settings
+        return importlib.import_module(".".join(filter(None, (self.package, name, part))))
 
 
 MODELS = Family("pipeline.models", "model", needs_torch=True)
 SOURCES = Family("pipeline.sources", "dataset")
+INPUTS = Family("pipeline.inputs", "kind of inputs")
+TASKS = Family("pipeline.tasks", "kind of targets")

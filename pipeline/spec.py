@@ -1,54 +1,112 @@
-"""The properties of the data that a model depends on: image shape, class names and normalisation constants."""
+"""The description of the data on which everything else depends: the kind of its inputs and the kind of its targets."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, SerializeAsAny, ValidationInfo, field_validator
 
-Extent = Annotated[int, Field(ge=1, le=65_535)]
-Mean = Annotated[float, Field(ge=0, le=1)]
-Deviation = Annotated[float, Field(gt=0, le=1)]
-"""Standard deviation of a channel scaled to [0, 1]: at most 1/2, or 1 for a constant channel."""
+from pipeline.refusal import Refusal
+from pipeline.registry import INPUTS, TASKS, Family
+
+Direction = Literal["max", "min"]
+MOST_BYTES = 2 * 2**20
+"""Upper bound for a file or header that holds a spec: enough for some hundred thousand class names."""
 
 
-class Spec(BaseModel):
-    """Describes images of one size with one class each; `mean` and `std` normalise each channel of `byte / 255`."""
+class Description(BaseModel):
+    """One part of a spec. Its `kind` is the name of the folder with its other modules."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    kind: Literal["image"] = "image"
-    shape: tuple[Extent, Extent, Extent]
-    """Height, width, channels."""
-    classes: Annotated[tuple[str, ...], Field(min_length=2)]
-    mean: tuple[Mean, ...]
-    std: tuple[Deviation, ...]
+    kind: str
 
-    @field_validator("classes")
+
+class Inputs(Description):
+    """Describes the inputs. The class `Inputs` in `pipeline/inputs/KIND/description.py` is the description of one kind.
+
+    The folder also has `statistics.py` with a class `Statistics` (what `prepare` computes over the train split), and
+    `preprocessing.py` with a class `Preprocessing` (the first layer of every model).
+    """
+
+    dtype: ClassVar[type[np.generic]]
+    """Type of the stored inputs."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Return the shape of one stored sample."""
+        raise NotImplementedError
+
     @classmethod
-    def differ(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(classes)) < len(classes):
-            raise ValueError("two classes have the same name")
-        return classes
+    def of(cls, spec: "Spec") -> Self:
+        """Return the inputs of `spec`. Raises Refusal where they are of another kind."""
+        if not isinstance(spec.inputs, cls):
+            raise Refusal(f"model.name: this model takes other inputs than {spec.inputs.kind}: choose another model, or another source")
+        return spec.inputs
 
-    @field_validator("mean", "std")
+
+class Targets(Description):
+    """Describes the targets, which decide the task. The class `Targets` in `pipeline/tasks/KIND/targets.py` is the description of one kind.
+
+    The folder also has `objective.py` with a class `Objective` (loss and metrics of the training), and `evaluation.py` with a class
+    `Evaluator` (scores, tables and figures of the test split).
+    """
+
+    dtype: ClassVar[type[np.generic]]
+    """Type of the stored targets."""
+    row_shape: ClassVar[tuple[int, ...]] = ()
+    """Shape of the stored target of one sample."""
+    metrics: ClassVar[Mapping[str, Direction]]
+    """The metrics of a validation, with the direction in which each improves; `train.metric` names one of them."""
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Return a name for each output, or nothing where the outputs have none."""
+        return ()
+
+    def num_outputs(self, inputs: Inputs) -> int:
+        """Return the number of outputs per target that a model must have."""
+        raise NotImplementedError
+
+    def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
+        """Raise Refusal where stored targets are outside their range. `place` names them in the message."""
+
+    def refuse_unlearnable(self, targets: NDArray[Any], place: str) -> None:
+        """Raise Refusal where nothing can be learned from the train targets that a source brings."""
+
+    def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the number (n,) of the group of each sample; a split takes its share from each group. One group unless overridden."""
+        return np.zeros(len(targets), np.int64)
+
+    def stratum_name(self, number: int) -> str:  # noqa: ARG002  # there is one group only
+        """Return the name of a group for messages."""
+        return "the dataset"
+
+
+class Spec(BaseModel):
+    """Describes a dataset: its inputs and its targets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    inputs: SerializeAsAny[Inputs]
+    targets: SerializeAsAny[Targets]
+
+    @field_validator("inputs", "targets", mode="before")
     @classmethod
-    def one_a_channel(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        channels = info.data.get("shape", (0, 0, len(values)))[2]
-        if len(values) != channels:
-            raise ValueError(f"holds {len(values)} numbers for {channels} channels")
-        return values
+    def find_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """Validate a mapping as the description that its `kind` names."""
+        family, part, name = (INPUTS, "description", "Inputs") if info.field_name == "inputs" else (TASKS, "targets", "Targets")
+        return description(value, family, part, name) if isinstance(value, Mapping) else value
 
     @property
-    def height(self) -> int:
-        return self.shape[0]
+    def num_outputs(self) -> int:
+        """Return the number of outputs per target that a model must have."""
+        return self.targets.num_outputs(self.inputs)
 
-    @property
-    def width(self) -> int:
-        return self.shape[1]
 
-    @property
-    def channels(self) -> int:
-        return self.shape[2]
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes)
+def description(value: Mapping[str, Any], family: Family, part: str, name: str) -> Any:
+    kind = value.get("kind")
+    if kind not in family.names:
+        raise ValueError(f"there is no {family.noun} {kind!r}: known are {', '.join(family.names)}")
+    return getattr(family.module(str(kind), part), name).model_validate(value)

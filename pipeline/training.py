@@ -1,6 +1,5 @@
 """Assembles one training from its parts: data, model, loop and checkpoints."""
 
-import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,13 @@ import torch
 
 from pipeline import nonfinite_dump, seeding
 from pipeline.data import loader
-from pipeline.data.augment.augmentation import Augmentation
-from pipeline.data.batch import Batch
+from pipeline.data.augment.augmentation import Augmentation, images_of
+from pipeline.data.batch import BlockBatch
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import activation_checkpointing, compilation, fit, meta_model, oom, precision, score
+from pipeline.engine import activation_checkpointing, compilation, fit, meta_model, precision, score, torch_errors
 from pipeline.engine.checkpoint import Checkpoints, Saver
-from pipeline.engine.classifier import Classifier
+from pipeline.engine.model import Model, preprocessing
+from pipeline.engine.objective import Objective
 from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, Switch, TrainState
 from pipeline.io.tensor_file import Tensors
@@ -24,23 +24,49 @@ from pipeline.io.untrusted import reason
 from pipeline.params.train import TrainParams
 from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
+from pipeline.registry import TASKS
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 
 Pause = Callable[[], None]
 DIVERGED = 10
-"""A training loss above this multiple of log(num_classes), the loss of uniform guessing, prints one warning; the training continues."""
+"""A training loss above this multiple of the loss of guessing prints one warning; the training continues."""
 
 
 def no_pause() -> None:
     """Never interrupt."""
 
 
-def examples(classifier: Classifier, split: Split, count: int) -> torch.Tensor:
-    """Return at most `count` normalised images, evenly spaced over the split because sources may be sorted by class."""
+def examples(model: Model, split: Split, count: int) -> torch.Tensor:
+    """Return at most `count` preprocessed inputs, evenly spaced over the split because sources may be sorted by class."""
     count = min(count, len(split))
     rows = torch.arange(count) * len(split) // count
-    return classifier.normalised(torch.from_numpy(split.inputs[rows.numpy()]))
+    preprocessed: torch.Tensor = model.preprocessing(torch.from_numpy(split.inputs[rows.numpy()]))
+    return preprocessed
+
+
+def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -> TrainState:
+    """Build the model with weights drawn from the seed, and its optimizer.
+
+    Raises Refusal where the settings do not fit the data, the model or the machine.
+    """
+    settings, spec = params.train, prepared.spec
+    meta_model.refuse_too_large(params.model, spec)
+    chosen = precision.choose(settings.precision, device)
+    precision.refuse_lost_updates(chosen, device)
+    seeding.reseed(torch.device("cpu"), params.seed, "weights")
+    network = params.model.build(spec)
+    model = Model(
+        network,
+        preprocessing(spec.inputs, channels_last=settings.channels_last),
+        half=chosen == "half",
+        channels_last=settings.channels_last,
+    )
+    params.model.initialize_from_data(network, partial(examples, model, prepared.train))
+    state = TrainState.begin(model, params.optimizer, precision=chosen, average_decay=settings.average_decay, device=device)
+    if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
+        raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")
+    return state
 
 
 @dataclass
@@ -49,7 +75,8 @@ class Training:
 
     params: TrainParams
     prepared: Prepared
-    here: Machine
+    machine: Machine
+    objective: Objective
     state: TrainState
     progress: Progress
     plan: Plan
@@ -59,31 +86,31 @@ class Training:
 
     @classmethod
     def begin(
-        cls, params: TrainParams, prepared: Prepared, here: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
+        cls, params: TrainParams, prepared: Prepared, machine: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
     ) -> "Training":
-        """Build the model with weights drawn from the seed, then restore the newest checkpoint where there is one.
+        """Begin with fresh weights, then restore the newest checkpoint where there is one.
 
         `switches` are the recorded micro-batch sizes of an earlier training. With them this training uses the same micro-batches
         without running into OOM first. Raises Refusal where the settings do not fit the data, the model or the machine.
         """
-        settings = params.train
+        settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
-        params.augment.refuse_misfit(prepared.spec)
-        meta_model.refuse_too_large(params.model, prepared.spec)
-        used = precision.choose(settings.precision, here.device)
-        precision.refuse_lost_updates(used, here.device)
-        seeding.reseed(torch.device("cpu"), params.seed, "weights")
-        network = params.model.build(prepared.spec)
-        classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last, half=used == "half")
-        params.model.initialize_from_data(network, partial(examples, classifier, prepared.train))
-        state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
-        if settings.activation_checkpointing and not activation_checkpointing.recompute(classifier.network):
-            raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")
-        planned = {switch["step"]: switch["micro_batch_size"] for switch in switches}
-        num_steps = settings.num_steps(len(prepared.train))
-        plan = Plan(settings, params.schedule, params.optimizer.learning_rate, num_steps, params.seed, planned)
+        settings.refuse_unknown_metric(targets.metrics)
+        if params.augment:
+            params.augment.refuse_misfit(images_of(prepared.spec))
+        objective = TASKS.module(targets.kind, "objective").Objective(prepared.spec, settings)
+        state = begin_state(params, prepared, machine.device)
+        plan = Plan(
+            settings,
+            params.schedule,
+            params.optimizer.learning_rate,
+            num_steps=settings.num_steps(len(prepared.train)),
+            seed=params.seed,
+            direction=targets.metrics[settings.metric.removeprefix("valid/")],
+            switches={switch["step"]: switch["micro_batch_size"] for switch in switches},
+        )
         progress = Progress(settings.micro_batch_size)
-        training = cls(params, prepared, here, state, progress, plan, Saver(checkpoints), time.monotonic())
+        training = cls(params, prepared, machine, objective, state, progress, plan, Saver(checkpoints), time.monotonic())
         training.resume()
         return training
 
@@ -94,8 +121,8 @@ class Training:
             self.restore(*found)
         begun = f"going on after step {self.state.step}" if found else "from the start"
         print(
-            f"train: {self.params.model.title} on {self.here.device} ({self.here.name}) in {self.state.used}: {self.plan.num_steps} steps, {begun}; "
-            f"{self.images}",
+            f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {self.plan.num_steps} steps, {begun}; "
+            f"{self.train_split}",
             flush=True,
         )
 
@@ -107,24 +134,27 @@ class Training:
         folder = self.saver.checkpoints.folder
         try:
             self.state.restore(tensors, scalars["state"])
-            self.progress.restore(tensors, scalars["progress"], self.here.device)
+            self.progress.restore(tensors, scalars["progress"], self.machine.device)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and oom.is_out_of_memory(error):
+            if isinstance(error, RuntimeError) and torch_errors.is_out_of_memory(error):
                 raise
-            raise Refusal(f"{folder}: holds a checkpoint of no such training ({reason(error)}): remove this folder") from None
+            raise Refusal(
+                f"{folder}: the checkpoint does not match this model and optimizer ({reason(error)}): remove this folder"
+            ) from None
         self.saver.saved_step = self.state.step
 
     @cached_property
-    def images(self) -> loader.Images:
+    def train_split(self) -> loader.SplitTensors:
         """Return the train split with its augmentation, as the batches use it."""
-        augmentation = Augmentation(
-            self.params.augment, self.prepared.spec, len(self.prepared.train), seed=self.params.seed, device=self.here.device
-        )
-        return loader.Images(self.prepared.train, self.here.device, augmentation)
+        settings, train = self.params.augment, self.prepared.train
+        augmentation = None
+        if settings:
+            augmentation = Augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
+        return loader.SplitTensors(train, self.machine.device, augmentation)
 
-    def batches(self, start: int) -> Generator[Batch]:
+    def batches(self, start: int) -> Generator[BlockBatch]:
         """Iterate endlessly over batches, beginning with the batch of step `start + 1`."""
-        return loader.training(self.images, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
+        return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, print its warnings, and yield its reports.
@@ -132,9 +162,17 @@ class Training:
         `pause()` is called between two batches of a validation and may raise. Raises Refusal at a non-finite value
         that is not skipped; with `train.on_nonfinite: stop` the batch of that step is saved.
         """
-        forward = compilation.compiled(self.state.classifier, self.params.train.compile)
+        forward = compilation.compiled(self.state.model, self.params.train.compile)
         batches = self.batches(self.state.step)
-        loop = fit.fit(self.state, self.progress, batches, self.plan, forward=forward, validate=self.validation(pause))
+        loop = fit.fit(
+            self.state,
+            self.progress,
+            batches,
+            self.plan,
+            objective=self.objective,
+            forward=forward,
+            validate=self.validation(pause),
+        )
         warned = False
         try:
             for report in loop:
@@ -144,31 +182,31 @@ class Training:
                     warned = True
                     print(f"warning: at step {report.step} the loss is far above that of guessing: {fit.REMEDY}", flush=True)
                 yield report
-        except fit.NotFinite as found:
-            said = self.described(found.step, or_before=found.or_before)
-            raise Refusal(f"train.on_nonfinite: {said}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
+        except fit.NotFinite as error:
+            message = self.described(error.step, or_before=error.or_before)
+            raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
         finally:
             batches.close()  # also ends the prefetch thread
 
     def is_diverging(self, report: fit.Report) -> bool:
-        """Return True where the mean training loss is above DIVERGED times the loss of uniform guessing."""
-        return report.metrics.get("train/objective", 0.0) > DIVERGED * math.log(self.prepared.spec.num_classes)
+        """Return True where the mean training loss is above DIVERGED times the loss of guessing."""
+        return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
 
     def described(self, step: int, *, or_before: bool = False) -> str:
         """Describe a step with a non-finite loss or gradient, and save its batch.
 
-        With `or_before` the step before it is a suspect too: its batch is also saved.
+        With `or_before` the cause may be the step before it: its batch is also saved.
         """
-        said = f"the loss or the gradient of step {step} is not finite, {self.kept(step)}"
+        message = f"the loss or the gradient of step {step} is not finite, {self.dumped(step)}"
         if or_before:
-            said += f"; or a gradient before it was not, most likely that of step {step - 1}, {self.kept(step - 1)}"
-            said += "; `train.report_every_steps: 1` tells which"
-        return said
+            message += f"; or a gradient before it was not, most likely that of step {step - 1}, {self.dumped(step - 1)}"
+            message += "; `train.report_every_steps: 1` tells which"
+        return message
 
-    def kept(self, step: int) -> str:
+    def dumped(self, step: int) -> str:
         """Rebuild the batch of `step`, save it beside the checkpoints, and describe the batch and its learning rate."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
-        return nonfinite_dump.keep(
+        return nonfinite_dump.save(
             batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
 
@@ -183,9 +221,17 @@ class Training:
         """Return a function that scores the validation split, or None where there is no such split."""
         if VALID not in self.prepared.splits:
             return None
-        images = loader.Images(self.prepared.splits[VALID], self.here.device)
-        batches = partial(loader.scoring, images, batch_size=min(self.params.train.micro_batch_size, len(images)))
-        return partial(score.score, self.state.scored, batches, used=self.state.used, device=self.here.device, pause=pause)
+        split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device)
+        batches = partial(loader.scoring, split, batch_size=min(self.params.train.micro_batch_size, len(split)))
+        return partial(
+            score.score,
+            self.state.scored,
+            batches,
+            self.objective,
+            precision=self.state.precision,
+            device=self.machine.device,
+            pause=pause,
+        )
 
     def save_when_due(self, environment: Environment) -> None:
         """Start writing a checkpoint when the environment's interval in steps or in seconds has passed."""

@@ -18,6 +18,7 @@ from pipeline.params.document import Document
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.spec import Spec
+from tests.specs import image_spec
 
 TOP = Path(__file__).parents[1]
 MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
@@ -62,7 +63,7 @@ def train_params() -> Callable[[dict[str, Any]], TrainParams]:
 
 @pytest.fixture
 def spec() -> Spec:
-    return Spec(shape=(8, 8, 1), classes=("a", "b", "c"), mean=(0.4,), std=(0.3,))
+    return image_spec(shape=(8, 8, 1), classes=("a", "b", "c"), mean=(0.4,), std=(0.3,))
 
 
 @pytest.fixture

@@ -28,6 +28,14 @@ def imported(path: Path) -> frozenset[Path]:
     return frozenset(found for name in names(tree) if (found := path_of(name)))
 
 
+@cache
+def executed(path: Path) -> frozenset[Path]:
+    """Project files that the file imports when it runs: those that only type checkers import decide no result."""
+    tree = ast.parse((TOP / path).read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
+    return frozenset(found for name in names(tree) if (found := path_of(name)))
+
+
 def names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -38,12 +46,12 @@ def names(tree: ast.AST) -> Iterator[str]:
 
 
 def closure(path: Path, *, without: str = "") -> set[Path]:
-    """The file and all project files it comes to import, passing through none of the package `without`."""
+    """The file and all project files it comes to import when it runs, passing through none of the package `without`."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
         current = waiting.pop()
         if current not in found:
             found.add(current)
-            waiting += [path for path in imported(current) if not (without and path.as_posix().startswith(without))]
+            waiting += [path for path in executed(current) if not (without and path.as_posix().startswith(without))]
     return found

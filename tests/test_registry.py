@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pipeline.registry import MODELS, SOURCES, Family
-from pipeline.spec import Spec
 from tests.imports import TOP
+from tests.specs import image_spec
 
 
 def test_the_names_are_the_modules() -> None:
@@ -57,5 +57,5 @@ def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "garden" / "wide.py").write_text(example, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     settings = Family("garden", "model").settings("wide")(name="wide", width=7)
-    spec = Spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
+    spec = image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
     assert settings.build(spec)(torch.zeros(5, 2, 4, 3)).shape == (5, 2)

@@ -13,7 +13,7 @@ GOOD: dict[str, Any] = {"shape": (4, 6, 3), "classes": ("a", "b"), "mean": (0.1,
 
 def test_a_spec_names_its_parts_and_survives_json() -> None:
     spec = Spec(**GOOD)
-    assert (spec.height, spec.width, spec.channels, spec.num_classes) == (4, 6, 3, 2)
+    assert (spec.inputs.height, spec.inputs.width, spec.inputs.channels, spec.num_outputs) == (4, 6, 3, 2)
     assert Spec.model_validate_json(spec.model_dump_json()) == spec
 
 

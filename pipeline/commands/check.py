@@ -12,11 +12,12 @@ from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import glance, load, placed
 from pipeline.params.model import ModelSettings
-from pipeline.params.prepare import PrepareParams
+from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
+from pipeline.registry import TASKS
 from pipeline.runtime import checkout_lock, dvc_locks, interruption
 from pipeline.runtime.environment import Environment
 
@@ -81,6 +82,7 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
         splits, num_classes = found
         if train:
             problems.gather(lambda: placing(document, lambda: train.train.refuse_missing_validation(splits)))
+            problems.gather(lambda: placing(document, lambda: refuse_unusable(train, prepare.source)))
         if evaluate and num_classes is not None:
             problems.gather(lambda: placing(document, lambda: evaluate.evaluate.refuse_rank_beyond(num_classes)))
     problems.refuse()
@@ -115,8 +117,15 @@ def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     if not prepare.source.untrusted:
         stage.refuse_missing_root(prepare.source)
         return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
-    collection, assigned = stage.survey(prepare, workers=1)
-    return {str(name) for names in assigned.values() for name in names}, len(collection.classes)
+    raw_dataset, assigned = stage.survey(prepare, workers=1)
+    return {str(name) for names in assigned.values() for name in names}, len(raw_dataset.task.output_names)
+
+
+def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
+    """Raise Refusal for parameters of the training that mean nothing for the task or the inputs of the source."""
+    train.train.refuse_unknown_metric(TASKS.module(source.task, "targets").Targets.metrics)
+    if train.augment is not None and source.inputs != "image":
+        raise Refusal(f"augment: changes images, and the inputs are of the kind {source.inputs}: write `augment: null`")
 
 
 def fetch_data(prepare: PrepareParams) -> None:
@@ -149,6 +158,6 @@ def machine_can(params: TrainParams, environment: Environment, document: Documen
     from pipeline.runtime.machine import Machine
 
     machine = Machine.claim(environment)
-    used = placing(document, lambda: precision.choose(params.train.precision, machine.device))
-    placing(document, lambda: precision.refuse_lost_updates(used, machine.device))
-    return f"training on {machine.device} ({machine.name}) in {used}"
+    chosen = placing(document, lambda: precision.choose(params.train.precision, machine.device))
+    placing(document, lambda: precision.refuse_lost_updates(chosen, machine.device))
+    return f"training on {machine.device} ({machine.name}) in {chosen}"

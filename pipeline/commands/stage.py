@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from pipeline.params.document import Document
-from pipeline.params.load import STAGE_PARAMS, load, placed
+from pipeline.params.load import load, placed
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption, parent_watch
@@ -22,10 +22,10 @@ def call(stage: str) -> None:
     """Validate the parameters before importing the stage's module, which may import torch, then call it."""
     environment, paths = Environment.read(), Paths()
     document = Document.read(paths.params)
-    params = load(document, STAGE_PARAMS[stage])
+    params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
     with checkout_lock.held(environment.root) if environment.dvc_stage else nullcontext():
         try:
-            function(params, paths, environment)
+            function(params, paths, environment, sections=document.data)
         except Refusal as refusal:
             raise placed(document, refusal) from None

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.data.prepared import read_record
+from pipeline.params.document import Document
 from pipeline.paths import Paths
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
@@ -28,7 +29,9 @@ def record_restored(paths: Paths, environment: Environment, scores: dict[str, An
     from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)
-    info = run_description.of_evaluation(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    info = run_description.of_evaluation(
+        Document.read(paths.params).data, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json")
+    )
     inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
     restored = {**info.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"}
     with tracking.addition(environment, paths.model, info=replace(info, provenance=restored)) as added:

@@ -20,6 +20,6 @@ def run() -> int:
 
 def build(path: Path) -> "tuple[nn.Module, NDArray[np.uint8], tuple[str, ...]]":
     """Load a model file; return the model to log, an input example (uint8) and the class names."""
-    from pipeline.engine.deploy import deployable  # late: torch takes seconds to import, and most of a journal does not need it
+    from pipeline.engine.model_file import deployable  # late: torch takes seconds to import, and most of a journal does not need it
 
     return deployable(path)

@@ -3,17 +3,20 @@
 import math
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
-from torch import Tensor
 
+from pipeline.batch import Batch
 from pipeline.data import sampling
-from pipeline.data.augment.augmentation import Augmentation
-from pipeline.data.batch import Batch, Pictures
+from pipeline.data.batch import Block, BlockBatch, ResidentBlock, StreamedBlock
 from pipeline.data.prepared import Split
-from pipeline.data.sampling import BatchIndex, Layout
+from pipeline.data.sampling import BatchIndex, Placement
 from pipeline.data.stream import read_ahead
+
+if TYPE_CHECKING:
+    from pipeline.data.augment.augmentation import Augmentation
 
 RESIDENT_SHARE = 0.5
 """A split is kept on the device if it takes at most this share of the device's free memory."""
@@ -21,25 +24,25 @@ BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
 """At most this many bytes and batches are gathered at once, which spreads the fixed cost of each operation over several batches."""
 
 
-class Images:
-    """The images of a split as tensors: kept on the device if they fit, else read from the memory map. The bytes are the same."""
+class SplitTensors:
+    """The samples of a split as tensors: kept on the device if they fit, else read from the memory map. The bytes are the same."""
 
     def __init__(
-        self, split: Split, device: torch.device, augmentation: Augmentation | None = None, *, resident: bool | None = None
+        self, split: Split, device: torch.device, augmentation: "Augmentation | None" = None, *, resident: bool | None = None
     ) -> None:
         self.split, self.device = split, device
         self.augmentation = augmentation if augmentation and augmentation.active else None
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device) if resident is None else resident
-        self.layout = Layout(torch.from_numpy(split.targets), device, device if self.resident else torch.device("cpu"))
+        self.placement = Placement(torch.from_numpy(split.targets), device, device if self.resident else torch.device("cpu"))
         if self.resident:
             inputs = torch.from_numpy(split.inputs).to(device)
-            self.inputs = self.augmentation.packed(inputs) if self.augmentation else inputs
+            self.stored = self.augmentation.packed(inputs) if self.augmentation else inputs
 
     def __len__(self) -> int:
         return len(self.split)
 
     def __str__(self) -> str:
-        size = f"{len(self)} images ({self.size_bytes / 1e6:.1f} MB)"
+        size = f"{len(self)} samples ({self.size_bytes / 1e6:.1f} MB)"
         return f"{size} held on {self.device}" if self.resident else f"{size} read from the disk, a batch ahead"
 
     @property
@@ -47,17 +50,17 @@ class Images:
         """Return the size of the split on the device."""
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
-    def read(self, batch_indices: Iterable[BatchIndex]) -> Generator[Pictures]:
-        """Yield the images of each batch index. They are valid until the next iteration."""
+    def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
+        """Yield the samples of each batch index. They are valid until the next iteration."""
         if self.resident:
-            for wanted in batch_indices:
-                yield Pictures(wanted, self.inputs, True, self.augmentation, self.is_small(len(wanted)))
+            for batch_index in batch_indices:
+                yield ResidentBlock(batch_index, self.stored, self.augmentation)
             return
-        for inputs, wanted in read_ahead(self.split.inputs, batch_indices, self.device):
-            yield Pictures(wanted, inputs, False, self.augmentation, self.is_small(len(wanted)))
+        for inputs, batch_index in read_ahead(self.split.inputs, batch_indices, self.device):
+            yield StreamedBlock(batch_index, inputs, self.augmentation)
 
     def is_small(self, num_samples: int) -> bool:
-        return num_samples * math.prod(self.split.inputs.shape[1:]) <= BLOCK_BYTES
+        return num_samples * math.prod(self.split.inputs.shape[1:]) * self.split.inputs.itemsize <= BLOCK_BYTES
 
     def block_size(self, batch_size: int) -> int:
         """Return how many batches are gathered at once; always 1 for a split that is read from the memory map."""
@@ -68,21 +71,24 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
-def training(images: Images, *, batch_size: int, seed: int, start: int) -> Generator[Batch]:
+def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -> Generator[BlockBatch]:
     """Yield full batches from step `start` on, without end."""
-    size = batch_size * images.block_size(batch_size)
-    batch_indices = sampling.training(images.layout, images.augmentation, size=size, seed=seed, first=start * batch_size)
-    with closing(images.read(batch_indices)) as blocks:
-        for pictures in blocks:
+    size = batch_size * tensors.block_size(batch_size)
+    batch_indices = sampling.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
+    at_once = tensors.is_small(size)
+    with closing(tensors.blocks(batch_indices)) as blocks:
+        for block in blocks:
             for first in range(0, size, batch_size):
-                yield Batch(pictures, slice(first, first + batch_size))
+                yield BlockBatch(block, slice(first, first + batch_size), at_once)
 
 
-def scoring(images: Images, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Yield images, targets and the number of real samples of each batch: every sample once, in order.
+def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, int]]:
+    """Yield each batch and its number of real samples: every sample once, in order.
 
     All batches have the same size; the last is padded with its first sample.
     """
-    firsts = range(0, len(images), batch_size)
-    for first, pictures in zip(firsts, images.read(sampling.scoring(images.layout, batch_size=batch_size)), strict=True):
-        yield pictures[:], pictures.batch_index.targets, min(batch_size, len(images) - first)
+    firsts = range(0, len(tensors), batch_size)
+    batch_indices = sampling.scoring(tensors.placement, batch_size=batch_size)
+    for first, block in zip(firsts, tensors.blocks(batch_indices), strict=True):
+        batch = Batch(block.gather(slice(0, batch_size)), block.batch_index.targets)
+        yield batch, min(batch_size, len(tensors) - first)

@@ -1,6 +1,5 @@
 """The prepared data on disk: memory-mapped arrays of inputs and of targets for each split, and `spec.json`, which describes them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -15,15 +14,9 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 from pipeline.io import files, untrusted
 from pipeline.raw_dataset import SPLITS, TRAIN
 from pipeline.refusal import Refusal
-from pipeline.spec import Spec
+from pipeline.spec import MOST_BYTES, Spec
 
-FORMAT = "pipeline-prepared-1"
-RECORD_BYTES = 2 * 2**20
-"""Upper bound for the size of `spec.json`: enough for some hundred thousand class names."""
-NAMES_BYTES = RECORD_BYTES - 2**19
-"""Upper bound for the class names. Leaves room for the rest of `spec.json`, and for the tensors in the header of the model file, which has
-the same bound.
-"""
+FORMAT = "pipeline-prepared-2"
 HEADER_BYTES = 1 << 16
 """Upper bound for the header of an `.npy` file."""
 
@@ -44,17 +37,17 @@ class PreparedRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal["pipeline-prepared-1"]
+    format: Literal["pipeline-prepared-2"]
     spec: Spec
     splits: dict[str, SplitRecord]
 
 
 @dataclass(frozen=True)
 class Split:
-    """`inputs` (n, height, width, channels) uint8 and `targets` (n,) int64 as copy-on-write memory maps."""
+    """`inputs` and `targets` with one row per sample as copy-on-write memory maps, of the shapes and types that the spec describes."""
 
-    inputs: NDArray[np.uint8]
-    targets: NDArray[np.int64]
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -88,21 +81,10 @@ class Prepared:
         return self.splits[name]
 
 
-def refuse_long_names(classes: tuple[str, ...], place: str) -> None:
-    """Raise Refusal where the class names would make `spec.json` or the header of the model file larger than the limit for reading them."""
-    in_record = json.dumps({"spec": {"classes": classes}}, indent=2, ensure_ascii=False)
-    in_header = json.dumps(json.dumps(classes, ensure_ascii=False), ensure_ascii=False)
-    size_bytes = max(len(text.encode()) for text in (in_record, in_header))
-    if size_bytes > NAMES_BYTES:
-        raise Refusal(
-            f"source.root: {place} has {len(classes)} classes whose names take {size_bytes} bytes, more than {NAMES_BYTES}: shorten them"
-        )
-
-
 def read_record(folder: Path) -> PreparedRecord:
     path = folder / "spec.json"
     try:
-        return PreparedRecord.model_validate_json(untrusted.read(path, RECORD_BYTES))
+        return PreparedRecord.model_validate_json(untrusted.read(path, MOST_BYTES))
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro prepare`") from None
     except ValidationError as error:
@@ -115,11 +97,14 @@ def read_record(folder: Path) -> PreparedRecord:
 
 
 def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
-    expected = record.splits[name]
-    inputs = read_array(folder / f"{name}-inputs.npy", expected.inputs_digest, (expected.samples, *record.spec.shape), np.uint8)
-    targets = read_array(folder / f"{name}-targets.npy", expected.targets_digest, (expected.samples,), np.int64)
-    if len(targets) and not 0 <= targets.min() <= targets.max() < record.spec.num_classes:
-        raise Refusal(f"{folder}: {name} has targets outside its {record.spec.num_classes} classes: run `dvc repro -f prepare`")
+    expected, spec = record.splits[name], record.spec
+    inputs = read_array(
+        folder / f"{name}-inputs.npy", expected.inputs_digest, (expected.samples, *spec.inputs.row_shape), spec.inputs.dtype
+    )
+    targets = read_array(
+        folder / f"{name}-targets.npy", expected.targets_digest, (expected.samples, *spec.targets.row_shape), spec.targets.dtype
+    )
+    spec.targets.refuse_invalid(targets, f"{folder}: {name}")
     return Split(inputs, targets)
 
 

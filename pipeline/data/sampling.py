@@ -4,18 +4,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.order import Order
 from pipeline.data.transfer import moved
+
+if TYPE_CHECKING:
+    from pipeline.data.augment.augmentation import Augmentation
 
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """The rows (n,) of some images, their targets (n,), and their augmentation draws (num_draws, n), or None without augmentation."""
+    """The rows (n,) of some samples, their targets (n,), and their augmentation draws (num_draws, n), or None without augmentation."""
 
     rows: Tensor
     targets: Tensor
@@ -43,8 +46,8 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Places batch indices of a split: rows on the device where the images are looked up, targets and draws on the training device."""
+class Placement:
+    """Places batch indices of a split: rows on the device where the inputs are looked up, targets and draws on the training device."""
 
     targets: Tensor
     device: torch.device
@@ -59,23 +62,23 @@ class Layout:
         )
 
 
-def training(layout: Layout, augmentation: Augmentation | None, *, size: int, seed: int, first: int) -> Iterator[BatchIndex]:
+def training(placement: Placement, augmentation: "Augmentation | None", *, size: int, seed: int, first: int) -> Iterator[BatchIndex]:
     """Yield batch indices of `size` samples from position `first` of the stream on, without end."""
-    order = Order(len(layout.targets), seed)
+    order = Order(len(placement.targets), seed)
 
     @lru_cache(maxsize=2)  # a batch may span two epochs
     def epoch(number: int) -> BatchIndex:
-        return layout.batch_index(order.permutation(number), augmentation.draw(number) if augmentation else None)
+        return placement.batch_index(order.permutation(number), augmentation.draw(number) if augmentation else None)
 
     for start in count(first, size):
         yield joined([epoch(number).part(positions) for number, positions in order.windows(start, size)])
 
 
-def scoring(layout: Layout, *, batch_size: int) -> Iterator[BatchIndex]:
+def scoring(placement: Placement, *, batch_size: int) -> Iterator[BatchIndex]:
     """Yield every sample once, in order, in batches of one size: the last is padded with its first sample."""
-    num_samples = len(layout.targets)
+    num_samples = len(placement.targets)
     firsts = range(0, num_samples, batch_size)
     rows = torch.arange(len(firsts) * batch_size)
     rows[num_samples:] = firsts[-1]
-    whole = layout.batch_index(rows)
+    whole = placement.batch_index(rows)
     return (whole.part(slice(first, first + batch_size)) for first in firsts)

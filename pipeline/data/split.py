@@ -1,6 +1,7 @@
 """Draws stratified splits from the seed."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,35 +9,35 @@ from numpy.typing import NDArray
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 from pipeline.seeding import generator
+from pipeline.spec import Targets
 
-Targets = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
-def assign(
-    targets: Mapping[str, Targets], *, classes: tuple[str, ...], valid: float, test: float, seed: int
-) -> dict[str, NDArray[np.str_]]:
+def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
     """Return the split of each sample: for each split of the source, an array of split names beside its targets.
 
-    A split that the source provides is kept, and its share is unused. A split that it does not provide is drawn from every class of train.
-    Raises Refusal where the source has no test split and its share is 0, or where a class is too small to be split.
+    A split that the source provides is kept, and its share is unused. A split that it does not provide is drawn from every stratum of train, such as a class.
+    Raises Refusal where the source has no test split and its share is 0, or where a stratum is too small to be split.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
     if TEST not in targets and not test:
         raise Refusal("source.test: the dataset brings no test split: write the share to keep for it, such as `test: 0.2`")
+    strata = task.strata(targets[TRAIN])
     for split, share in shares.items():
         if share:
             free = assigned[TRAIN] == TRAIN
-            refuse_small_classes(targets[TRAIN][free], share, split=split, classes=classes)
-            assigned[TRAIN][draw(targets[TRAIN], share, seed=seed, split=split, free=free)] = split
+            refuse_small_strata(strata[free], share, split=split, task=task)
+            assigned[TRAIN][draw(strata, share, seed=seed, split=split, free=free)] = split
     return assigned
 
 
-def draw(targets: Targets, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Targets:
-    """Draw a share of the free samples of each class, at least one per class. Return their positions, sorted."""
+def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Integers:
+    """Draw a share of the free samples of each stratum, at least one per stratum. Return their positions, sorted."""
     chosen = []
-    for number in np.unique(targets):
-        candidates = np.flatnonzero((targets == number) & free)
+    for number in np.unique(strata):
+        candidates = np.flatnonzero((strata == number) & free)
         chosen.append(generator(seed, "split", split, int(number)).permutation(candidates)[: count(share, len(candidates))])
     return np.sort(np.concatenate(chosen))
 
@@ -45,11 +46,11 @@ def count(share: float, candidates: int) -> int:
     return max(1, round(share * candidates))
 
 
-def refuse_small_classes(targets: Targets, share: float, *, split: str, classes: tuple[str, ...]) -> None:
-    """Raise Refusal where a class is too small to have samples both in train and in the split."""
-    for number, candidates in zip(*np.unique(targets, return_counts=True), strict=True):
+def refuse_small_strata(strata: Integers, share: float, *, split: str, task: Targets) -> None:
+    """Raise Refusal where a stratum is too small to have samples both in train and in the split."""
+    for number, candidates in zip(*np.unique(strata, return_counts=True), strict=True):
         if count(share, candidates) >= candidates:
             raise Refusal(
-                f"source.{split}: class {classes[number]} has {candidates} of its samples left, too few to keep a share of {share} "
-                f"for {split} and some for train: add samples, lower the share, or remove the class"
+                f"source.{split}: {task.stratum_name(number)} has {candidates} of its samples left, too few to keep a share of {share} "
+                f"for {split} and some for train: add samples or lower the share"
             )

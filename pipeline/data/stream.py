@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +26,15 @@ class Slot:
 
     batch_index: BatchIndex
 
-    def __init__(self, num_samples: int, shape: tuple[int, ...], device: torch.device) -> None:
+    def __init__(self, num_samples: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
-        self.host = torch.empty((num_samples, *shape), dtype=torch.uint8, pin_memory=on_gpu)
-        self.there = torch.empty_like(self.host, device=device) if on_gpu else self.host
+        self.host = torch.empty((num_samples, *shape), dtype=dtype, pin_memory=on_gpu)
+        self.on_device = torch.empty_like(self.host, device=device) if on_gpu else self.host
         self.copied = event(blocking=True) if on_gpu else None
         self.used = event() if on_gpu else None
         self.leave()  # kernels launched earlier may still read this memory: the allocator reuses freed blocks
 
-    def fill(self, inputs: NDArray[np.uint8], batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
+    def fill(self, inputs: NDArray[Any], batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
         """Read a batch into the slot, in the reader thread. The copy to the GPU waits for kernels that read the slot's last batch."""
         if self.copied:
             self.copied.synchronize()  # blocks the reader thread only, not the training loop
@@ -42,28 +43,29 @@ class Slot:
         if side and self.copied and self.used:
             with torch.cuda.stream(side):
                 side.wait_event(self.used)
-                self.there.copy_(self.host, non_blocking=True)
-                self.there.record_stream(side)  # else the allocator could reuse the memory before the copy has run
+                self.on_device.copy_(self.host, non_blocking=True)
+                self.on_device.record_stream(side)  # else the allocator could reuse the memory before the copy has run
                 self.copied.record(side)
 
     def take(self) -> Tensor:
         """Return the batch on the device. Called by the training loop. The stream waits for the copy, without host synchronisation."""
         if self.copied:
-            torch.cuda.current_stream(self.there.device).wait_event(self.copied)
-        return self.there
+            torch.cuda.current_stream(self.on_device.device).wait_event(self.copied)
+        return self.on_device
 
     def leave(self) -> None:
         """Mark the slot as reusable once all kernels launched so far have run."""
         if self.used:
-            self.used.record(torch.cuda.current_stream(self.there.device))
+            self.used.record(torch.cuda.current_stream(self.on_device.device))
 
 
-class Reader(threading.Thread):
+class Prefetcher(threading.Thread):
     """Fills free slots with one batch after another. None in `free` stops it; None in `ready` marks the end of the batches."""
 
-    def __init__(self, inputs: NDArray[np.uint8], batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
+    def __init__(self, inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
         super().__init__(name="reader", daemon=True)
         self.inputs, self.batch_indices, self.device = inputs, batch_indices, device
+        self.dtype = torch.from_numpy(inputs[:0]).dtype
         self.free: SimpleQueue[Slot | None] = SimpleQueue()
         self.ready: SimpleQueue[Slot | BaseException | None] = SimpleQueue()
 
@@ -73,7 +75,7 @@ class Reader(threading.Thread):
                 torch.cuda.set_device(self.device)  # the current device is per thread and defaults to the first GPU
             side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # untyped in torch
             for number, batch_index in enumerate(self.batch_indices):
-                slot = Slot(len(batch_index), self.inputs.shape[1:], self.device) if number < NUM_SLOTS else self.free.get()
+                slot = Slot(len(batch_index), self.inputs.shape[1:], self.dtype, self.device) if number < NUM_SLOTS else self.free.get()
                 if slot is None:
                     return
                 slot.fill(self.inputs, batch_index, side)
@@ -83,20 +85,20 @@ class Reader(threading.Thread):
             self.ready.put(error)
 
 
-def read_ahead(inputs: NDArray[np.uint8], batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
-    """Yield the images (n, height, width, channels) of each batch index on the device, and the batch index. All must have one length.
+def read_ahead(inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
+    """Yield the inputs (n, ...) of each batch index on the device, and the batch index. All must have one length.
 
-    The images are valid until the next iteration. Errors of the reader thread are raised here.
+    The inputs are valid until the next iteration. Errors of the reader thread are raised here.
     """
-    reader = Reader(inputs, batch_indices, device)
-    reader.start()
+    prefetcher = Prefetcher(inputs, batch_indices, device)
+    prefetcher.start()
     try:
-        while (slot := reader.ready.get()) is not None:
+        while (slot := prefetcher.ready.get()) is not None:
             if isinstance(slot, BaseException):
                 raise slot
             yield slot.take(), slot.batch_index
             slot.leave()
-            reader.free.put(slot)
+            prefetcher.free.put(slot)
     finally:
-        reader.free.put(None)
-        reader.join()
+        prefetcher.free.put(None)
+        prefetcher.join()

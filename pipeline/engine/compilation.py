@@ -4,19 +4,19 @@ from typing import Literal, cast
 
 import torch
 
-from pipeline.engine.classifier import Classifier
+from pipeline.engine.model import Model
 from pipeline.engine.update import Forward
 
 MODES = {"default": "default", "graphs": "reduce-overhead"}
 
 
-def compiled(classifier: Classifier, wish: Literal["off", "default", "graphs"]) -> Forward:
-    """Return the classifier, compiled separately for each micro-batch size unless `wish` is "off".
+def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
+    """Return the model, compiled separately for each micro-batch size unless `requested` is "off".
 
     Code for dynamic sizes would depend on which sizes came before.
     """
-    if wish == "off":
-        return classifier
+    if requested == "off":
+        return model
     # inductor has its own deterministic flag, which this call sets
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
-    return cast("Forward", torch.compile(classifier, mode=MODES[wish], dynamic=False))
+    return cast("Forward", torch.compile(model, mode=MODES[requested], dynamic=False))

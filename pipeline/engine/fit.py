@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pipeline.engine.objective import Objective
 from pipeline.engine.plan import Plan
 from pipeline.engine.state import Progress, TrainState
-from pipeline.engine.step_metrics import Reading, Row, StepMetrics
-from pipeline.engine.update import Batch, Forward, update
+from pipeline.engine.step_metrics import Row, StepMetrics, StepValues
+from pipeline.engine.update import Forward, WholeBatch, update
 from pipeline.io.tensor_file import Tensors
-from pipeline.params.loop import LoopSettings
 from pipeline.refusal import Refusal
 
 REMEDY = "lower optimizer.learning_rate, or set or lower train.clip_norm"
@@ -41,7 +41,14 @@ class NotFinite(Exception):
 
 
 def fit(
-    state: TrainState, progress: Progress, batches: Iterable[Batch], plan: Plan, *, forward: Forward, validate: Validate | None
+    state: TrainState,
+    progress: Progress,
+    batches: Iterable[WholeBatch],
+    plan: Plan,
+    *,
+    objective: Objective,
+    forward: Forward,
+    validate: Validate | None,
 ) -> Iterator[Report]:
     """Train from `state.step` to the end and yield a Report after every step. The batches must begin at that step.
 
@@ -51,28 +58,28 @@ def fit(
     stream = iter(batches)
     while True:
         if plan.owes_report(state.step, progress):
-            yield report(state, progress, plan, validate)
+            yield report(state, progress, plan, objective, validate)
         elif plan.finished(state.step, progress):
             return
         else:
             if state.step + 1 in plan.switches:
                 progress.switch(state.step + 1, plan.switches[state.step + 1])
-            update(state, next(stream), progress, plan.step_settings(state.step), forward=forward)
+            update(state, next(stream), progress, plan.step_settings(state.step), objective=objective, forward=forward)
             if not plan.owes_report(state.step, progress):
                 yield Report(state.step)
 
 
-def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate | None) -> Report:
-    """Return the averages since the last report, validate where it is due, and begin a new window of step metrics."""
-    settings, reading = plan.settings, progress.window.read()
-    bad_step = first_bad_step(state, reading)
+def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
+    """Return the averages since the last report, validate where it is due, and begin to collect anew."""
+    settings, values = plan.settings, progress.window.read()
+    bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite == "stop":
-        raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - reading.steps + 1)
-    refuse_standstill(state, reading)
+        raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
+    refuse_standstill(state, values)
     row: Row = {
         "step": state.step,
         "learning_rate": plan.learning_rate(state.step - 1),
-        **reading.averages(progress.window.num_targets),
+        **values.averages(progress.window.num_targets, objective),
     }
     due = plan.due(state.step, settings.validate_every_steps)
     validates = validate is not None and due
@@ -82,20 +89,20 @@ def report(state: TrainState, progress: Progress, plan: Plan, validate: Validate
         row |= {f"valid/{name}": value for name, value in validate().items()}
     refuse_divergence(row, state.step)
     if validates:
-        compare(progress, row, settings, state)
+        compare(progress, row, plan, state)
     progress.window = StepMetrics()
     progress.rows.append(row)
     return Report(state.step, {name: value for name, value in row.items() if name != "step"}, bad_step)
 
 
-def first_bad_step(state: TrainState, reading: Reading) -> int | None:
-    """Return the first step of the window with a non-finite loss or gradient.
+def first_bad_step(state: TrainState, values: StepValues) -> int | None:
+    """Return the first step since the last report with a non-finite loss or gradient.
 
     Returns None with a gradient scaler, which overflows occasionally by design to find its scale.
     """
-    if reading.first_bad is None or state.scaler.is_enabled():
+    if values.first_bad is None or state.scaler.is_enabled():
         return None
-    return state.step - reading.steps + reading.first_bad + 1
+    return state.step - values.steps + values.first_bad + 1
 
 
 def refuse_spoiled_state(state: TrainState) -> None:
@@ -114,14 +121,14 @@ def refuse_spoiled_state(state: TrainState) -> None:
         )
 
 
-def refuse_standstill(state: TrainState, reading: Reading) -> None:
-    """Raise Refusal where every step of the window was skipped and further steps would be, too.
+def refuse_standstill(state: TrainState, values: StepValues) -> None:
+    """Raise Refusal where every step since the last report was skipped and further steps would be, too.
 
     In fp16 this is so only once the loss scale is below 1; until then the scaler may still find a scale.
     """
-    if reading.num_skipped < reading.steps:
+    if values.num_skipped < values.steps:
         return
-    first = state.step - reading.steps + 1
+    first = state.step - values.steps + 1
     if not state.scaler.is_enabled():
         raise Refusal(f"every step from {first} to {state.step} had a loss or gradient that is not finite: {REMEDY}")
     if state.scaler.get_scale() < 1:
@@ -137,17 +144,15 @@ def refuse_divergence(row: Row, step: int) -> None:
             raise Refusal(f"{name} became {value} at or before step {step}: {REMEDY}")
 
 
-def compare(progress: Progress, row: Row, settings: LoopSettings, state: TrainState) -> None:
+def compare(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
     """Update the best validation, and keep its weights where `keep` is `best`; the first of equal values wins."""
-    value = row[settings.metric]
-    better = progress.best_value is None or (
-        value > progress.best_value if settings.metric == "valid/accuracy" else value < progress.best_value
-    )
+    value = row[plan.settings.metric]
+    better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)
     if not better:
         progress.stale += 1
         return
     progress.best_value, progress.best_step, progress.stale = value, state.step, 0
-    if settings.keep == "best":
+    if plan.settings.keep == "best":
         progress.best = weights(state)
 
 

@@ -14,16 +14,19 @@ from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 # not `arange` and the like: a `build` may compute widths or rates with them and read the values
-HOLLOWED = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
+ON_META = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 MOST_NAMED = 3
 
 
-class Hollow(TorchFunctionMode):
-    """Creates new tensors of the functions in HOLLOWED on the meta device, unless the call names a device."""
+class MetaDeviceMode(TorchFunctionMode):
+    """Creates new tensors of the functions in ON_META on the meta device, unless the call names a device.
+
+    `torch.device("meta")` as a context would do so for every function; 15 of torchvision's 80 classifiers cannot be built then.
+    """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
-        if function in HOLLOWED and options.get("device") is None:
+        if function in ON_META and options.get("device") is None:
             options["device"] = "meta"
         return function(*args, **options)
 
@@ -31,7 +34,7 @@ class Hollow(TorchFunctionMode):
 def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
     """Return the network on the meta device, or None where its `build` reads the values of tensors."""
     try:
-        with Hollow():
+        with MetaDeviceMode():
             return model.build(spec)
     except (RuntimeError, TypeError) as error:
         if "meta" in str(error):

@@ -2,36 +2,44 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.engine import meta_model, precision
-from pipeline.engine.classifier import Classifier
+from pipeline.engine import meta_model
+from pipeline.engine.model import Model, preprocessing
+from pipeline.engine.precision import ChosenPrecision
 from pipeline.io import tensor_file, untrusted
 from pipeline.io.tensor_file import Tensors
+from pipeline.params.inference import InferenceParams
 from pipeline.params.load import from_data
 from pipeline.params.section import Steps
-from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
-from pipeline.spec import Spec
+from pipeline.spec import MOST_BYTES, Spec
 
-HEADER_BYTES = 2 * 2**20
+HEADER_BYTES = MOST_BYTES
 """Limit on the header: enough for about 15,000 tensor names and shapes, or as many class names."""
 SwitchKey = Annotated[str, Field(pattern="^(step|micro_batch_size)$")]
 SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 
 
 class Manifest(BaseModel):
-    """The metadata of a model file: everything that determines the bytes of the weights, and no time, path or host name."""
+    """The metadata of a model file: everything that determines the bytes of the weights, and no time, path or host name.
+
+    Only what inference needs is validated when a file is opened; `params` may hold sections that this checkout cannot train with.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal["pipeline-model-1"] = "pipeline-model-1"
+    format: Literal["pipeline-model-2"] = "pipeline-model-2"
     params: dict[str, Any]
+    """The sections of `params.yaml` that the stage `train` read."""
     spec: Spec
-    precision: precision.Used
+    precision: ChosenPrecision
     step: int
     """The step after which the weights were taken."""
     switches: list[SwitchRecord] = Field(default_factory=list)
@@ -40,51 +48,55 @@ class Manifest(BaseModel):
     """SHA-256 of the prepared data, the code and the lock file."""
     fingerprint: dict[str, str | int | dict[str, str]]
 
-    @field_validator("params")
-    @classmethod
-    def are_those_of_train(cls, params: dict[str, Any]) -> dict[str, Any]:
-        if not params.keys() <= TrainParams.model_fields.keys():
-            raise ValueError(f"has sections beside {', '.join(TrainParams.model_fields)}")
-        return params
-
-    @property
-    def train_params(self) -> TrainParams:
-        return from_data(self.params, TrainParams, "the model file")
+    @cached_property
+    def inference(self) -> InferenceParams:
+        """Return the parameters that inference needs. Raises Refusal for those that this checkout cannot build a model from."""
+        return from_data(InferenceParams.selected(self.params), InferenceParams, "the model file")
 
 
 def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
     tensor_file.save(path, weights, manifest.model_dump(mode="json"))
 
 
-def load(path: Path) -> tuple[Classifier, Manifest]:
+def load(path: Path) -> tuple[Model, Manifest]:
     """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal where the file is damaged or no model file."""
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = describe(metadata, path)
     return rebuild(weights, manifest, path), manifest
 
 
+def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
+    """Return the model of a file, preprocessing included, an example of its input, and the names of its outputs.
+
+    The example is two samples of zeros: an exporter would treat a first dimension of 1 as a constant.
+    """
+    model, manifest = load(path)
+    inputs = manifest.spec.inputs
+    return model, np.zeros((2, *inputs.row_shape), dtype=inputs.dtype), manifest.spec.targets.output_names
+
+
 def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
-    """Validate the metadata. Raises Refusal where it is no Manifest or holds parameters that this checkout cannot train with."""
+    """Validate the metadata. Raises Refusal where it is no Manifest, or describes a model that this checkout cannot build."""
     with refusing(path):
         manifest = Manifest.model_validate(metadata)
-        _ = manifest.train_params  # raises for parameters that this checkout cannot train with
+        _ = manifest.inference  # raises for parameters that this checkout cannot build a model from
         return manifest
 
 
-def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
+def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
     """Build the model with these weights, for inference. Raises Refusal where the weights do not fit the model."""
-    params, half = manifest.train_params, manifest.precision == "half"
+    settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "half"
+    channels_last = manifest.inference.train.channels_last
     try:
         with refusing(path):
-            meta_model.compare(weights, params.model, manifest.spec, half=half)
-            network = params.model.build(manifest.spec)
-            classifier = Classifier(network, manifest.spec, channels_last=params.train.channels_last, half=half)
-            classifier.network.load_state_dict(weights)
+            meta_model.compare(weights, settings, spec, half=half)
+            model = Model(
+                settings.build(spec), preprocessing(spec.inputs, channels_last=channels_last), half=half, channels_last=channels_last
+            )
+            model.network.load_state_dict(weights)
     except RuntimeError as error:
-        raise Refusal(
-            f"{path}: its weights do not fit the model {params.model.title} of this checkout: {untrusted.reason(error)}"
-        ) from None
-    return classifier.eval().requires_grad_(False)
+        raise Refusal(f"{path}: its weights do not fit the model {settings.title} of this checkout: {untrusted.reason(error)}") from None
+    return model.eval().requires_grad_(False)
 
 
 @contextmanager

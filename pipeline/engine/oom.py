@@ -7,15 +7,13 @@ from typing import TypeVar
 import torch
 
 from pipeline.engine.state import Progress, TrainState
+from pipeline.engine.torch_errors import is_out_of_memory
 from pipeline.refusal import Refusal
 
 Result = TypeVar("Result")
-SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
-NO_ENGINE = "unable to find an engine to execute this computation"
-"""cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates the latter."""
 
 
-def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
+def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
     """Run `attempt(micro_batch_size)`, halving the micro-batch until it fits in device memory.
 
     Gradients and BatchNorm statistics, which a failed attempt leaves incomplete, are reset before each retry. Raises Refusal
@@ -32,14 +30,6 @@ def in_parts_that_fit(attempt: Callable[[int], Result], state: TrainState, progr
             raise Refusal(f"train.compile: out of memory at step {state.step + 1}, and `graphs` takes a batch whole: write `default`")
         make_room(state)
         halve(state, progress)
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True where a CUDA, cuDNN, cuBLAS or Triton error means that device memory ran out."""
-    said = str(error)
-    if isinstance(error, torch.OutOfMemoryError) or any(sign in said for sign in SIGNS):
-        return True
-    return NO_ENGINE in said and torch.cuda.memory_stats().get("num_ooms", 0) > 0
 
 
 def make_room(state: TrainState) -> None:

@@ -8,6 +8,7 @@ from pipeline.engine.state import Progress
 from pipeline.engine.update import StepSettings
 from pipeline.params.loop import LoopSettings
 from pipeline.params.schedule import ScheduleSettings
+from pipeline.spec import Direction
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Plan:
     peak_learning_rate: float
     num_steps: int
     seed: int
+    direction: Direction
+    """The direction in which `train.metric` improves."""
     switches: Mapping[int, int] = field(default_factory=dict)
 
     def learning_rate(self, step: int) -> float:
@@ -30,7 +33,6 @@ class Plan:
         return StepSettings(
             seed=self.seed,
             learning_rate=self.learning_rate(step),
-            label_smoothing=self.settings.label_smoothing,
             clip_norm=self.settings.clip_norm,
             skip_nonfinite=self.settings.on_nonfinite == "skip",
             report=self.due(step + 1, self.settings.report_every_steps),

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pipeline.params.loop import Precision
 from pipeline.refusal import Refusal
 
-Used = Literal["bf16", "fp16", "fp32", "half"]
+ChosenPrecision = Literal["bf16", "fp16", "fp32", "half"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BF16_CAPABILITY = (8, 0)
 FP16_CAPABILITY = (5, 3)
@@ -18,28 +18,28 @@ HALVES_MENDED = "2.14"
 """The first torch version whose fused SGD updates 16-bit weights correctly on a CPU."""
 
 
-def choose(wish: Precision, device: torch.device) -> Used:
+def choose(requested: Precision, device: torch.device) -> ChosenPrecision:
     """Return the precision to use on `device`. Raises Refusal where a GPU does not support it; warns where a CPU would be slow."""
     if device.type == "cpu":
-        if wish not in ("auto", "fp32"):
-            print(f"warning: train.precision: {wish} is slow on a CPU, for trials only: write `auto` or `fp32`", flush=True)
-        return "fp32" if wish == "auto" else wish
+        if requested not in ("auto", "fp32"):
+            print(f"warning: train.precision: {requested} is slow on a CPU, for trials only: write `auto` or `fp32`", flush=True)
+        return "fp32" if requested == "auto" else requested
     capability = torch.cuda.get_device_capability(device)
-    if wish == "auto":
+    if requested == "auto":
         return "bf16" if capability >= BF16_CAPABILITY else "fp16" if capability >= FP16_CAPABILITY else "fp32"
-    needed = {"bf16": BF16_CAPABILITY, "half": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(wish, (0, 0))
+    needed = {"bf16": BF16_CAPABILITY, "half": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(requested, (0, 0))
     if capability < needed:
         name = torch.cuda.get_device_name(device)
-        raise Refusal(f"train.precision: {wish} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `auto`")
-    return wish
+        raise Refusal(f"train.precision: {requested} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `auto`")
+    return requested
 
 
-def refuse_lost_updates(used: Used, device: torch.device) -> None:
+def refuse_lost_updates(precision: ChosenPrecision, device: torch.device) -> None:
     """Raise Refusal for bf16 weights on a CPU with an older torch.
 
     Its fused SGD leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
     """
-    if used == "half" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
+    if precision == "half" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
         raise Refusal(
             f"train.precision: half needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
             "write `fp32`, or install requirements.lock"
@@ -50,11 +50,11 @@ def dot(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def autocast(used: Used, device: torch.device) -> AbstractContextManager[None]:
+def autocast(precision: ChosenPrecision, device: torch.device) -> AbstractContextManager[None]:
     """Return the autocast context for a forward pass; it does nothing for `fp32` and `half`."""
-    if used not in DTYPES:
+    if precision not in DTYPES:
         return nullcontext()
-    return torch.autocast(device.type, dtype=DTYPES[used])
+    return torch.autocast(device.type, dtype=DTYPES[precision])
 
 
 def halve(network: nn.Module) -> None:
@@ -72,6 +72,6 @@ def as_half(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 
-def scaler(used: Used, device: torch.device) -> torch.amp.GradScaler:
+def scaler(precision: ChosenPrecision, device: torch.device) -> torch.amp.GradScaler:
     """Return a gradient scaler, enabled only for fp16, whose gradients would underflow otherwise."""
-    return torch.amp.GradScaler(device.type, enabled=used == "fp16")
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")

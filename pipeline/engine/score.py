@@ -1,49 +1,37 @@
-"""Scores a split: predictions, and the loss and accuracy for validation."""
+"""Scores a split during training: the loss and the metrics of a validation."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from pipeline.engine import precision
-from pipeline.engine.update import summed_loss
-
-Scored = tuple[Tensor, Tensor, int]
-"""Inputs and targets of one full batch, and the number of its samples that are not padding."""
-
-
-def predict(
-    classifier: nn.Module, batches: Iterable[Scored], *, used: precision.Used, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield logits (n, classes) in float32 and targets (n,) of each batch, without padding; restore the module's mode at the end."""
-    training = classifier.training
-    classifier.eval()
-    try:
-        for inputs, targets, real in batches:
-            with torch.no_grad(), precision.autocast(used, device):
-                logits = classifier(inputs)
-            yield logits[:real].float(), targets[:real]
-    finally:
-        classifier.train(training)
+from pipeline.batch import IGNORED
+from pipeline.engine.inference import Padded, predict
+from pipeline.engine.objective import Objective
+from pipeline.engine.precision import ChosenPrecision
 
 
 def score(
-    classifier: nn.Module,
-    batches: Callable[[], Iterable[Scored]],
+    model: nn.Module,
+    batches: Callable[[], Iterable[Padded]],
+    objective: Objective,
     *,
-    used: precision.Used,
+    precision: ChosenPrecision,
     device: torch.device,
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the mean loss, without label smoothing, and the accuracy over a split.
+    """Return the mean loss and the metrics over a split.
 
     The only host synchronisation is at the end. `pause()` is called after each batch and may raise.
     """
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
-    for logits, targets in predict(classifier, batches(), used=used, device=device):
+    totals = torch.zeros((), dtype=torch.float64, device=device)
+    names: tuple[str, ...] = ()
+    for outputs, batch in predict(model, batches(), precision=precision, device=device):
         pause()
-        correct = (logits.argmax(-1) == targets).sum()
-        loss = summed_loss(logits.double(), targets, 0.0)
-        sums += torch.stack((loss, correct.double(), torch.full_like(loss, targets.numel())))
-    loss_sum, correct_sum, count = sums.tolist()
-    return {"loss": loss_sum / count, "accuracy": correct_sum / count}
+        assert batch.targets is not None
+        sums = {"loss": objective.loss(outputs.double(), batch), **objective.sums(outputs, batch)}
+        names = tuple(sums)
+        totals = totals + torch.stack([*(total.double() for total in sums.values()), (batch.targets != IGNORED).sum().double()])
+    *sums_of_split, num_targets = totals.tolist()
+    by_name = dict(zip(names, sums_of_split, strict=True))
+    return {"loss": by_name["loss"] / num_targets, **objective.averages(by_name, num_targets)}

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.engine import optimizers, precision
+from pipeline.engine import optimizers
 from pipeline.engine.buffer_snapshot import Buffers
-from pipeline.engine.classifier import Classifier
 from pipeline.engine.ema import Average
+from pipeline.engine.model import Model
+from pipeline.engine.precision import ChosenPrecision, scaler
 from pipeline.engine.step_metrics import Row, StepMetrics
 from pipeline.io.tensor_file import Tensors
 from pipeline.params.optimizer import OptimizerSettings
@@ -23,11 +24,11 @@ Switch = dict[str, int]
 class TrainState:
     """The network, its optimizer, gradient scaler and EMA after `step` updates."""
 
-    classifier: Classifier
+    model: Model
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    average: Average[Classifier] | None
-    used: precision.Used
+    average: Average[Model] | None
+    precision: ChosenPrecision
     device: torch.device
     buffers: Buffers
     step: int = 0
@@ -35,17 +36,17 @@ class TrainState:
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters in the network's order, cached: collecting them can take as long as the arithmetic of a small step."""
-        return list(self.classifier.parameters())
+        return list(self.model.parameters())
 
     @classmethod
     def begin(
-        cls, classifier: Classifier, optimizer: OptimizerSettings, *, used: precision.Used, average_decay: float, device: torch.device
+        cls, model: Model, optimizer: OptimizerSettings, *, precision: ChosenPrecision, average_decay: float, device: torch.device
     ) -> "TrainState":
-        """Move the classifier to `device` and build its optimizer, scaler and EMA; an `average_decay` of 0 means no EMA."""
-        classifier = classifier.to(device)
-        average = Average(classifier, average_decay) if average_decay else None
-        built = optimizers.build(classifier, optimizer)
-        return cls(classifier, built, precision.scaler(used, device), average, used, device, Buffers(classifier.network))
+        """Move the model to `device` and build its optimizer, scaler and EMA; an `average_decay` of 0 means no EMA."""
+        model = model.to(device)
+        average = Average(model, average_decay) if average_decay else None
+        built = optimizers.build(model, optimizer)
+        return cls(model, built, scaler(precision, device), average, precision, device, Buffers(model.network))
 
     def drop_gradients(self) -> None:
         """Set all gradients to None. `zero_grad` does the same but takes 0.1 ms longer, for its profiler hook."""
@@ -53,16 +54,16 @@ class TrainState:
             parameter.grad = None
 
     @property
-    def scored(self) -> Classifier:
-        """Return the module that is validated and exported: the EMA where there is one, else the trained classifier."""
-        return self.average.module if self.average else self.classifier
+    def scored(self) -> Model:
+        """Return the module that is validated and exported: the EMA where there is one, else the trained model."""
+        return self.average.module if self.average else self.model
 
     def tensors(self) -> Tensors:
         """Return every tensor that resuming needs, by name; not copies."""
-        found = prefixed("network", self.classifier.network.state_dict())
+        found = prefixed("network", self.model.network.state_dict())
         if self.average:
             found |= prefixed("average", self.average.module.network.state_dict())
-        for name, parameter in self.classifier.network.named_parameters():
+        for name, parameter in self.model.network.named_parameters():
             kept = self.optimizer.state.get(parameter, {})
             found |= prefixed(f"optimizer/{name}", {key: value for key, value in kept.items() if isinstance(value, Tensor)})
         return found
@@ -72,10 +73,10 @@ class TrainState:
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore what `tensors()` and `scalars()` returned."""
-        self.classifier.network.load_state_dict(stripped("network", tensors))
+        self.model.network.load_state_dict(stripped("network", tensors))
         if self.average:
             self.average.module.network.load_state_dict(stripped("average", tensors))
-        for name, parameter in self.classifier.network.named_parameters():
+        for name, parameter in self.model.network.named_parameters():
             for key, value in stripped(f"optimizer/{name}", tensors).items():
                 self.optimizer.state[parameter][key] = like(parameter, value)
         self.scaler.load_state_dict(dict(scalars["scaler"]))

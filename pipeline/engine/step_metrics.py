@@ -1,27 +1,30 @@
 """Metrics of the steps since the last report, kept on the device so that steps need no host synchronisation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from pipeline.engine.objective import Objective
+
 Row = dict[str, float | int]
-QUANTITIES = ("loss", "correct", "norm", "skipped")
+LOSS, NORM, SKIPPED = "loss", "norm", "skipped"
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The metrics of a window on the host, one value per step.
-
-    They are the mean loss, the correct predictions, the gradient norm, and 1.0 where the step was skipped.
-    """
+class StepValues:
+    """The metrics of the steps since the last report on the host, one value per step."""
 
     loss: Sequence[float]
-    correct: Sequence[float]
+    """The mean training loss."""
     norm: Sequence[float]
+    """The gradient norm; 0 where it was not measured."""
     skipped: Sequence[float]
+    """1.0 where the step was skipped."""
+    sums: Mapping[str, Sequence[float]]
+    """The further sums of the task's objective."""
 
     @property
     def steps(self) -> int:
@@ -33,11 +36,11 @@ class Reading:
 
     @property
     def first_bad(self) -> int | None:
-        """Return the index of the window's first step with a non-finite loss or gradient norm, or None."""
+        """Return the index of the first step with a non-finite loss or gradient norm, or None."""
         return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)
 
-    def averages(self, num_targets: int) -> Row:
-        """Return mean loss and accuracy over the steps that were not skipped, the last gradient norm, and the number of skipped steps.
+    def averages(self, num_targets: int, objective: Objective) -> Row:
+        """Return the mean loss and the metrics over the steps that were not skipped, the last gradient norm, and the number of skipped steps.
 
         `num_targets` is the number of targets in all steps together. Metrics that are not available are left out.
         """
@@ -45,7 +48,10 @@ class Reading:
         applied = [index for index in range(self.steps) if not self.skipped[index]]
         if applied:
             row["train/objective"] = sum(self.loss[index] for index in applied) / len(applied)
-            row["train/accuracy"] = sum(self.correct[index] for index in applied) / (num_targets * len(applied) / self.steps)
+            applied_targets = num_targets * len(applied) / self.steps
+            sums = {name: sum(values[index] for index in applied) for name, values in self.sums.items()}
+            sums[LOSS] = row["train/objective"] * applied_targets
+            row |= {f"train/{name}": value for name, value in objective.averages(sums, applied_targets).items()}
         if math.isfinite(self.norm[-1]):
             row["train/gradient_norm"] = self.norm[-1]
         return row
@@ -53,20 +59,22 @@ class Reading:
 
 @dataclass
 class StepMetrics:
-    """Scalars on the device, one per step and quantity."""
+    """Scalars on the device, one per step and quantity: loss, gradient norm, skipped, and the sums of the objective."""
 
-    values: dict[str, list[Tensor | None]] = field(default_factory=lambda: {name: [] for name in QUANTITIES})
+    values: dict[str, list[Tensor | None]] = field(default_factory=dict)
     num_targets: int = 0
 
-    def add(self, num_targets: int, **values: Tensor | None) -> None:
-        """Add the metrics of one step, named as in QUANTITIES; None counts as 0 and launches no operation."""
-        for name in QUANTITIES:
-            self.values[name].append(values[name])
+    def add(self, num_targets: int, values: Mapping[str, Tensor | None]) -> None:
+        """Add the metrics of one step, each time with the same names; None counts as 0 and launches no operation."""
+        for name, value in values.items():
+            self.values.setdefault(name, []).append(value)
         self.num_targets += num_targets
 
-    def read(self) -> Reading:
+    def read(self) -> StepValues:
         """Copy the metrics to the host: the only host synchronisation between steps. There must be at least one step."""
-        return Reading(*torch.stack([values.double() for values in self.tensors().values()]).tolist())
+        tensors = self.tensors()
+        values = dict(zip(tensors, torch.stack([tensor.double() for tensor in tensors.values()]).tolist(), strict=True))
+        return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return a tensor (steps,) for each quantity, or nothing where no step was made."""
@@ -75,7 +83,7 @@ class StepMetrics:
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
         """Restore what `tensors()` returned."""
-        self.values = {name: list(tensors[name].to(device).unbind()) if name in tensors else [] for name in QUANTITIES}
+        self.values = {name: list(tensor.to(device).unbind()) for name, tensor in tensors.items()}
         self.num_targets = num_targets
 
 

@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.engine.oom import is_out_of_memory
+import torch
+
 from pipeline.refusal import Refusal
 
+OOM_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
+NO_ENGINE = "unable to find an engine to execute this computation"
+"""cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates the latter."""
 REMEDIES = {
     "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm has one value a channel left to average over: write a larger one",
     "does not have a deterministic implementation": "train.deterministic: write `false`, or choose a model without this operation",
@@ -28,3 +32,11 @@ def remedies(error: Exception, size: str) -> Iterator[str]:
     if isinstance(error, RuntimeError) and is_out_of_memory(error):
         yield f"{size}: the memory ran out where no step can be repeated: write a smaller one, or free what others use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return True where a CUDA, cuDNN, cuBLAS or Triton error means that device memory ran out."""
+    message = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in OOM_SIGNS):
+        return True
+    return NO_ENGINE in message and torch.cuda.memory_stats().get("num_ooms", 0) > 0

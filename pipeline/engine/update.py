@@ -7,24 +7,25 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from pipeline.engine import oom, precision
+from pipeline.batch import Batch
+from pipeline.engine import oom
+from pipeline.engine.objective import Objective
+from pipeline.engine.precision import autocast
 from pipeline.engine.state import Progress, TrainState
+from pipeline.engine.step_metrics import LOSS, NORM, SKIPPED
 from pipeline.seeding import reseed
 
-Forward = Callable[[Tensor], Tensor]
+Forward = Callable[..., Tensor]
+"""A model, perhaps compiled: maps the inputs of a batch, and its mask where there is one, to outputs."""
 
 
-class Batch(Protocol):
-    """A batch that can be split into micro-batches (inputs, targets) of at most `most` samples.
-
-    Targets are class indices (...) or class probabilities (..., classes). `num_targets` counts those of the whole batch.
-    """
+class WholeBatch(Protocol):
+    """The batch of a step, which can be split into micro-batches of at most `most` samples. `num_targets` counts its targets."""
 
     @property
     def num_targets(self) -> int: ...
-    def parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def parts(self, most: int) -> Iterator[Batch]: ...
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class StepSettings:
 
     seed: int
     learning_rate: float
-    label_smoothing: float
     clip_norm: float | None
     skip_nonfinite: bool
     report: bool = True
@@ -42,62 +42,57 @@ class StepSettings:
     """True where the batch cannot be split: a CUDA graph overwrites the gradients of the previous micro-batch."""
 
 
-def update(state: TrainState, batch: Batch, progress: Progress, step_settings: StepSettings, *, forward: Forward) -> None:
-    """Advance `state` by one step and add its metrics to the window.
+def update(
+    state: TrainState, batch: WholeBatch, progress: Progress, step_settings: StepSettings, *, objective: Objective, forward: Forward
+) -> None:
+    """Advance `state` by one step and add its metrics to those of the steps since the last report.
 
     After an OOM the gradients are accumulated again in smaller micro-batches. Nothing is retried once the optimizer has begun.
     Raises Refusal where no micro-batch fits.
     """
     state.buffers.keep()
-    attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, forward=forward)
-    loss, correct = oom.in_parts_that_fit(attempt, state, progress, whole=step_settings.whole)
+    attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
+    loss, sums = oom.retry(attempt, state, progress, whole=step_settings.whole)
     norm, skipped = optimizer_step(state, loss, step_settings)
     if skipped is not None:
         state.buffers.put_back_where(skipped)
     if state.average:
         state.average.update(state.step, skipped)
-    progress.window.add(batch.num_targets, loss=loss, correct=correct, norm=norm, skipped=skipped)
+    progress.window.add(batch.num_targets, {LOSS: loss, NORM: norm, SKIPPED: skipped, **sums})
     state.step += 1
 
 
 def accumulate_gradients(
-    state: TrainState, batch: Batch, micro_batch_size: int, *, step_settings: StepSettings, forward: Forward
-) -> tuple[Tensor, Tensor]:
-    """Accumulate the batch's gradients on the parameters, and return its mean loss and its number of correct predictions.
+    state: TrainState,
+    batch: WholeBatch,
+    micro_batch_size: int,
+    *,
+    step_settings: StepSettings,
+    objective: Objective,
+    forward: Forward,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Accumulate the batch's gradients on the parameters, and return its mean loss and the further sums of the objective.
 
     Each micro-batch's summed loss is divided by the number of targets of the whole batch, so unequal micro-batches are weighted correctly.
     """
     state.drop_gradients()
-    shares, rights = [], []
-    for number, (inputs, targets) in enumerate(batch.parts(micro_batch_size)):
+    losses: list[Tensor] = []
+    sums: dict[str, list[Tensor]] = {}
+    for number, part in enumerate(batch.parts(micro_batch_size)):
         reseed(state.device, step_settings.seed, "step", state.step, number)
-        with precision.autocast(state.used, state.device):
-            logits = forward(inputs)
-        share = summed_loss(logits, targets, step_settings.label_smoothing) / batch.num_targets
-        torch.autograd.backward(state.scaler.scale(share))
-        shares.append(share.detach())
-        rights.append((logits.detach().argmax(-1) == likeliest(targets)).sum())
-    return total(shares), total(rights)
+        with autocast(state.precision, state.device):
+            outputs = forward(*part.arguments)
+        loss = objective.training_loss(outputs, part) / batch.num_targets
+        torch.autograd.backward(state.scaler.scale(loss))
+        losses.append(loss.detach())
+        for name, value in objective.sums(outputs.detach(), part).items():
+            sums.setdefault(name, []).append(value)
+    return total(losses), {name: total(values) for name, values in sums.items()}
 
 
 def total(parts: list[Tensor]) -> Tensor:
     """Return the sum on the device, in float64 where there are several parts."""
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
-
-
-def likeliest(targets: Tensor) -> Tensor:
-    """Return the class indices (...): the argmax of class probabilities (..., classes), or the targets where they are indices."""
-    return targets.argmax(-1) if targets.is_floating_point() else targets
-
-
-def summed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Return the summed cross-entropy, in float32 at least.
-
-    Logits are (..., classes), targets class indices (...) or class probabilities (..., classes).
-    """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
-    return cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from torch import nn
 
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import ModelSettings
 from pipeline.params.section import Share, Width
 from pipeline.refusal import Refusal
@@ -20,13 +21,14 @@ class Settings(ModelSettings):
     """Dropout probability of the pooled features."""
 
     def build(self, spec: Spec) -> nn.Module:
-        if min(spec.height, spec.width) < SMALLEST:
+        images = ImageInputs.of(spec)
+        if min(images.height, images.width) < SMALLEST:
             raise Refusal(
-                f"model.name: convnet needs images of at least {SMALLEST}x{SMALLEST}, these are {spec.height}x{spec.width}: use mlp"
+                f"model.name: convnet needs images of at least {SMALLEST}x{SMALLEST}, these are {images.height}x{images.width}: use mlp"
             )
         first, second, third = self.width, 2 * self.width, 4 * self.width
         return nn.Sequential(
-            stage(spec.channels, first),
+            stage(images.channels, first),
             nn.MaxPool2d(2),
             stage(first, second),
             nn.MaxPool2d(2),
@@ -34,7 +36,7 @@ class Settings(ModelSettings):
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Dropout(self.dropout),
-            nn.Linear(third, spec.num_classes),
+            nn.Linear(third, spec.num_outputs),
         )
 
 

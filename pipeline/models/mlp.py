@@ -1,10 +1,12 @@
 """A multilayer perceptron: flattened pixels, fully connected layers with ReLU and dropout."""
 
 from itertools import pairwise
+from math import prod
 from typing import Literal
 
 from torch import nn
 
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import ModelSettings
 from pipeline.params.section import Depth, Share, Width
 from pipeline.spec import Spec
@@ -20,10 +22,9 @@ class Settings(ModelSettings):
     """Dropout probability of the hidden units."""
 
     def build(self, spec: Spec) -> nn.Module:
-        inputs = spec.height * spec.width * spec.channels
-        widths = [inputs, *[self.width] * self.depth]
+        widths = [prod(ImageInputs.of(spec).row_shape), *[self.width] * self.depth]
         layers = [hidden(before, after, self.dropout) for before, after in pairwise(widths)]
-        return nn.Sequential(nn.Flatten(), *layers, nn.Linear(self.width, spec.num_classes))
+        return nn.Sequential(nn.Flatten(), *layers, nn.Linear(self.width, spec.num_outputs))
 
 
 def hidden(inputs: int, outputs: int, dropout: float) -> nn.Module:

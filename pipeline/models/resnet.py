@@ -6,6 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
@@ -25,35 +26,38 @@ class Settings(ModelSettings):
     """Channels of the first stage; each further stage has twice as many. The originals have 64."""
 
     def build(self, spec: Spec) -> nn.Module:
-        if min(spec.height, spec.width) < SMALLEST:
+        images = ImageInputs.of(spec)
+        if min(images.height, images.width) < SMALLEST:
             raise Refusal(
-                f"model.name: resnet needs images of at least {SMALLEST}x{SMALLEST}, these are {spec.height}x{spec.width}: use convnet"
+                f"model.name: resnet needs images of at least {SMALLEST}x{SMALLEST}, these are {images.height}x{images.width}: use convnet"
             )
-        return nine_layers(spec, self.width) if self.depth == NINE else stages_of_blocks(spec, self.width, BLOCKS[self.depth])
+        if self.depth == NINE:
+            return nine_layers(images.channels, spec.num_outputs, width=self.width)
+        return stages_of_blocks(images.channels, spec.num_outputs, width=self.width, counts=BLOCKS[self.depth])
 
 
-def nine_layers(spec: Spec, width: int) -> nn.Module:
+def nine_layers(channels: int, num_outputs: int, *, width: int) -> nn.Module:
     """Build the network of "How to train your ResNet" (Page, 2018): stages halve the image by pooling; two of three have a block."""
     return nn.Sequential(
-        unit(spec.channels, width),
+        unit(channels, width),
         nn.Sequential(unit(width, 2 * width), nn.MaxPool2d(2), Block(2 * width, 2 * width, stride=1)),
         nn.Sequential(unit(2 * width, 4 * width), nn.MaxPool2d(2)),
         nn.Sequential(unit(4 * width, 8 * width), nn.MaxPool2d(2), Block(8 * width, 8 * width, stride=1)),
         GlobalMax(),
-        nn.Linear(8 * width, spec.num_classes),
+        nn.Linear(8 * width, num_outputs),
     )
 
 
-def stages_of_blocks(spec: Spec, width: int, counts: tuple[int, ...]) -> nn.Module:
+def stages_of_blocks(channels: int, num_outputs: int, *, width: int, counts: tuple[int, ...]) -> nn.Module:
     """Build the network of "Deep residual learning" (He et al., 2016): four stages of blocks, with a 3x3 stem instead of 7x7."""
-    layers = [unit(spec.channels, width)]
+    layers = [unit(channels, width)]
     channels = width
     for stage, count in enumerate(counts):
         for number in range(count):
             outputs = width * 2**stage
             layers.append(Block(channels, outputs, stride=2 if stage and number == 0 else 1))
             channels = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, spec.num_classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_outputs))
 
 
 class Block(nn.Module):

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import ModelSettings
 from pipeline.params.section import Count
 from pipeline.refusal import Refusal
@@ -38,18 +39,19 @@ class Settings(ModelSettings):
     """Added to the variance of each patch direction before dividing by its root, so that noise is not amplified; the original has 5e-4."""
 
     def build(self, spec: Spec) -> nn.Module:
-        if min(spec.height, spec.width) < PATCH:
-            raise Refusal(f"model.name: speedy needs images of at least {PATCH}x{PATCH}, these are {spec.height}x{spec.width}: use mlp")
-        filters = 2 * spec.channels * PATCH**2
-        whitening = nn.Conv2d(spec.channels, filters, PATCH)
+        images = ImageInputs.of(spec)
+        if min(images.height, images.width) < PATCH:
+            raise Refusal(f"model.name: speedy needs images of at least {PATCH}x{PATCH}, these are {images.height}x{images.width}: use mlp")
+        filters = 2 * images.channels * PATCH**2
+        whitening = nn.Conv2d(images.channels, filters, PATCH)
         whitening.weight.requires_grad_(False)
-        groups, extent = [], (spec.height - PATCH + 1, spec.width - PATCH + 1)
+        groups, extent = [], (images.height - PATCH + 1, images.width - PATCH + 1)
         for inputs, outputs in pairwise((filters, self.width, self.later_width, self.later_width)):
             pools = min(extent) >= POOL
             groups.append(group(inputs, outputs, pools=pools))
             extent = (extent[0] // POOL, extent[1] // POOL) if pools else extent
         # not `amax`: see GlobalMax in resnet.py
-        last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.later_width, spec.num_classes)
+        last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.later_width, spec.num_outputs)
         return nn.Sequential(whitening, nn.GELU(), *groups, *last)
 
     def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision import models
 
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.io import untrusted
 from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
@@ -54,17 +55,18 @@ class Settings(ModelSettings):
         return self.architecture
 
     def build(self, spec: Spec) -> nn.Module:
+        images = ImageInputs.of(spec)
         # auxiliary heads would change the output in training; torchvision warns where `init_weights` is not set
         extra: dict[str, Any] = {"aux_logits": False, "init_weights": True} if self.architecture in AUXILIARY_HEADS else {}
         if self.architecture.startswith("vit_"):
-            extra["image_size"] = spec.height
+            extra["image_size"] = images.height
         try:
-            network = models.get_model(self.architecture, num_classes=spec.num_classes, **extra)
-            change_stem(network, channels=spec.channels, small=self.stem == "small")
-            try_out(network, spec)
+            network = models.get_model(self.architecture, num_classes=spec.num_outputs, **extra)
+            change_stem(network, channels=images.channels, small=self.stem == "small")
+            try_out(network, images)
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
-                f"model.architecture: {self.architecture} with `stem: {self.stem}` does not take images of {spec.height}x{spec.width} "
+                f"model.architecture: {self.architecture} with `stem: {self.stem}` does not take images of {images.height}x{images.width} "
                 f"({untrusted.reason(error)}): raise source.size, or choose another stem or architecture"
             ) from None
         return cast("nn.Module", network)
@@ -102,16 +104,16 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
     return found
 
 
-def try_out(network: nn.Module, spec: Spec) -> None:
+def try_out(network: nn.Module, images: ImageInputs) -> None:
     """Run one image on the meta device: only a forward pass shows whether an architecture accepts an image size.
 
     Changes neither weights nor random state.
     """
     contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    hollow = {name: tensor.to("meta") for name, tensor in contents.items()}
-    image = torch.zeros(1, spec.channels, spec.height, spec.width, device="meta")
+    on_meta = {name: tensor.to("meta") for name, tensor in contents.items()}
+    image = torch.zeros(1, images.channels, images.height, images.width, device="meta")
     with torch.no_grad():
-        functional_call(network.eval(), hollow, (image,))
+        functional_call(network.eval(), on_meta, (image,))
     network.train()
 
 

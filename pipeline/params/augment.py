@@ -8,7 +8,7 @@ from pipeline.params.section import Section, Share
 from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
-    from pipeline.spec import Spec
+    from pipeline.inputs.image.description import ImageInputs
 
 
 Strength = Annotated[float, Field(ge=0, le=1)]
@@ -47,17 +47,17 @@ class AugmentSettings(Section):
             raise ValueError("does not go with augment.crop: write `crop: 0`, or `resized_crop: 0.0`")
         return resized_crop
 
-    def refuse_misfit(self, spec: "Spec") -> None:
+    def refuse_misfit(self, images: "ImageInputs") -> None:
         """Raise Refusal if `crop` may miss the image entirely, or if a colour change does not fit the number of channels (grey or RGB)."""
-        side = min(spec.height, spec.width)
+        side = min(images.height, images.width)
         if self.crop >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
-                f"augment.crop: {self.crop} pixels around images of {spec.height}x{spec.width}, whose windows may then miss the image: "
+                f"augment.crop: {self.crop} pixels around images of {images.height}x{images.width}, whose windows may then miss the image: "
                 f"write at most {side - 1}"
             )
         for name, strength in {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}.items():
             fitting = (COLOURS,) if name == "saturation" else (1, COLOURS)
-            if strength and spec.channels not in fitting:
+            if strength and images.channels not in fitting:
                 raise Refusal(
-                    f"augment.{name}: is for images of {' or '.join(map(str, fitting))} channels, and these have {spec.channels}: write 0.0"
+                    f"augment.{name}: is for images of {' or '.join(map(str, fitting))} channels, and these have {images.channels}: write 0.0"
                 )

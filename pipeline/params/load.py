@@ -12,16 +12,12 @@ from pydantic_core import ErrorDetails
 
 from pipeline.io import untrusted
 from pipeline.params.document import MOST_BYTES, Document, Location
-from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.prepare import PrepareParams
-from pipeline.params.train import TrainParams
+from pipeline.params.section import SECTIONS
 from pipeline.refusal import Refusal
 from pipeline.registry import Family
 
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
-STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
-SECTIONS = tuple(dict.fromkeys(name for params in STAGE_PARAMS.values() for name in params.model_fields))
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
 MOST_SHOWN = 60
 NEAR = 0.7
@@ -153,12 +149,17 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             into = "to this section" if len(location) > 1 else "and its keys"
             return location, f"is missing: add `{location[-1]}:` {into} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
-            siblings = getattr(resolved.model_fields[str(location[0])].annotation, "model_fields", ())
-            return location, f"is not a key here: {suggestion(location[-1], tuple(siblings))}"
+            siblings = keys_of(resolved.model_fields[str(location[0])].annotation)
+            return location, f"is not a key here: {suggestion(location[-1], siblings)}"
         case "value_error":
             return location, problem["msg"].removeprefix("Value error, ")
     complaint = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
     return location, f"{complaint}, not {shown(problem['input'])}"
+
+
+def keys_of(section: Any) -> tuple[str, ...]:
+    """Return the keys of the type of a section, which may be nullable."""
+    return tuple(key for kind in (section, *get_args(section)) for key in getattr(kind, "model_fields", ()))
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:

@@ -1,9 +1,9 @@
 """The section `train`: length, batch size, precision, reports and validation of the training loop, and which weights it exports."""
 
-from collections.abc import Container
-from typing import Literal
+from collections.abc import Container, Iterable
+from typing import Annotated, Literal
 
-from pydantic import PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from pipeline.params.section import Count, Section, Share, Steps
 from pipeline.raw_dataset import VALID
@@ -48,8 +48,8 @@ class LoopSettings(Section):
     """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
     keep: Literal["best", "last"]
     """The weights to export: those of the best validation, or the last."""
-    metric: Literal["valid/accuracy", "valid/loss"]
-    """The metric that `keep: best` and `patience` compare."""
+    metric: Annotated[str, Field(pattern=r"^valid/\w+$")]
+    """The metric that `keep: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`."""
     patience: PositiveInt | None
     """Stop after this many validations without an improvement; null for never."""
 
@@ -104,6 +104,12 @@ class LoopSettings(Section):
         for setting, needed in needs.items():
             if needed and VALID not in splits:
                 raise Refusal(f"{setting} needs a validation split: set source.valid above 0, or write `keep: last` and `patience: null`")
+
+    def refuse_unknown_metric(self, metrics: Iterable[str]) -> None:
+        """Raise Refusal if `metric` is not among the metrics of the task."""
+        known = [f"valid/{name}" for name in metrics]
+        if self.metric not in known:
+            raise Refusal(f"train.metric: there is no metric {self.metric}: known are {', '.join(known)}")
 
     def num_steps(self, num_samples: int) -> int:
         """Return the number of optimizer steps on a train split of `num_samples`. An incomplete last batch counts as a step."""

@@ -22,6 +22,12 @@ class SourceSettings(Section):
     downloaded: ClassVar[bool] = False
     """True if `open` downloads what is missing in `root`: `check` then opens the source before anything runs."""
 
+    inputs: ClassVar[str] = "image"
+    """The kind of its inputs: a folder of `pipeline/inputs/`."""
+
+    task: ClassVar[str] = "classification"
+    """The task, which is the kind of its targets: a folder of `pipeline/tasks/`."""
+
     name: str
     """The dataset or format: a module of `pipeline/sources/`."""
     root: Path

@@ -6,7 +6,7 @@ from typing import Any, Union
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from pipeline.params.load import STAGE_PARAMS
+from pipeline.params.stages import STAGE_PARAMS
 from pipeline.registry import Family
 
 COLUMNS: tuple[str, ...] = ("key", "value", "meaning")

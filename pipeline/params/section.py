@@ -16,6 +16,10 @@ Depth = Annotated[int, Field(gt=0, le=1000)]
 """A number of layers; bounded because each takes time to build, even on the meta device."""
 
 
+SECTIONS = ("seed", "source", "model", "optimizer", "schedule", "augment", "train", "evaluate")
+"""The top-level keys of `params.yaml`. Listed here, so that a stage imports only the sections that it reads."""
+
+
 class Section(BaseModel):
     """A frozen pydantic model that rejects unknown keys and wrong types and never coerces.
 

@@ -20,7 +20,8 @@ class TrainParams(Section):
     """The architecture: a module of `pipeline/models/`."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
-    augment: AugmentSettings
+    augment: AugmentSettings | None
+    """Random changes to training images; null for none, and where the inputs are no images."""
     train: LoopSettings
 
     @field_validator("train")

@@ -10,15 +10,8 @@ from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Floats, Integers, Predictions
 
 
-def evaluate(
-    logits: NDArray[np.floating], targets: NDArray[np.integer], classes: tuple[str, ...], settings: EvaluateSettings
-) -> dict[str, Any]:
-    """Return the scores of logits (n, classes) against class numbers (n,). All scores are finite.
-
-    Raises Refusal where there are no samples or a logit is not finite.
-    """
-    assert logits.shape[1] == len(set(classes)) == len(classes)
-    predictions = Predictions.of(logits, targets)
+def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: EvaluateSettings) -> dict[str, Any]:
+    """Return the scores of the predictions. All scores are finite."""
     correct = predictions.correct
     per_class = score_classes(predictions.targets, predictions.predicted, classes)
     return {
@@ -31,11 +24,6 @@ def evaluate(
         "samples": len(correct),
         "per_class": per_class,
     }
-
-
-def augmented(logits: NDArray[np.floating], targets: NDArray[np.integer], name: str) -> dict[str, float]:
-    """Return the accuracy with test-time augmentation, under its name, such as `accuracy_mirror`. `logits` are averaged over the views."""
-    return {f"accuracy_{name}": float(Predictions.of(logits, targets).correct.mean())}
 
 
 def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:

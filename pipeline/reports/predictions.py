@@ -1,6 +1,7 @@
 """Predictions, confidences, losses and ranks of samples, computed from logits."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,31 +35,35 @@ class Predictions:
     def of(cls, logits: NDArray[np.floating], targets: NDArray[np.integer]) -> "Predictions":
         """Compute predictions from logits (n, classes) and class numbers (n,), in float64.
 
-        Raises Refusal where there are no samples or a logit is not finite.
+        The confidence of a sample with a logit that is not finite is NaN.
         """
         samples, num_classes = logits.shape
         assert targets.shape == (samples,)
-        if samples == 0:
-            raise Refusal("source.test: the test split is empty: there is nothing to evaluate; keep a share for it, such as `test: 0.2`")
-        assert 0 <= targets.min() <= targets.max() < num_classes
-        refuse_not_finite(logits)
         rows = max(1, BLOCK_VALUES // num_classes)
         blocks = [slice(start, start + rows) for start in range(0, samples, rows)]
-        columns = zip(*(read(logits[block].astype(np.float64), targets[block]) for block in blocks), strict=True)
+        columns = zip(*(compute(logits[block].astype(np.float64), targets[block]) for block in blocks), strict=True)
         return cls(targets.astype(np.int64), *map(np.concatenate, columns))
 
+    @classmethod
+    def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":
+        """Concatenate predictions. Raises Refusal where there are none, or where a logit was not finite."""
+        if not parts:
+            raise Refusal("source.test: the test split is empty: there is nothing to evaluate; keep a share for it, such as `test: 0.2`")
+        names = [field.name for field in fields(cls)]
+        whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        damaged = np.flatnonzero(np.isnan(whole.confidence))
+        if len(damaged):
+            raise Refusal(
+                f"the model's logits are not finite for {len(damaged)} of {len(whole.targets)} samples (the first is sample {damaged[0]}): "
+                "its training diverged; lower optimizer.learning_rate, or set or lower train.clip_norm, and train again"
+            )
+        return whole
 
-def refuse_not_finite(logits: NDArray[np.floating]) -> None:
-    damaged = np.flatnonzero(~np.isfinite(logits).all(axis=1))
-    if len(damaged):
-        raise Refusal(
-            f"the model's logits are not finite for {len(damaged)} of {len(logits)} samples (the first is sample {damaged[0]}): "
-            "its training diverged; lower optimizer.learning_rate, or set or lower train.clip_norm, and train again"
-        )
 
-
-def read(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:
+def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:
     """Return prediction, confidence, loss and rank of a block of samples, each (n,)."""
+    finite = np.asarray(np.isfinite(logits).all(axis=1))
+    logits = np.where(finite[:, None], logits, 0.0)
     every = np.arange(len(logits))
     predicted = logits.argmax(axis=1)
     peak = logits[every, predicted]
@@ -68,4 +73,4 @@ def read(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats
     likelier = logits > actual[:, None]
     equal_and_before = (logits == actual[:, None]) & (np.arange(logits.shape[1]) < targets[:, None])
     rank = (likelier | equal_and_before).sum(axis=1)
-    return predicted, 1 / total, np.log(total) + (peak - actual), rank
+    return predicted, np.where(finite, 1 / total, np.nan), np.log(total) + (peak - actual), rank

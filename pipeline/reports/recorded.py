@@ -1,5 +1,6 @@
-"""Reads and composes `metrics/evaluate.json`: the scores, and a label that identifies the model."""
+"""Reads the results of the stages: `metrics/evaluate.json`, with a label that identifies the model, and the history of the training."""
 
+import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from pipeline.refusal import Refusal
 
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and its length: the first hexadecimal digits of the model file's SHA-256."""
+HEADLINES = ("accuracy", "loss")
+"""Scores of which the first that exists is printed."""
 MOST_BYTES = 2**26
 """Upper bound for the file: enough for the scores of some hundred thousand classes."""
 
@@ -37,7 +40,7 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
         of = str(content[MODEL])
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         raise Refusal(f"{path}: was not written by this pipeline, or by an earlier one: run `dvc repro -f evaluate`") from None
     return found, of
 
@@ -51,6 +54,17 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
 
 
 def result_line(scores: Mapping[str, Any]) -> str:
-    """Format the test accuracy, its interval and the number of samples as one line for the terminal."""
-    low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
-    return f"test accuracy {scores['accuracy']:.4f} (between {low:.4f} and {high:.4f}) on {scores['samples']} samples"
+    """Format the most telling score, its interval if it has one, and the number of samples as one line for the terminal."""
+    name = next(name for name in HEADLINES if name in scores)
+    interval = scores.get(f"{name}_interval")
+    between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""
+    return f"test {name} {scores[name]:.4f}{between} on {scores['samples']} samples"
+
+
+def read_history(path: Path) -> list[dict[str, str]]:
+    """Return the rows that `write_history` wrote, their cells as text. Raises Refusal where the file is missing or cannot be parsed."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f train`") from None

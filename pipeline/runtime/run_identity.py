@@ -47,11 +47,6 @@ def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[st
     return [REFERENCE.sub(lambda match: str(look_up(params, match[1])), path) for path in listed]
 
 
-def sections(stage: str, folder: Path) -> list[str]:
-    """Return the top-level keys of params.yaml that dvc.yaml lists for a stage."""
-    return list(read_stage(stage, folder)["params"])
-
-
 def read_stage(stage: str, folder: Path) -> dict[str, Any]:
     path = folder / "dvc.yaml"
     try:
@@ -80,5 +75,9 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of all Python files among the dependencies."""
-    return files.digest_of({path: files.digest(folder / path) for path in paths if path.endswith(".py")})
+    """Return one digest of all Python files among the dependencies, and of those in the folders of code among them."""
+    modules = {path for path in paths if path.endswith(".py")}
+    for path in paths:
+        if path.startswith("pipeline/") and path not in modules:
+            modules |= {module.relative_to(folder).as_posix() for module in (folder / path).rglob("*.py")}
+    return files.digest_of({path: files.digest(folder / path) for path in sorted(modules)})

@@ -9,11 +9,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading.arrayfile import ArrayFile, array_files
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import SPLITS, TRAIN, Block, RawDataset
 from pipeline.refusal import Refusal
+from pipeline.tasks.classification.targets import described
 
 BLOCK_BYTES = 16 * 2**20
 MAX_CHANNELS = 16
@@ -48,7 +50,7 @@ class Settings(SourceSettings):
         if len(shapes) > 1:
             raise Refusal(f"source.root: {self.root}: the splits have images of different shapes {sorted(shapes)}: make them equal")
         classes = class_names(arrays.get("classes"), self.root, targets)
-        return RawDataset(classes, shapes.pop(), targets, partial(blocks, inputs))
+        return RawDataset(described(classes, str(self.root)), Statistics(shapes.pop()), targets, partial(blocks, inputs))
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:

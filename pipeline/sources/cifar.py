@@ -9,12 +9,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives, download
 from pipeline.io.reading.tree import BROKEN
 from pipeline.io.untrusted import reason
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
 from pipeline.refusal import Refusal
+from pipeline.tasks.classification.targets import ClassTargets
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 CHANNELS, SIDE = 3, 32
@@ -81,7 +83,7 @@ class Settings(SourceSettings):
         records = {split: [parse(contents[name], place / name, variant) for name in names] for split, names in variant.files.items()}
         targets = {split: np.concatenate([labels for labels, _ in parts]) for split, parts in records.items()}
         images = {split: [pixels for _, pixels in parts] for split, parts in records.items()}
-        return RawDataset(classes, (SIDE, SIDE, CHANNELS), targets, partial(blocks, images))
+        return RawDataset(ClassTargets(classes=classes), Statistics((SIDE, SIDE, CHANNELS)), targets, partial(blocks, images))
 
 
 def find(root: Path, variant: Variant) -> Path:

@@ -5,8 +5,10 @@ from typing import Literal
 
 import numpy as np
 
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import TRAIN, Block, RawDataset
+from pipeline.tasks.classification.targets import ClassTargets
 
 LEVELS = 16
 
@@ -29,4 +31,6 @@ class Settings(SourceSettings):
         def blocks() -> Generator[Block]:
             yield Block(TRAIN, np.arange(len(targets)), inputs)
 
-        return RawDataset(tuple(str(name) for name in digits.target_names), inputs.shape[1:], {TRAIN: targets}, blocks)
+        return RawDataset(
+            ClassTargets(classes=tuple(map(str, digits.target_names))), Statistics(inputs.shape[1:]), {TRAIN: targets}, blocks
+        )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives
 from pipeline.io.reading.decoding import Decoder
 from pipeline.io.reading.layout import Layout, Sample, arrange
@@ -18,6 +19,7 @@ from pipeline.io.untrusted import shown
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import SPLITS, Block, RawDataset
 from pipeline.refusal import Refusal
+from pipeline.tasks.classification.targets import described
 
 CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
@@ -50,7 +52,9 @@ class Settings(SourceSettings):
         tree = archives.opened(self.root)
         layout = arrange(tree.listing(), str(self.root))
         blocks = partial(self.blocks, tree, layout, workers=workers)
-        return RawDataset(layout.classes, (self.size, self.size, self.channels), layout.targets, blocks)
+        return RawDataset(
+            described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels)), layout.targets, blocks
+        )
 
     def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Generator[Block]:
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)

@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading import download
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
 from pipeline.refusal import Refusal
+from pipeline.tasks.classification.targets import ClassTargets
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
@@ -48,7 +50,7 @@ class Settings(SourceSettings):
         if inputs[TRAIN].shape[1:] != inputs[TEST].shape[1:]:
             raise Refusal(f"source.root: {self.root}: train and test have images of different sizes: fetch the files again")
         height, width = inputs[TRAIN].shape[1:3]
-        return RawDataset(tuple(dataset.classes), (height, width, 1), targets, partial(blocks, inputs))
+        return RawDataset(ClassTargets(classes=tuple(dataset.classes)), Statistics((height, width, 1)), targets, partial(blocks, inputs))
 
 
 def torchvision_class(variant: str) -> Any:

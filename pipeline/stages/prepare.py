@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.data import split, writer
-from pipeline.data.prepared import refuse_long_names
 from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.paths import Paths
 from pipeline.progress import progress
@@ -17,17 +17,15 @@ from pipeline.refusal import Refusal
 from pipeline.runtime import cgroup
 from pipeline.runtime.environment import Environment
 
-Targets = NDArray[np.int64]
 
-
-def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
+def prepare(params: PrepareParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:  # noqa: ARG001  # not tracked
     """Split, decode and store the dataset, and print the number of samples of each split.
 
-    Raises Refusal where the dataset has fewer than two classes or a class without samples.
+    Raises Refusal where nothing can be learned from its targets, such as a class without samples.
     """
     raw_dataset, assigned = survey(params, workers=environment.workers)
     total = sum(len(targets) for targets in raw_dataset.targets.values())
-    with progress("prepare", total, "images") as advance, closing(raw_dataset.blocks()) as blocks:
+    with progress("prepare", total, "samples") as advance, closing(raw_dataset.blocks()) as blocks:
         record = writer.write(raw_dataset, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
@@ -43,9 +41,8 @@ def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, d
     source = params.source
     refuse_missing_root(source)
     raw_dataset = source.open(workers=workers or cgroup.usable_cpus())
-    refuse_long_names(raw_dataset.classes, str(source.root))
-    refuse_empty_classes(raw_dataset.classes, raw_dataset.targets[TRAIN], str(source.root))
-    assigned = split.assign(raw_dataset.targets, classes=raw_dataset.classes, valid=source.valid, test=source.test, seed=params.seed)
+    raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], str(source.root))
+    assigned = split.assign(raw_dataset.targets, raw_dataset.task, valid=source.valid, test=source.test, seed=params.seed)
     return raw_dataset, assigned
 
 
@@ -56,13 +53,3 @@ def refuse_missing_root(source: SourceSettings) -> None:
             f"source.root: {source.root} does not exist: name the folder or archive that holds the data, "
             "or make an empty folder for what is downloaded"
         )
-
-
-def refuse_empty_classes(classes: tuple[str, ...], targets: Targets, place: str) -> None:
-    """Raise Refusal where there are fewer than two classes, or a class has no sample in `targets`."""
-    if len(classes) < 2:
-        raise Refusal(f"source.root: {place} has one class only ({', '.join(classes)}): nothing can be learned; at least two are needed")
-    counts: Mapping[str, int] = dict(zip(classes, np.bincount(targets, minlength=len(classes)).tolist(), strict=True))
-    empty = [name for name, count in counts.items() if count == 0]
-    if empty:
-        raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:5])}: add some, or remove the class")

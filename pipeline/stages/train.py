@@ -1,13 +1,13 @@
 """The stage train: trains on `data/prepared/` and writes `models/model.safetensors`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
 from pipeline.engine import fit, model_file, results, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.io import files
-from pipeline.params.document import Document
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.runtime import interruption, machine, run_identity, workspace
@@ -17,36 +17,62 @@ from pipeline.runtime.machine import Machine
 from pipeline.tracking import run as tracking
 from pipeline.tracking import run_description
 from pipeline.tracking.run import Run
-from pipeline.tracking.run_info import RunInfo
 from pipeline.training import Training
 
 
-def train(params: TrainParams, paths: Paths, environment: Environment) -> None:
-    """Train from scratch, or resume from the last whole checkpoint of a training with the same inputs."""
-    here = Machine.claim(environment)
+def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
+    """Train from scratch, or resume from the last whole checkpoint of a training with the same inputs.
+
+    `sections` are all sections of `params.yaml`. Only tracking gets them; what decides the result is in `params`.
+    """
+    claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
     prepared = Prepared.open(paths.prepared)
-    identity = identify(paths, prepared, here)
-    with workspace.claimed(environment.root, identity) as place:
-        files.sweep(place.folder)
+    identity = identify(params, paths, prepared, claimed)
+    with workspace.claimed(environment.root, identity) as work:
+        files.sweep(work.folder)
         with torch_errors.in_words(size="model"):
-            training = Training.begin(params, prepared, here, Checkpoints(place.folder, environment.checkpoints_kept))
-        known = info(paths, environment, training, identity)
-        with tracking.training(environment, resume_file=place.folder / "run", info=known) as run:
+            training = Training.begin(params, prepared, claimed, Checkpoints(work.folder, environment.checkpoints_kept))
+        more = {"inputs": identity.record, "data": str(training.train_split)}
+        described = read_record(paths.prepared).model_dump(mode="json")
+        reported = {**sections, **params.model_dump(mode="json")}
+        info = run_description.of_training(reported, paths, environment, prepared=described, more=more)
+        with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
             with interruption.deferred() as interrupted, torch_errors.in_words(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
-            run_description.add_training(run, paths, known)
-        place.clear()
+            run_description.add_training(run, paths, info)
+        work.clear()
+
+
+def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.Inputs:
+    """Return the inputs that determine the exported bytes; the code is what dvc.yaml lists for train."""
+    sections = params.model_dump(mode="json")
+    listed = run_identity.dependencies("train", sections, paths.top)
+    return run_identity.Inputs(
+        data=prepared.digest,
+        code=run_identity.code_digest(listed, paths.top),
+        lock=files.digest(paths.lock),
+        params=sections,
+        fingerprint=claimed.fingerprint(),
+    )
 
 
 def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption) -> None:
-    """Run all steps, saving a checkpoint whenever one is due.
+    """Run all steps, send their metrics to tracking and the terminal, and save a checkpoint whenever one is due.
 
+    Samples per second and memory use are added for tracking only, because they differ between runs of the same training.
     After a signal, finish the current step or validation batch, save a checkpoint, and raise Interrupted.
     """
+    start_s, start_step = time.perf_counter(), training.state.step
     try:
-        for _ in watched(training, run, interrupted):
+        for report in training.reports(interrupted.pause):
+            if report.metrics:
+                elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
+                rate = {"train/samples_per_second": steps * training.params.train.batch_size / elapsed_s}
+                run.metrics(report.step, {**report.metrics, **rate, **training.machine.memory()})
+                print_validation(report, training.plan.num_steps)
+                start_s, start_step = time.perf_counter(), report.step
             training.save_when_due(environment)
             interrupted.pause()
     except Interrupted:
@@ -63,39 +89,13 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         training.saver.wait()
 
 
-def identify(paths: Paths, prepared: Prepared, here: Machine) -> run_identity.Inputs:
-    """Return the inputs that determine the exported bytes; code and parameters are those that dvc.yaml lists for train."""
-    document = Document.read(paths.params).data
-    listed = run_identity.dependencies("train", document, paths.top)
-    return run_identity.Inputs(
-        data=prepared.digest,
-        code=run_identity.code_digest(listed, paths.top),
-        lock=files.digest(paths.lock),
-        params={name: document[name] for name in run_identity.sections("train", paths.top)},
-        fingerprint=here.fingerprint(),
-    )
-
-
-def watched(training: Training, run: Run, interrupted: Interruption) -> Iterator[fit.Report]:
-    """Yield the reports of the training, after sending their metrics to tracking and the terminal.
-
-    Samples per second and memory use are added for tracking only, because they differ between runs of the same training.
-    """
-    start_s, start_step = time.perf_counter(), training.state.step
-    for report in training.reports(interrupted.pause):
-        if report.metrics:
-            elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
-            rate = {"train/samples_per_second": steps * training.params.train.batch_size / elapsed_s}
-            run.metrics(report.step, {**report.metrics, **rate, **training.here.memory()})
-            start_s, start_step = time.perf_counter(), report.step
-        if "valid/accuracy" in report.metrics:
-            shown = ", ".join(
-                f"{name} {report.metrics[name]:.4f}"
-                for name in ("train/objective", "valid/loss", "valid/accuracy")
-                if name in report.metrics
-            )
-            print(f"train: step {report.step} of {training.plan.num_steps}: {shown}", flush=True)
-        yield report
+def print_validation(report: fit.Report, num_steps: int) -> None:
+    """Print the loss of the training and the metrics of a validation; nothing for a report without a validation."""
+    validated = [name for name in report.metrics if name.startswith("valid/")]
+    if validated:
+        names = [name for name in ("train/objective", *validated) if name in report.metrics]
+        shown = ", ".join(f"{name} {report.metrics[name]:.4f}" for name in names)
+        print(f"train: step {report.step} of {num_steps}: {shown}", flush=True)
 
 
 def write_results(training: Training, paths: Paths, identity: run_identity.Inputs) -> None:
@@ -104,7 +104,7 @@ def write_results(training: Training, paths: Paths, identity: run_identity.Input
     manifest = model_file.Manifest(
         params=training.params.model_dump(mode="json"),
         spec=training.prepared.spec,
-        precision=training.state.used,
+        precision=training.state.precision,
         step=step,
         switches=training.progress.switches,
         inputs=identity.digests,
@@ -112,11 +112,6 @@ def write_results(training: Training, paths: Paths, identity: run_identity.Input
     )
     files.sweep(paths.model.parent)
     model_file.export(paths.model, weights, manifest)
-    results.write_history(paths.plots / "history.csv", training.progress.rows)
-    results.write_metrics(paths.metrics / "train.json", training.progress, step)
-
-
-def info(paths: Paths, environment: Environment, training: Training, identity: run_identity.Inputs) -> RunInfo:
-    """Return the parameters, datasets and provenance that tracking records at the start of a run."""
-    more = {"inputs": identity.record, "data": str(training.images)}
-    return run_description.of_training(paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"), more=more)
+    columns = results.columns(training.prepared.spec.targets.metrics)
+    results.write_history(paths.history, training.progress.rows, columns)
+    results.write_metrics(paths.metrics / "train.json", training.progress, step, columns)

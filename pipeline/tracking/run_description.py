@@ -9,16 +9,16 @@ from typing import Any
 
 from pipeline.flatten import Scalar, flatten
 from pipeline.io import files
-from pipeline.params.document import Document, parse
+from pipeline.params.document import parse
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
+from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import provenance, revision
 from pipeline.tracking.run import Run
 from pipeline.tracking.run_info import Dataset, RunInfo
 
-FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png", "confusion.csv", "reliability.csv")
 SOURCE = {"mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
 PARAMS = tuple(dict.fromkeys((*PrepareParams.model_fields, *TrainParams.model_fields)))
 CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
@@ -31,9 +31,10 @@ NAMED = ("model.name", "model.architecture", "source.name")
 LONGEST_VALUE = 24
 
 
-def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]) -> RunInfo:
-    """Return the info of a training run. `prepared` is the content of spec.json; `more` is added to the provenance."""
-    document = Document.read(paths.params).data
+def of_training(
+    document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]
+) -> RunInfo:
+    """Return the info of a training run. `document` holds all parameters, `prepared` is the content of spec.json; `more` is added to the provenance."""
     origin = provenance.gather(environment)
     return RunInfo(
         params=params_of(document),
@@ -46,9 +47,8 @@ def of_training(paths: Paths, environment: Environment, *, prepared: Mapping[str
     )
 
 
-def of_evaluation(paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
+def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
     """Return the info that an evaluation adds to the run of its model. Name and description apply only where that run is not found."""
-    document = Document.read(paths.params).data
     return RunInfo(
         params=params_of(document),
         tags=evaluation_tags(document),
@@ -128,7 +128,7 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
-    run.artifact(paths.plots / "history.csv", folder="plots")
+    run.artifact(paths.history, folder="plots/train")
     trained = json.loads((paths.metrics / "train.json").read_bytes())
     split = "valid" if "valid" in trained else "train"
     scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
@@ -139,15 +139,11 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
     """Log the scores at the step of the exported weights, the figures and tables, and set the result as the description."""
     run.metrics(step, test_metrics(scores))
-    low, high = scores["accuracy_interval"]["low"], scores["accuracy_interval"]["high"]
-    run.describe(
-        f"test accuracy {scores['accuracy']:.4f} ({low:.4f} to {high:.4f}), loss {scores['loss']:.4f} "
-        f"on {scores['samples']} samples; {info.subject}"
-    )
-    for name in FIGURES:
-        if (paths.plots / name).exists():
-            run.artifact(paths.plots / name, folder="plots")
-    run.text("per_class.csv", table(scores[PER_CLASS]), folder="tables")
+    run.describe(f"{recorded.result_line(scores)}; {info.subject}")
+    for path in files.members(paths.evaluation_plots):
+        run.artifact(path, folder="plots/evaluate")
+    if PER_CLASS in scores:
+        run.text("per_class.csv", table(scores[PER_CLASS]), folder="tables")
     if paths.dvc_lock.exists():
         run.artifact(paths.dvc_lock)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
-from pipeline.engine.classifier import Classifier
+from pipeline.engine.model import Model
 from pipeline.engine.model_file import Manifest
 from pipeline.io import files, tensor_file
 from pipeline.io.tensor_file import Damaged, Tensors
@@ -25,7 +25,7 @@ from pipeline.stages import evaluate
 from pipeline.tracking import provenance, revision, run_description
 from pipeline.verification import consistency, digests
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places, short
-from pipeline.verification.retraining import retrain
+from pipeline.verification.retraining import retrain, train_params
 from pipeline.verification.subject import Record, Subject
 
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
@@ -92,18 +92,18 @@ class Verification:
             said = f"{len(named)} numbers of the journal" if named else "none in the journal: the run was not evaluated"
             yield Comparison.of_values("scores", said, Places("the journal", "this evaluation"), expected=record.scores, found=named)
 
-    def score(self, classifier: Classifier, manifest: Manifest, prepared: Prepared, here: Machine) -> dict[str, Any]:
+    def score(self, model: Model, manifest: Manifest, prepared: Prepared, here: Machine) -> dict[str, Any]:
         """Return the scores that the stage evaluate would write. Raises Refusal where that stage does."""
         document = Document.read(self.paths.params)
         try:
-            return evaluate.judge(classifier, manifest, prepared, here, load(document, EvaluateParams))[1]
+            return evaluate.judge(model, manifest, prepared, here, load(document, EvaluateParams))[1]
         except Refusal as refusal:
             raise placed(document, refusal) from None
 
     def of_training(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
         """Train again and compare weights, manifest and the bytes of the exported file."""
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-            outcome = retrain(manifest.train_params, prepared, here, Path(folder), switches=manifest.switches)
+            outcome = retrain(train_params(manifest), prepared, here, Path(folder), switches=manifest.switches)
             anew = manifest.model_copy(update=outcome.manifest)
             before, after = manifest.model_dump(mode="json"), anew.model_dump(mode="json")
             places = Places("the file", "the new training")

@@ -9,11 +9,12 @@ from pipeline.engine.model_file import Manifest
 from pipeline.params.loop import LoopSettings
 from pipeline.runtime.machine import Machine
 from pipeline.verification.comparison import Comparison, Places
+from pipeline.verification.retraining import train_params
 
 
 def of_manifest(manifest: Manifest, prepared: Prepared, machine: Machine) -> Comparison:
     """Compare spec and precision exactly; check that a complete training can end at this step, with these micro-batch switches."""
-    settings = manifest.train_params.train
+    settings = train_params(manifest).train
     num_steps = settings.num_steps(len(prepared.train))
     stated = manifest.model_dump(mode="json", include={"spec", "precision", "step", "switches"})
     implied: dict[str, Any] = {

@@ -7,13 +7,20 @@ from typing import Any, NamedTuple
 from pipeline.data.prepared import Prepared
 from pipeline.engine import torch_errors
 from pipeline.engine.checkpoint import Checkpoints
+from pipeline.engine.model_file import Manifest
 from pipeline.engine.state import Switch
 from pipeline.io.tensor_file import Tensors
+from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.progress import progress
 from pipeline.runtime import machine
 from pipeline.runtime.machine import Machine
 from pipeline.training import Training
+
+
+def train_params(manifest: Manifest) -> TrainParams:
+    """Return the parameters of the training. Raises Refusal for those that this checkout cannot train with."""
+    return from_data(manifest.params, TrainParams, "the model file")
 
 
 class Outcome(NamedTuple):
@@ -33,4 +40,6 @@ def retrain(params: TrainParams, prepared: Prepared, here: Machine, empty: Path,
         for _ in training.reports():
             advance()
     weights, step = training.exported()
-    return Outcome(weights, {"step": step, "precision": training.state.used, "spec": prepared.spec, "switches": training.progress.switches})
+    return Outcome(
+        weights, {"step": step, "precision": training.state.precision, "spec": prepared.spec, "switches": training.progress.switches}
+    )

@@ -63,7 +63,7 @@ def test_airbench_is_given_the_same_images_in_no_order_of_classes(tested, tmp_pa
     assert sorted(zip(found["labels"].tolist(), found["images"].flatten(1).tolist(), strict=True)) == sorted(
         zip(train.targets.tolist(), train.inputs.reshape(len(train), -1).tolist(), strict=True)
     )
-    assert found["classes"] == list(tested.spec.classes)
+    assert found["classes"] == list(tested.spec.targets.classes)
     assert len(torch.load(tmp_path / "cifar10/test.pt", weights_only=True)["labels"]) == len(tested.splits["test"])
 
 

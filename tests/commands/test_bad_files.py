@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
-from pipeline.engine.classifier import Classifier
 from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from tests.commands.parameters import Parameters
+from tests.engine.building import model_of
 
 Refused = Callable[..., list[str]]
 MODEL = Path("models/model.safetensors")
@@ -52,9 +52,9 @@ def trained(prepared: Path) -> bytes:
     params = load(Document.read(Paths().params), TrainParams)
     spec = Prepared.open(prepared).spec
     manifest = model_file.Manifest(params=params.model_dump(mode="json"), spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
-    classifier = Classifier(params.model.build(spec), spec, channels_last=False)
+    model = model_of(params.model.build(spec), spec, channels_last=False)
     MODEL.parent.mkdir()
-    model_file.export(MODEL, classifier.network.state_dict(), manifest)
+    model_file.export(MODEL, model.network.state_dict(), manifest)
     return MODEL.read_bytes()
 
 

@@ -280,8 +280,14 @@ IMPLIED = "what its data and parameters imply"
 CONTRADICTIONS = {
     "the mean of other data": ({"spec.mean": [0.25]}, rf"spec.mean: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
     "a deviation of other data": ({"spec.std": [0.25]}, rf"spec.std: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
-    "classes of other names": ({"spec.classes": list("abcdefghij")}, rf'spec.classes: \["a", .* in the file, \["0", .* in {IMPLIED}'),
-    "images of another size": ({"spec.shape": [9, 9, 1]}, rf"spec.shape: \[9, 9, 1\] in the file, \[8, 8, 1\] in {IMPLIED}"),
+    "classes of other names": (
+        {"spec.targets.classes": list("abcdefghij")},
+        rf'spec.targets.classes: \["a", .* in the file, \["0", .* in {IMPLIED}',
+    ),
+    "images of another size": (
+        {"spec.inputs.row_shape": [9, 9, 1]},
+        rf"spec.inputs.row_shape: \[9, 9, 1\] in the file, \[8, 8, 1\] in {IMPLIED}",
+    ),
     "another precision": ({"precision": "bf16"}, f"precision: bf16 in the file, fp32 in {IMPLIED}"),
     "an earlier step": ({"step": 3}, f"step: 3 in the file, 4 in {IMPLIED}"),
     "a later step": ({"step": 5}, f"step: 5 in the file, 4 in {IMPLIED}"),

@@ -7,8 +7,14 @@ from pipeline.params.augment import AugmentSettings
 from pipeline.params.document import Document
 from pipeline.spec import Spec
 from tests.imports import TOP
+from tests.specs import image_spec
 
-COLOUR = Spec(shape=(6, 5, 3), classes=("a", "b"), mean=(0.1, 0.5, 0.9), std=(0.2, 0.2, 0.2))
+
+def colour(shape: tuple[int, int, int]) -> Spec:
+    return image_spec(shape=shape, classes=("a", "b"), mean=(0.1, 0.5, 0.9), std=(0.2, 0.2, 0.2))
+
+
+COLOUR = colour((6, 5, 3))
 NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop": 0}
 EVERYTHING = {
     "resized_crop": 0.2,
@@ -31,7 +37,7 @@ def augmentation(num_samples: int, *, spec: Spec = COLOUR, seed: int = 1, **wish
     return Augmentation(settings(**wishes), spec, num_samples, seed=seed, device=torch.device("cpu"))
 
 
-def images(count: int, shape: tuple[int, int, int] = COLOUR.shape) -> torch.Tensor:
+def images(count: int, shape: tuple[int, int, int] = COLOUR.inputs.row_shape) -> torch.Tensor:
     """Noise."""
     return torch.randint(0, 256, (count, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.batch import Batch
 from pipeline.data import loader, sampling
 from pipeline.data.prepared import Prepared, Split
 from pipeline.data.sampling import BatchIndex
@@ -17,19 +18,21 @@ PLAIN = {"crop": 1, "flip": "random", "cutout": 2}
 MIXED = {"resized_crop": 0.3, "flip": "alternating", "brightness": 0.2, "contrast": 0.2, "mixup": 0.8, "cutmix": 1.0}
 
 
-def training_images(prepared: Prepared, device: torch.device, *, resident: bool, wishes: dict[str, float | str] = PLAIN) -> loader.Images:
+def training_images(
+    prepared: Prepared, device: torch.device, *, resident: bool, wishes: dict[str, float | str] = PLAIN
+) -> loader.SplitTensors:
     found = augmentation(len(prepared.train), spec=prepared.spec, **wishes)
-    return loader.Images(prepared.train, device, found, resident=resident)
+    return loader.SplitTensors(prepared.train, device, found, resident=resident)
 
 
-def steps(images: loader.Images, *, start: int, count: int) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+def steps(images: loader.SplitTensors, *, start: int, count: int) -> list[list[Batch]]:
     batches = loader.training(images, batch_size=16, seed=1, start=start)
     return [list(batch.parts(6)) for batch in islice(batches, count)]
 
 
-def same(first: list[list[tuple[torch.Tensor, torch.Tensor]]], second: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> bool:
+def same(first: list[list[Batch]], second: list[list[Batch]]) -> bool:
     pairs = zip(chain.from_iterable(first), chain.from_iterable(second), strict=True)
-    return all(torch.equal(left, right) for one, other in pairs for left, right in zip(one, other, strict=True))
+    return all(torch.equal(left, right) for one, other in pairs for left, right in zip(one[:2], other[:2], strict=True))
 
 
 @pytest.mark.parametrize("wishes", [PLAIN, MIXED], ids=["plain", "mixed"])
@@ -58,7 +61,7 @@ def test_a_block_has_a_limit_in_batches_and_bytes(prepared: Prepared, cpu: torch
     monkeypatch.setattr(loader, "BLOCK_BYTES", 5 * 16 * 64)
     assert [images.block_size(size) for size in (16, 15, 40, 41, 50)] == [5, 5, 2, 1, 1]
     assert training_images(prepared, cpu, resident=False).block_size(16) == 1
-    sizes = [len(batch.pictures) for batch in islice(loader.training(images, batch_size=16, seed=1, start=0), 11)]
+    sizes = [len(batch.block.batch_index) for batch in islice(loader.training(images, batch_size=16, seed=1, start=0), 11)]
     assert sizes == [80] * 11
 
 
@@ -85,9 +88,9 @@ def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_
 def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.device, wishes: dict[str, float | str], size: int) -> None:
     images = training_images(prepared, cpu, resident=True, wishes=wishes)
     for batch in islice(loader.training(images, batch_size=size, seed=1, start=0), 4):
-        whole = next(batch.parts(size))
+        whole = next(batch.parts(size))[:2]
         for most in (1, 2, 5, 8):
-            parts = [torch.cat(tensors) for tensors in zip(*batch.parts(most), strict=True)]
+            parts = [torch.cat(tensors) for tensors in zip(*(part[:2] for part in batch.parts(most)), strict=True)]
             assert all(torch.equal(*pair) for pair in zip(whole, parts, strict=True))
 
 
@@ -96,8 +99,8 @@ def test_a_sample_is_mixed_with_the_one_at_the_mirrored_place(prepared: Prepared
         next(loader.training(training_images(prepared, cpu, resident=True, wishes=wishes), batch_size=15, seed=1, start=0))
         for wishes in ({"flip": "random"}, {"flip": "random", "mixup": 1.0})
     )
-    before, classes = next(plain.parts(15))
-    after, targets = next(mixed.parts(15))
+    before, classes, _ = next(plain.parts(15))
+    after, targets, _ = next(mixed.parts(15))
     share = (mixed.batch_index.draws[1] / 256).view(-1, 1, 1, 1)
     expected = (1 - share) * before + share * before.flip(0)
     assert (after - expected).abs().max() <= 0.5
@@ -113,24 +116,24 @@ def test_starting_at_a_step_continues_the_stream(prepared: Prepared, cpu: torch.
 
 def test_batches_are_full_and_cut_evenly(prepared: Prepared, cpu: torch.device) -> None:
     for batch in steps(training_images(prepared, cpu, resident=True), start=0, count=8):
-        assert [len(targets) for _, targets in batch] == [6, 5, 5]
-        assert all(inputs.shape[1:] == (8, 8, 1) and inputs.dtype == torch.uint8 for inputs, _ in batch)
+        assert [len(targets) for _, targets, _ in batch] == [6, 5, 5]
+        assert all(inputs.shape[1:] == (8, 8, 1) and inputs.dtype == torch.uint8 for inputs, *_ in batch)
 
 
 def test_scoring_reads_every_sample_once_in_order_and_pads_the_last_batch(prepared: Prepared, cpu: torch.device) -> None:
-    images = loader.Images(prepared.train, cpu)
+    images = loader.SplitTensors(prepared.train, cpu)
     batches = list(loader.scoring(images, batch_size=16))
-    assert [(len(inputs), real) for inputs, _, real in batches] == [(16, 16), (16, 16), (16, 16), (16, 2)]
-    last, _, real = batches[-1]
+    assert [(len(inputs), real) for (inputs, *_), real in batches] == [(16, 16), (16, 16), (16, 16), (16, 2)]
+    (last, *_), real = batches[-1]
     assert (last[real:] == last[:1]).all()
-    targets = torch.cat([targets[:real] for _, targets, real in batches])
+    targets = torch.cat([batch.targets[:real] for batch, real in batches])
     assert targets.tolist() == prepared.train.targets.tolist()
 
 
 def test_a_split_too_large_for_memory_is_streamed(prepared: Prepared, cpu: torch.device, monkeypatch) -> None:
-    assert str(loader.Images(prepared.train, cpu)) == "50 images (0.0 MB) held on cpu"
+    assert str(loader.SplitTensors(prepared.train, cpu)) == "50 samples (0.0 MB) held on cpu"
     monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0)
-    assert str(loader.Images(prepared.train, cpu)) == "50 images (0.0 MB) read from the disk, a batch ahead"
+    assert str(loader.SplitTensors(prepared.train, cpu)) == "50 samples (0.0 MB) read from the disk, a batch ahead"
 
 
 def test_the_reader_ends_with_whoever_reads(prepared: Prepared, cpu: torch.device) -> None:
@@ -157,7 +160,7 @@ def test_what_goes_wrong_in_the_reader_reaches_the_training(cpu: torch.device) -
 def test_a_batch_is_untouched_until_the_next_one_is_asked_for(cpu: torch.device) -> None:
     """However far the reader is ahead by then."""
     split = Split(np.arange(50, dtype=np.uint8).reshape(50, 1, 1, 1).repeat(4, axis=3), np.zeros(50, np.int64))
-    images = loader.Images(split, cpu, resident=False)
-    for number, batch in enumerate(images.read(sampling.scoring(images.layout, batch_size=5))):
+    images = loader.SplitTensors(split, cpu, resident=False)
+    for number, batch in enumerate(images.blocks(sampling.scoring(images.placement, batch_size=5))):
         threading.Event().wait(0.01)
-        assert batch.inputs[:, 0, 0, 0].tolist() == list(range(5 * number, 5 * number + 5))
+        assert batch.read[:, 0, 0, 0].tolist() == list(range(5 * number, 5 * number + 5))

@@ -44,8 +44,8 @@ def test_what_is_written_is_what_is_read(tmp_path):
         assert np.array_equal(prepared.split(name).inputs, INPUTS[name == ASSIGNED])
         assert np.array_equal(prepared.split(name).targets, TARGETS[name == ASSIGNED])
     assert len(prepared.train) == 30
-    assert prepared.spec.classes == ("a", "b", "c")
-    assert prepared.spec.shape == (5, 4, 3)
+    assert prepared.spec.targets.classes == ("a", "b", "c")
+    assert prepared.spec.inputs.row_shape == (5, 4, 3)
 
 
 def test_the_statistics_are_those_of_train(tmp_path):

@@ -29,11 +29,11 @@ def test_activations_are_forgotten_and_computed_again(train_params, prepared) ->
     for recomputing in (False, True):
         changes = {"model": MODELS[0], "train.epochs": None, "train.steps": 1, "train.batch_size": 16, "train.micro_batch_size": 16}
         training = begin(train_params({**changes, "train.activation_checkpointing": recomputing}), prepared)
-        counted = next(module for module in training.state.classifier.modules() if isinstance(module, torch.nn.Conv2d))
+        counted = next(module for module in training.state.model.modules() if isinstance(module, torch.nn.Conv2d))
         seen = []
         counted.register_forward_hook(lambda *_, seen=seen: seen.append(1))
-        training.state.classifier.train()
-        training.state.classifier(torch.zeros(4, 8, 8, 1, dtype=torch.uint8)).sum().backward()
+        training.state.model.train()
+        training.state.model(torch.zeros(4, 8, 8, 1, dtype=torch.uint8)).sum().backward()
         calls[recomputing] = len(seen)
     assert calls == {False: 1, True: 2}
 

@@ -8,9 +8,9 @@ import torch._inductor.config
 from torch import nn
 
 from pipeline.engine import compilation
-from pipeline.engine.classifier import Classifier
 from pipeline.runtime import machine
 from pipeline.spec import Spec
+from tests.engine.building import model_of
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -28,7 +28,7 @@ def test_the_compiler_is_as_deterministic_as_the_machine_and_compiles_each_size_
     torch.use_deterministic_algorithms(not deterministic)
     try:
         machine.set_determinism(deterministic)
-        compilation.compiled(Classifier(nn.Flatten(), spec, channels_last=False), wish)
+        compilation.compiled(model_of(nn.Flatten(), spec, channels_last=False), wish)
     finally:
         torch.use_deterministic_algorithms(before)
     assert told == {"mode": mode, "dynamic": False, "deterministic": deterministic}

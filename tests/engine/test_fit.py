@@ -125,7 +125,7 @@ def test_a_validation_that_is_no_number_ends_with_the_remedy(train_params, prepa
 
 def test_fp16_that_overflows_at_any_scale_ends_with_the_remedy(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({"train.precision": "fp16", "train.report_every_steps": 1, "train.validate_every_steps": 50}), prepared)
-    last = training.state.classifier.network[-1]
+    last = training.state.model.network[-1]
     compute = last.forward
     monkeypatch.setattr(last, "forward", lambda inputs: compute(inputs) * math.inf)
     # the scale begins at 65,536 and is halved by each overflow
@@ -160,7 +160,7 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
         first, *_, last = [report.metrics["train/objective"] for report in run(training) if report.metrics]
         assert f"warning: train.precision: {used} is slow on a CPU" in capsys.readouterr().out
         assert last < first
-        assert training.state.used == used
+        assert training.state.precision == used
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
@@ -199,7 +199,7 @@ def test_every_tensor_is_on_the_device_of_the_model(train_params, prepared, cpu)
     training = begin(train_params({"model": CONVNET}), prepared)
     inputs = torch.zeros(2, 8, 8, 1, dtype=torch.uint8, device="meta")
     with pytest.raises(ValueError, match=r"the batch is on meta, the model on cpu"):
-        training.state.classifier(inputs)
+        training.state.model(inputs)
 
 
 def test_nothing_is_written_by_the_loop_itself(train_params, prepared, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.torch_version import TorchVersion
 
 from pipeline.data import loader
-from pipeline.engine import fit, model_file, precision, score
-from pipeline.engine.deploy import deployable
+from pipeline.engine import fit, inference, model_file, precision
+from pipeline.engine.model_file import deployable
 from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import CONVNET, HALF, MUON, SGD, SPEEDY
@@ -30,7 +30,7 @@ CHANGES = {
 
 
 def test_all_is_in_16_bits_but_for_the_norms(train_params, prepared) -> None:
-    network = begin(train_params(CHANGES), prepared).state.classifier.network
+    network = begin(train_params(CHANGES), prepared).state.model.network
     norms = {name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
     assert norms
     for name, tensor in network.state_dict().items():
@@ -76,20 +76,20 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     params = train_params({**CHANGES, "train.channels_last": channels_last})
     training = begin(params, prepared)
     run(training)
-    cpu, images = torch.device("cpu"), loader.Images(prepared.split("test"), torch.device("cpu"))
+    cpu, images = torch.device("cpu"), loader.SplitTensors(prepared.split("test"), torch.device("cpu"))
     batches = list(loader.scoring(images, batch_size=20))
-    [(expected, _)] = score.predict(training.state.scored, batches, used="half", device=cpu)
+    [(expected, _)] = inference.predict(training.state.scored, batches, precision="half", device=cpu)
     manifest = model_file.Manifest(
         params=params.model_dump(mode="json"), spec=prepared.spec, precision="half", step=8, inputs={}, fingerprint={}
     )
     model_file.export(tmp_path / "model", fit.weights(training.state), manifest)
-    classifier, _ = model_file.load(tmp_path / "model")
-    [(found, _)] = score.predict(classifier, batches, used="half", device=cpu)
+    model, _ = model_file.load(tmp_path / "model")
+    [(found, _)] = inference.predict(model, batches, precision="half", device=cpu)
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
     served, *_ = deployable(tmp_path / "model")
-    assert torch.equal(served(images.inputs), expected)
-    assert same(classifier.network.state_dict(), training.state.classifier.network.state_dict())
+    assert torch.equal(served(images.stored), expected)
+    assert same(model.network.state_dict(), training.state.model.network.state_dict())
 
 
 @pytest.mark.parametrize("optimizer", [SGD, MUON], ids=["sgd", "muon"])

@@ -14,8 +14,9 @@ from pipeline.models import mlp
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
+from tests.specs import image_spec
 
-SPEC = Spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
+SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
 MODELS: list[dict[str, Any]] = [
     {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.1},
     {"name": "convnet", "width": 4, "dropout": 0.1},
@@ -70,7 +71,7 @@ class Peeking(mlp.Settings):
 
     def build(self, spec: Spec) -> nn.Module:
         width = int((torch.zeros(3) if self.fresh else torch.arange(3)).sum().item()) + 4
-        return nn.Sequential(nn.Flatten(), nn.Linear(spec.height, width))
+        return nn.Sequential(nn.Flatten(), nn.Linear(spec.inputs.height, width))
 
 
 @pytest.mark.parametrize("fresh", [False, True])

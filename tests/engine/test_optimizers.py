@@ -16,10 +16,10 @@ from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 from pipeline.params.train import TrainParams
-from pipeline.spec import Spec
 from tests.imports import TOP
+from tests.specs import image_spec
 
-SPEC = Spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
+SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
 SGD = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, momentum=0.9, nesterov=True)
 ADAM = AdamSettings(name="adam", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
 ADAMW = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)

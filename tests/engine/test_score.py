@@ -8,34 +8,37 @@ from torch.nn.functional import cross_entropy
 from pipeline.data import loader
 from pipeline.data.prepared import Prepared
 from pipeline.engine import precision, score
-from pipeline.engine.classifier import Classifier
+from pipeline.engine.model import Model
 from pipeline.refusal import Refusal
+from tests.engine.building import model_of, objective_of
+
+OBJECTIVE = objective_of()
 
 
 @pytest.fixture
-def classifier(prepared: Prepared) -> Classifier:
+def model(prepared: Prepared) -> Model:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
-    return Classifier(network, prepared.spec, channels_last=False)
+    return model_of(network, prepared.spec, channels_last=False)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 20, 64])
-def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, classifier: Classifier, cpu: torch.device, batch_size: int) -> None:
-    images = loader.Images(prepared.split("test"), cpu)
-    found = score.score(classifier, lambda: loader.scoring(images, batch_size=batch_size), used="fp32", device=cpu)
+def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: Model, cpu: torch.device, batch_size: int) -> None:
+    images = loader.SplitTensors(prepared.split("test"), cpu)
+    found = score.score(model, lambda: loader.scoring(images, batch_size=batch_size), OBJECTIVE, precision="fp32", device=cpu)
     with torch.no_grad():
-        logits = classifier.eval()(images.inputs)
-    assert found["loss"] == pytest.approx(cross_entropy(logits, images.layout.targets).item(), rel=1e-5)
-    assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.layout.targets).float().mean().item())
+        logits = model.eval()(images.stored)
+    assert found["loss"] == pytest.approx(cross_entropy(logits, images.placement.targets).item(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
 
 
-def test_scoring_leaves_the_module_as_it_was(prepared: Prepared, classifier: Classifier, cpu: torch.device) -> None:
-    images = loader.Images(prepared.split("test"), cpu)
-    before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
-    classifier.train()
-    score.score(classifier, lambda: loader.scoring(images, batch_size=6), used="fp32", device=cpu)
-    assert classifier.training
-    assert all(torch.equal(before[name], tensor) for name, tensor in classifier.state_dict().items())
+def test_scoring_leaves_the_module_as_it_was(prepared: Prepared, model: Model, cpu: torch.device) -> None:
+    images = loader.SplitTensors(prepared.split("test"), cpu)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.train()
+    score.score(model, lambda: loader.scoring(images, batch_size=6), OBJECTIVE, precision="fp32", device=cpu)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_a_precision_that_a_gpu_cannot_do_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pipeline.engine import precision
+from pipeline.engine.precision import ChosenPrecision
 from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.step_metrics import Row
-from pipeline.engine.update import StepSettings, summed_loss, update
+from pipeline.engine.update import StepSettings, update
 from pipeline.params.optimizer import AdamSettings, MuonSettings, SgdSettings
-from tests.engine.building import Identity, Parts, same
+from pipeline.tasks.classification.objective import summed_cross_entropy
+from tests.engine.building import Identity, Parts, objective_of, same
 
 PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.0, nesterov=False)
 MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.9, nesterov=True)
@@ -37,22 +39,24 @@ def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
 
 
-def state_of(module: nn.Module, *, settings=PLAIN, used: precision.Used = "fp32", average_decay: float = 0.0) -> TrainState:
-    return TrainState.begin(Identity(module), settings, used=used, average_decay=average_decay, device=torch.device("cpu"))
+def state_of(module: nn.Module, *, settings=PLAIN, used: ChosenPrecision = "fp32", average_decay: float = 0.0) -> TrainState:
+    return TrainState.begin(Identity(module), settings, precision=used, average_decay=average_decay, device=torch.device("cpu"))
 
 
-MANNER = StepSettings(seed=1, learning_rate=0.1, label_smoothing=0.0, clip_norm=None, skip_nonfinite=False)
+SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, skip_nonfinite=False)
 
 
-def step(state: TrainState, *parts: tuple[torch.Tensor, torch.Tensor], **step_settings: float | bool | None) -> Row:
+def step(
+    state: TrainState, *parts: tuple[torch.Tensor, torch.Tensor], label_smoothing: float = 0.0, **step_settings: float | bool | None
+) -> Row:
     """One update over the given micro-batches, and what a report would say of it."""
     progress = Progress(micro_batch_size=1)
-    update(state, Parts(*parts), progress, replace(MANNER, **step_settings), forward=state.classifier)
+    update(state, Parts(*parts), progress, replace(SETTINGS, **step_settings), objective=objective_of(label_smoothing), forward=state.model)
     return averages(progress)
 
 
 def averages(progress: Progress) -> Row:
-    row = progress.window.read().averages(progress.window.num_targets)
+    row = progress.window.read().averages(progress.window.num_targets, objective_of())
     return {name: value for name, value in row.items() if name != "train/gradient_norm"}
 
 
@@ -62,7 +66,7 @@ def samples(count: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tenso
 
 
 def gradients(state: TrainState) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in state.classifier.parameters()])
+    return torch.cat([parameter.grad.flatten() for parameter in state.model.parameters()])
 
 
 @pytest.mark.parametrize("sizes", [[13], [7, 6], [5, 4, 4], [1] * 13])
@@ -88,20 +92,22 @@ def test_the_objective_is_the_mean_over_the_batch_of_what_is_minimised(label_smo
 def test_targets_may_have_any_shape() -> None:
     logits, targets = torch.randn(2, 4, 3), torch.randint(0, 3, (2, 4))
     expected = cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
-    assert torch.allclose(summed_loss(logits, targets, 0.0), expected)
+    assert torch.allclose(summed_cross_entropy(logits, targets, 0.0), expected)
 
 
 def test_targets_may_be_shares_of_classes() -> None:
     logits, (_, indices) = torch.randn(4, 3), samples(4)
     shares = torch.tensor([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.4, 0.6]])
     expected = -(shares * logits.log_softmax(-1)).sum()
-    assert summed_loss(logits, shares, 0.0) == pytest.approx(expected.item(), rel=1e-5)
-    assert summed_loss(logits, torch.eye(3)[indices], 0.1) == pytest.approx(summed_loss(logits, indices, 0.1).item(), rel=1e-5)
+    assert summed_cross_entropy(logits, shares, 0.0) == pytest.approx(expected.item(), rel=1e-5)
+    assert summed_cross_entropy(logits, torch.eye(3)[indices], 0.1) == pytest.approx(
+        summed_cross_entropy(logits, indices, 0.1).item(), rel=1e-5
+    )
 
 
 def test_the_right_answer_is_the_class_with_the_largest_share() -> None:
     state, (inputs, _) = state_of(network()), samples(4)
-    answers = state.classifier(inputs).argmax(-1)
+    answers = state.model(inputs).argmax(-1)
     answers[3] = (answers[3] + 1) % 3
     shares = 0.2 + 0.4 * torch.eye(3)[answers]
     assert step(state, (inputs, shares.double()))["train/accuracy"] == 0.75
@@ -174,10 +180,10 @@ def test_an_overflow_in_the_very_first_step_leaves_the_momentum_at_rest() -> Non
 def test_averages_leave_out_the_steps_that_were_skipped() -> None:
     module = Overflowing()
     state, progress = state_of(module, used="fp16"), Progress(micro_batch_size=1)
-    update(state, Parts(samples(8, torch.float32)), progress, MANNER, forward=state.classifier)
+    update(state, Parts(samples(8, torch.float32)), progress, SETTINGS, objective=objective_of(), forward=state.model)
     alone = averages(progress)
     module.overflows = True
-    update(state, Parts(samples(8, torch.float32)), progress, MANNER, forward=state.classifier)
+    update(state, Parts(samples(8, torch.float32)), progress, SETTINGS, objective=objective_of(), forward=state.model)
     assert averages(progress) == alone | {"train/skipped_steps": 1}
 
 

@@ -29,9 +29,9 @@ def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, val
     """The signal comes while the given batch of the given validation (from 0) is scored; returns the batches scored after it."""
     predict, validations, late = score.predict, [], []
 
-    def predicting(classifier, batches, **more):
+    def predicting(model, batches, **more):
         validations.append(True)
-        for at, found in enumerate(predict(classifier, batches, **more)):
+        for at, found in enumerate(predict(model, batches, **more)):
             if len(validations) == validation + 1:
                 if at == batch:
                     os.kill(os.getpid(), number)

@@ -27,7 +27,7 @@ class Shortage:
 
     def __init__(self, training: Training, monkeypatch: pytest.MonkeyPatch, *, where: str, call: int, times: int = 1) -> None:
         self.training, self.call, self.times, self.calls = training, call, times, 0
-        network = training.state.classifier.network
+        network = training.state.model.network
         compute, descend = network.forward, torch.autograd.backward
 
         def forward(inputs: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ class Shortage:
         monkeypatch.setattr(torch.autograd, "backward", backward)
 
     def count(self) -> None:
-        if self.training.state.step != STEP - 1 or not self.training.state.classifier.training:
+        if self.training.state.step != STEP - 1 or not self.training.state.model.training:
             return
         self.calls += 1
         if self.calls > self.call and self.times:

@@ -25,20 +25,20 @@ def spoil(
 ) -> list[torch.Tensor]:
     """Multiply the logits of whole steps, and return what these steps read."""
     read: list[torch.Tensor] = []
-    classifier, compute = training.state.classifier, training.state.classifier.network.forward
-    normalise = classifier.arranged
+    model, compute = training.state.model, training.state.model.network.forward
+    normalise = model.preprocessing.arranged
 
     def arranged(images: torch.Tensor) -> torch.Tensor:
-        if classifier.training and training.state.step + 1 in steps:
+        if model.training and training.state.step + 1 in steps:
             read.append(images)
         return normalise(images)
 
     def forward(inputs: torch.Tensor) -> torch.Tensor:
         logits = compute(inputs)
-        return logits * factor if classifier.training and training.state.step + 1 in steps else logits
+        return logits * factor if model.training and training.state.step + 1 in steps else logits
 
-    monkeypatch.setattr(classifier, "arranged", arranged)
-    monkeypatch.setattr(classifier.network, "forward", forward)
+    monkeypatch.setattr(model.preprocessing, "arranged", arranged)
+    monkeypatch.setattr(model.network, "forward", forward)
     return read
 
 

@@ -12,9 +12,9 @@ from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.data.prepared import Split
 from pipeline.registry import MODELS
-from pipeline.spec import Spec
 from tests.data import augmenting
 from tests.engine.building import same, weights
+from tests.specs import image_spec
 
 DEVICE = torch.device("cuda", 0)
 CONVNET = {"name": "convnet", "width": 8, "dropout": 0.1}
@@ -117,8 +117,8 @@ def test_mixing_does_not_wait_either(train_params, begin, monkeypatch, share: fl
 @pytest.mark.parametrize("wishes", [{"crop": 4, "flip": "random"}, augmenting.EVERYTHING], ids=["crop and flip", "everything"])
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict) -> None:
-    spec = Spec(shape=(37, 41, 3), classes=("a", "b", "c"), mean=(0.4, 0.5, 0.6), std=(0.2,) * 3)
-    split = Split(augmenting.images(64, spec.shape).numpy(), np.arange(64) % 3)
+    spec = image_spec(shape=(37, 41, 3), classes=("a", "b", "c"), mean=(0.4, 0.5, 0.6), std=(0.2,) * 3)
+    split = Split(augmenting.images(64, spec.inputs.row_shape).numpy(), np.arange(64) % 3)
     found = []
     for device in (torch.device("cpu"), DEVICE):
         augmentation = Augmentation(augmenting.settings(**wishes), spec, 64, seed=1, device=device)
@@ -177,7 +177,7 @@ def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, t
 def test_compiled_in_bf16_the_gradient_is_that_of_the_plain_network(model: dict, monkeypatch, tmp_path) -> None:
     """At a size at which a maximum over an image is one of many."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    spec = Spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
+    spec = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
     torch.manual_seed(0)
     network = MODELS.settings(model["name"])(**model).build(spec).to(DEVICE)
     images, targets = torch.randn(64, 3, 32, 32, device=DEVICE), torch.arange(64, device=DEVICE) % 10

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.params.load import STAGE_PARAMS
+from pipeline.params.stages import STAGE_PARAMS
 from pipeline.runtime.run_identity import REFERENCE
-from tests.imports import TOP, closure
+from tests.imports import TOP, closure, module_of, path_of
 
 STAGES = YAML(typ="safe").load((TOP / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 MEMBERS = {
@@ -15,22 +15,49 @@ MEMBERS = {
     "train": "pipeline/models/${model.name}.py",
     "evaluate": "pipeline/models/${model.name}.py",
 }
+BY_KIND = {
+    "prepare": ("inputs/*/description.py", "tasks/*/targets.py"),
+    "train": ("inputs/*/description.py", "inputs/*/preprocessing.py", "tasks/*/targets.py", "tasks/*/objective.py"),
+    "evaluate": ("inputs/*/description.py", "inputs/*/preprocessing.py", "tasks/*/targets.py", "tasks/*/evaluation.py"),
+}
+"""Modules that a stage imports by the kind in `spec.json`, which no parameter names: those of every kind."""
 TRACKING = "pipeline/tracking/"
 
 
 def needed(stage: str) -> set[str]:
-    """What the stage and every member of its family come to import, the members themselves by their placeholder."""
+    """What the stage and every member of its family import, the members themselves by their placeholder."""
     family = Path(MEMBERS[stage]).parent
     members = {path.relative_to(TOP) for path in (TOP / family).glob("[!_]*.py")}
+    by_kind = [path.relative_to(TOP) for pattern in BY_KIND[stage] for path in (TOP / "pipeline").glob(pattern)]
     begin = (Path("pipeline/commands/stage.py"), Path(f"pipeline/stages/{stage}.py"))
-    reached = set().union(*(closure(path, without=TRACKING) for path in (*begin, *members)))
+    reached = set().union(*(closure(path, without=TRACKING) for path in (*begin, *members, *by_kind)))
     return {path.as_posix() for path in reached - members} | {MEMBERS[stage]}
+
+
+def modules(folder: Path) -> set[str]:
+    """The modules below a folder, without packages that are a docstring alone."""
+    paths = (path.relative_to(TOP) for path in (TOP / folder).rglob("*.py"))
+    return {path.as_posix() for path in paths if path_of(module_of(path)) == path}
+
+
+def listed(stage: str) -> list[set[str]]:
+    """The modules that each dependency of a stage stands for."""
+    code = [dep for dep in STAGES[stage]["deps"] if dep.startswith("pipeline/")]
+    return [{dep} if dep.endswith(".py") else modules(Path(dep)) for dep in code]
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_deps_are_the_import_closure(stage: str) -> None:
-    listed = {path for path in STAGES[stage]["deps"] if path.endswith(".py")}
-    assert listed == needed(stage), f"to add: {sorted(needed(stage) - listed)}; to remove: {sorted(listed - needed(stage))}"
+    found = set().union(*listed(stage))
+    assert found == needed(stage), f"to add: {sorted(needed(stage) - found)}; to remove: {sorted(found - needed(stage))}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_folder_whose_modules_are_all_needed_is_listed_as_a_folder(stage: str) -> None:
+    folders = {path.parent.relative_to(TOP) for path in (TOP / "pipeline").rglob("*.py")} - {Path("pipeline")}
+    whole = {folder.as_posix() for folder in folders if len(modules(folder)) > 1 and modules(folder) <= needed(stage)}
+    outermost = {folder for folder in whole if not any(folder.startswith(f"{other}/") for other in whole)}
+    assert outermost == {dep for dep in STAGES[stage]["deps"] if dep.startswith("pipeline/") and not dep.endswith(".py")}
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -6,12 +6,14 @@ oneDNN has had convolutions whose weight gradient read memory that nothing wrote
 import pytest
 import torch
 
-from pipeline.engine.classifier import Classifier
+from pipeline.engine.model import Model
 from pipeline.registry import MODELS
 from pipeline.spec import Spec
+from tests.engine.building import model_of
+from tests.specs import image_spec
 
-SIXTEEN = Spec(shape=(16, 16, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.25,) * 3)
-GREY = Spec(shape=(8, 8, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.25,))
+SIXTEEN = image_spec(shape=(16, 16, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.25,) * 3)
+GREY = image_spec(shape=(8, 8, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.25,))
 SMALLEST = [
     {"name": "mlp", "width": 3, "depth": 2, "dropout": 0.0},
     {"name": "convnet", "width": 1, "dropout": 0.0},
@@ -22,11 +24,11 @@ SMALLEST = [
 ]
 
 
-def gradient(classifier: Classifier, images: torch.Tensor) -> torch.Tensor:
-    classifier.zero_grad()
+def gradient(model: Model, images: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
     # in inference mode: no dropout, and no small batch statistics that would magnify the last digit
-    classifier.eval()(images).square().sum().backward()
-    return torch.cat([parameter.grad.flatten() for parameter in classifier.parameters() if parameter.requires_grad])
+    model.eval()(images).square().sum().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.requires_grad])
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -35,13 +37,13 @@ def gradient(classifier: Classifier, images: torch.Tensor) -> torch.Tensor:
 def test_gradients_are_right_and_the_same_every_time(section, spec: Spec, channels_last: bool) -> None:
     torch.manual_seed(0)
     network = MODELS.settings(section["name"])(**section).build(spec)
-    classifier = Classifier(network, spec, channels_last=channels_last)
-    images = torch.randint(0, 256, (8, *spec.shape), dtype=torch.uint8)
+    model = model_of(network, spec, channels_last=channels_last)
+    images = torch.randint(0, 256, (8, *spec.inputs.row_shape), dtype=torch.uint8)
     found = []
     for fill in range(4):
         dirt = [torch.full((size,), 1e3 * fill) for size in (500, 3_000, 20_000)]
         del dirt  # what is allocated next is likely to lie on this memory
-        found.append(gradient(classifier, images))
-    exact = gradient(classifier.double(), images)
+        found.append(gradient(model, images))
+    exact = gradient(model.double(), images)
     assert all(torch.equal(found[0], other) for other in found)
     assert (found[0] - exact).norm() / exact.norm() < 1e-4

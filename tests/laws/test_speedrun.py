@@ -14,11 +14,11 @@ from pipeline.engine import optimizers, schedules
 from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
-from pipeline.spec import Spec
 from tests.imports import TOP
+from tests.specs import image_spec
 
 PRESET: Path = TOP / "presets/cifar10-speedrun.yaml"
-SPEC = Spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
+SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
 BATCH_SIZE, NUM_STEPS, BIAS_RATE, HEAD_RATE, FILTER_RATE, DECAY = 2000, 200, 0.053, 0.67, 0.24, 2e-6 * 2000
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.data import loader
-from pipeline.data.batch import Batch
+from pipeline.data.batch import BlockBatch
 from pipeline.data.prepared import Split
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interruption
@@ -71,8 +71,8 @@ class Operations(TorchDispatchMode):
 
 def bare(training) -> Operations:
     """One step without the pipeline, on a batch that is ready."""
-    inputs, targets = next(next(training.batches(0)).parts(16))
-    network, optimizer = training.state.classifier.network, training.state.optimizer
+    inputs, targets, _ = next(next(training.batches(0)).parts(16))
+    network, optimizer = training.state.model.network, training.state.optimizer
     images = inputs.permute(0, 3, 1, 2).float()
     with Operations() as found:
         optimizer.zero_grad()
@@ -112,7 +112,7 @@ def test_the_norm_of_the_gradient_is_measured_where_somebody_wants_it(train_para
     assert (plain, measuring) == (0, SOME)
 
 
-def parts_counted(batch: Batch, most: int) -> list[int]:
+def parts_counted(batch: BlockBatch, most: int) -> list[int]:
     """The operations that each part took."""
     counts, parts = [], batch.parts(most)
     for _ in range(-(-batch.num_targets // most)):
@@ -125,8 +125,8 @@ def parts_counted(batch: Batch, most: int) -> list[int]:
 def test_no_micro_batch_however_augmented_takes_many_operations() -> None:
     """Everything at once. A block is gathered once and then mixed batch by batch; a batch that is cut gathers the partners, too."""
     images, targets = augmenting.images(50, (8, 8, 3)).numpy(), np.arange(50) % 2
-    augmentation = augmenting.augmentation(50, spec=augmenting.COLOUR.model_copy(update={"shape": (8, 8, 3)}), **augmenting.EVERYTHING)
-    held = loader.Images(Split(images, targets), torch.device("cpu"), augmentation, resident=True)
+    augmentation = augmenting.augmentation(50, spec=augmenting.colour((8, 8, 3)), **augmenting.EVERYTHING)
+    held = loader.SplitTensors(Split(images, targets), torch.device("cpu"), augmentation, resident=True)
     batches = loader.training(held, batch_size=16, seed=1, start=0)
     first, second, cut = (parts_counted(next(batches), most) for most in (16, 16, 8))
     assert sum(first) <= 140
@@ -137,10 +137,10 @@ def test_no_micro_batch_however_augmented_takes_many_operations() -> None:
 @pytest.mark.parametrize("batches", [0, 3])
 def test_no_step_touches_more_than_its_batch_or_its_block(train_params, prepared, monkeypatch, batches: int) -> None:
     """Images as float32, or the largest weight, or the bytes of a block with the border of its crops: the split itself is copied nowhere."""
-    limit = batches * 16 * math.prod(prepared.spec.shape)
+    limit = batches * 16 * math.prod(prepared.spec.inputs.row_shape)
     monkeypatch.setattr(loader, "BLOCK_BYTES", limit)
     training = building.begin(train_params(CHANGES | AUGMENTED), prepared)
-    batch_bytes = 16 * prepared.spec.height * prepared.spec.width * prepared.spec.channels * 4
+    batch_bytes = 16 * prepared.spec.inputs.height * prepared.spec.inputs.width * prepared.spec.inputs.channels * 4
     weight_bytes = max(parameter.numel() * 4 for parameter in training.state.parameters)
     assert ours(training, steps=8).largest <= max(batch_bytes, weight_bytes, limit)
 

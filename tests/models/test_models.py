@@ -10,6 +10,7 @@ from pipeline import seeding
 from pipeline.refusal import Refusal
 from pipeline.registry import MODELS
 from pipeline.spec import Spec
+from tests.specs import image_spec
 
 CPU = torch.device("cpu")
 SMALL: list[dict[str, Any]] = [
@@ -26,7 +27,7 @@ TITLES = ["-".join(str(value) for value in settings.values() if value is not Non
 
 def spec_of(shape: tuple[int, int, int], classes: int = 3) -> Spec:
     channels = shape[2]
-    return Spec(shape=shape, classes=tuple(str(number) for number in range(classes)), mean=(0.5,) * channels, std=(0.2,) * channels)
+    return image_spec(shape=shape, classes=tuple(str(number) for number in range(classes)), mean=(0.5,) * channels, std=(0.2,) * channels)
 
 
 def build(settings: dict[str, Any], spec: Spec, *, seed: int = 1) -> nn.Module:
@@ -37,7 +38,7 @@ def build(settings: dict[str, Any], spec: Spec, *, seed: int = 1) -> nn.Module:
 
 def images(spec: Spec, samples: int = 2) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(samples, spec.channels, spec.height, spec.width, generator=generator)
+    return torch.randn(samples, spec.inputs.channels, spec.inputs.height, spec.inputs.width, generator=generator)
 
 
 @pytest.mark.parametrize("settings", SMALL, ids=TITLES)

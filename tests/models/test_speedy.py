@@ -6,12 +6,12 @@ from torch import nn
 from torch.nn.functional import unfold
 
 from pipeline.models import speedy
-from pipeline.spec import Spec
 from pipeline.training import examples
 from tests.engine.building import begin
+from tests.specs import image_spec
 
 SETTINGS = speedy.Settings(name="speedy", width=24, later_width=32, whitening_images=400, whitening_epsilon=1e-6)
-SPEC = Spec(shape=(12, 12, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
+SPEC = image_spec(shape=(12, 12, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
 SECTION = {**SETTINGS.model_dump(), "width": 8, "later_width": 8, "whitening_images": 30}
 
 
@@ -91,8 +91,8 @@ def test_a_training_begins_from_its_train_split_whatever_the_memory_order(train_
     filters = []
     for channels_last in (False, True):
         training = begin(train_params({"model": SECTION, "train.channels_last": channels_last}), prepared)
-        filters.append(training.state.classifier.network.get_parameter("0.weight"))
-        images = examples(training.state.classifier, prepared.train, 30)
+        filters.append(training.state.model.network.get_parameter("0.weight"))
+        images = examples(training.state.model, prepared.train, 30)
         assert images.shape == (30, 1, 8, 8)
         after = nn.functional.conv2d(images, filters[-1][:4]).transpose(0, 1).flatten(1)
         assert torch.allclose(after @ after.T / after.shape[1], torch.eye(4), atol=1e-2)
@@ -100,7 +100,7 @@ def test_a_training_begins_from_its_train_split_whatever_the_memory_order(train_
 
 
 def test_examples_come_from_all_over_the_split(train_params, prepared) -> None:
-    classifier = begin(train_params({}), prepared).state.classifier
+    model = begin(train_params({}), prepared).state.model
     inputs = torch.from_numpy(prepared.train.inputs)
-    assert torch.equal(examples(classifier, prepared.train, 10), classifier.normalised(inputs[::5]))
-    assert len(examples(classifier, prepared.train, 1000)) == len(inputs)
+    assert torch.equal(examples(model, prepared.train, 10), model.preprocessing(inputs[::5]))
+    assert len(examples(model, prepared.train, 1000)) == len(inputs)

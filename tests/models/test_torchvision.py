@@ -14,6 +14,7 @@ from torchvision import models
 from pipeline.models.torchvision import Settings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
+from tests.specs import image_spec
 
 MOBILENET = "mobilenet_v3_small"
 FILE = "mobilenet_v3_small-047dcff4.pth"
@@ -24,7 +25,7 @@ def settings(architecture: str, stem: str = "original", weights: str | None = No
 
 
 def spec_of(height: int, width: int, channels: int) -> Spec:
-    return Spec(shape=(height, width, channels), classes=("a", "b", "c"), mean=(0.5,) * channels, std=(0.2,) * channels)
+    return image_spec(shape=(height, width, channels), classes=("a", "b", "c"), mean=(0.5,) * channels, std=(0.2,) * channels)
 
 
 def extent_after(network: nn.Module, layer: nn.Module, side: int, channels: int) -> list[int]:
@@ -48,7 +49,7 @@ def extent_after(network: nn.Module, layer: nn.Module, side: int, channels: int)
 def test_other_families_build_too(architecture: str, stem: str, spec: Spec) -> None:
     network = settings(architecture, stem).build(spec)
     assert network.training
-    assert network(torch.zeros(2, spec.channels, spec.height, spec.width)).shape == (2, 3)
+    assert network(torch.zeros(2, spec.inputs.channels, spec.inputs.height, spec.inputs.width)).shape == (2, 3)
 
 
 def test_a_small_stem_keeps_the_size_of_the_image_and_drops_the_pooling() -> None:

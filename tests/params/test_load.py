@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from pipeline.params.document import Document
-from pipeline.params.load import STAGE_PARAMS, from_data, load, placed, shown
+from pipeline.params.load import from_data, load, placed, shown
 from pipeline.params.prepare import PrepareParams
+from pipeline.params.stages import STAGE_PARAMS
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 from tests.imports import TOP

@@ -7,12 +7,13 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.params.document import Document
-from pipeline.params.load import STAGE_PARAMS, load
+from pipeline.params.load import load
 from pipeline.params.loop import LoopSettings
 from pipeline.params.model import ModelSettings
 from pipeline.params.optimizer import EveryOptimizer
 from pipeline.params.prepare import SourceSettings
 from pipeline.params.section import Section
+from pipeline.params.stages import STAGE_PARAMS
 from pipeline.registry import MODELS, SOURCES
 from tests.imports import TOP
 

@@ -61,13 +61,13 @@ def test_the_batch_size_of_scoring_decides_no_score(here: Path) -> None:
 
 def by_hand(here: Path, wish: str) -> float:
     """Accuracy of the mean of the logits, view by view, of images padded by NumPy."""
-    classifier, _ = model_file.load(here / "models/model.safetensors")
+    model, _ = model_file.load(here / "models/model.safetensors")
     split = Prepared.open(here / "data/prepared").split("test")
     wide = np.pad(split.inputs, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     windows = {"mirror": [(split.inputs, 1.0)]}
     windows["mirror_translate"] = [(split.inputs, 0.5), (wide[:, :-2, :-2], 0.25), (wide[:, 2:, 2:], 0.25)]
     logits = sum(
-        share / 2 * classifier(torch.from_numpy(np.ascontiguousarray(view))).numpy()
+        share / 2 * model(torch.from_numpy(np.ascontiguousarray(view))).numpy()
         for images, share in windows[wish]
         for view in (images, images[:, :, ::-1])
     )

@@ -163,7 +163,7 @@ def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_i
         prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment())
     assert not Paths(tmp_path).prepared.exists()
     prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())
-    assert Prepared.open(Paths(tmp_path).prepared).spec.num_classes == 5_000
+    assert Prepared.open(Paths(tmp_path).prepared).spec.num_outputs == 5_000
 
 
 def test_the_largest_class_names_fit_the_model_file(tmp_path):

@@ -12,8 +12,11 @@ from pipeline.data.augment.color import Cutout, Flip, Jitter
 from pipeline.data.augment.crops import Crop, ResizedCrop, Whole
 from pipeline.data.augment.mixing import Mixing
 from pipeline.data.augment.pixels import Pixels
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.augment import AugmentSettings
+from pipeline.refusal import Refusal
 from pipeline.spec import Spec
+from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Augmentation:
@@ -22,10 +25,10 @@ class Augmentation:
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
         self.num_samples = num_samples
         self.dice = partial(seeding.generator, seed, "augment")
-        self.pixels = Pixels(spec, device)
+        self.pixels = Pixels(images_of(spec), device)
         self.window = chosen_window(settings, self.pixels)
         self.changes = chosen_changes(settings, self.pixels)
-        self.mixing = Mixing(settings.mixup, settings.cutmix, self.pixels) if settings.mixup or settings.cutmix else None
+        self.mixing = chosen_mixing(settings, self.pixels, spec)
         self.augmenters: list[Augmenter] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
 
     @property
@@ -42,8 +45,8 @@ class Augmentation:
 
     def packed_bytes(self, num_samples: int) -> int:
         """Return the size of `num_samples` packed images."""
-        spec, border = self.pixels.spec, 2 * self.window.border
-        return num_samples * (spec.height + border) * (spec.width + border) * self.pixels.size_bytes
+        images, border = self.pixels.images, 2 * self.window.border
+        return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
 
     def packed(self, images: Tensor) -> Tensor:
         """Pack images (n, height, width, channels) uint8 into the layout that `gather` reads."""
@@ -65,6 +68,22 @@ class Augmentation:
         assert self.mixing
         *_, its_own = self.shared_out(draws)
         return self.mixing(images, partners, classes, partner_classes, its_own)
+
+
+def images_of(spec: Spec) -> ImageInputs:
+    """Return the description of the images. Raises Refusal where the inputs are no images."""
+    if not isinstance(spec.inputs, ImageInputs):
+        raise Refusal(f"augment: changes images, and the inputs are of the kind {spec.inputs.kind}: write `augment: null`")
+    return spec.inputs
+
+
+def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
+    """Return the mixing of samples. Raises Refusal where the targets have no classes to mix."""
+    if not settings.mixup and not settings.cutmix:
+        return None
+    if not isinstance(spec.targets, ClassTargets):
+        raise Refusal(f"augment: mixup and CutMix need classes, and the targets are of the kind {spec.targets.kind}: write 0.0")
+    return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.targets.num_classes)
 
 
 def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:

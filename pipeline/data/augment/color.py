@@ -58,12 +58,12 @@ class Jitter:
         values = images.view(torch.uint8).float()
         shade = self.grey(values)
         total = shade.sum((1, 2), keepdim=True, dtype=torch.float64)
-        mean_shade = divided(total, self.pixels.spec.height * self.pixels.spec.width).round().float()
+        mean_shade = divided(total, self.pixels.images.height * self.pixels.images.width).round().float()
         return self.pixels.repacked(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
         """Return the grey (n, height, width, 1) of pixels (n, height, width, bytes), rounded to whole numbers."""
-        if self.pixels.spec.channels == 1:
+        if self.pixels.images.channels == 1:
             return values
         red, green, blue, *_ = values.unbind(-1)
         return ((LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / FINE).round().unsqueeze(-1)
@@ -75,11 +75,11 @@ class Cutout:
     num_draws = 2
 
     def __init__(self, side: int, pixels: Pixels) -> None:
-        self.side, self.spec, self.colour = side, pixels.spec, pixels.mean_colour
+        self.side, self.image, self.colour = side, pixels.images, pixels.mean_colour
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        return rectangles.centres(dice("cutout", epoch), self.spec, num_samples)
+        return rectangles.centres(dice("cutout", epoch), self.image, num_samples)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        hidden = rectangles.mask(draws, self.side, self.side, self.spec)
+        hidden = rectangles.mask(draws, self.side, self.side, self.image)
         return torch.where(hidden[..., None], self.colour, images)

@@ -32,13 +32,13 @@ class Crop:
     num_draws = 2
 
     def __init__(self, border: int, pixels: Pixels) -> None:
-        self.border, self.spec = border, pixels.spec
+        self.border, self.image = border, pixels.images
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
         return dice("crop", epoch).integers(2 * self.border + 1, size=(self.num_draws, num_samples))
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        height, width, _ = self.spec.shape
+        height, width, _ = self.image.row_shape
         num_words, steps, offsets = packed.shape[-1], packed.stride(), 2 * self.border + 1
         # A view (image, top, left, height, width): each crop is one strided read.
         windows = packed.as_strided(
@@ -62,7 +62,7 @@ class ResizedCrop:
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
         """Return top, left, height and width of the first of `ATTEMPTS` drawn crops that fits into the image."""
-        generator, (height, width, _) = dice("resized crop", epoch), self.pixels.spec.shape
+        generator, (height, width, _) = dice("resized crop", epoch), self.pixels.images.row_shape
         heights, widths = np.full(num_samples, height), np.full(num_samples, width)
         missing = np.arange(num_samples)
         for _ in range(ATTEMPTS):
@@ -76,13 +76,13 @@ class ResizedCrop:
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         top, left, height, width = draws
-        spec = self.pixels.spec
+        image = self.pixels.images
         # Interpolate between rows first, because a row is contiguous in memory, then between columns.
-        upper, lower, share = neighbours(top, height, spec.height)
+        upper, lower, share = neighbours(top, height, image.height)
         above, below = (packed[rows[:, None], places].view(torch.uint8).float() for places in (upper, lower))
         lines = torch.lerp(above, below, share[:, :, None, None])
-        first, second, share = neighbours(left, width, spec.width)
-        samples, heights = torch.arange(len(rows), device=rows.device), torch.arange(spec.height, device=rows.device)
+        first, second, share = neighbours(left, width, image.width)
+        samples, heights = torch.arange(len(rows), device=rows.device), torch.arange(image.height, device=rows.device)
         before, after = (lines[samples[:, None, None], heights[:, None], places[:, None, :]] for places in (first, second))
         return self.pixels.repacked(torch.lerp(before, after, share[:, None, :, None]))
 

@@ -17,9 +17,9 @@ class Mixing:
 
     num_draws = 5
 
-    def __init__(self, mixup: float, cutmix: float, pixels: Pixels) -> None:
-        self.mixup, self.cutmix, self.spec = mixup, cutmix, pixels.spec
-        self.classes = torch.arange(pixels.spec.num_classes, device=pixels.device)
+    def __init__(self, mixup: float, cutmix: float, pixels: Pixels, *, num_classes: int) -> None:
+        self.mixup, self.cutmix, self.image = mixup, cutmix, pixels.images
+        self.classes = torch.arange(num_classes, device=pixels.device)
 
     def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
         """Return the partner's weight in mixup, in 256ths, and the rectangle that CutMix replaces: centre (2 rows), height and width."""
@@ -28,8 +28,10 @@ class Mixing:
             laid_over[:] = np.rint(FINE * dice("mixup", epoch).beta(self.mixup, self.mixup, num_samples))
         if self.cutmix:
             generator = dice("cutmix", epoch)
-            sides[:] = np.rint(np.outer(self.spec.shape[:2], np.sqrt(generator.beta(self.cutmix, self.cutmix, num_samples))))
-            centre = rectangles.centres(generator, self.spec, num_samples)
+            sides[:] = np.rint(
+                np.outer((self.image.height, self.image.width), np.sqrt(generator.beta(self.cutmix, self.cutmix, num_samples)))
+            )
+            centre = rectangles.centres(generator, self.image, num_samples)
         if self.mixup and self.cutmix:
             coin = dice("mix", epoch).integers(2, size=num_samples)
             laid_over, sides = laid_over * coin, sides * (1 - coin)
@@ -39,12 +41,12 @@ class Mixing:
         """Mix images (n, height, width, channels) uint8 with class numbers (n,). Return images and class shares (n, classes) float32."""
         weights = self.weights(draws)
         mixed = torch.lerp(images.float(), partners.float(), weights[..., None])
-        share = divided(weights.sum((1, 2), dtype=torch.float64), self.spec.height * self.spec.width)[:, None]
+        share = divided(weights.sum((1, 2), dtype=torch.float64), self.image.height * self.image.width)[:, None]
         own, other = ((indices[:, None] == self.classes).double() for indices in (classes, partner_classes))
         return rounded(mixed), (own + (other - own) * share).float()
 
     def weights(self, draws: Tensor) -> Tensor:
         """Return the partner's share of each pixel, (n, height, width), in whole 256ths."""
         laid_over, centre, (height, width) = torch.split(draws, [1, 2, 2])
-        piece = rectangles.mask(centre, height, width, self.spec)
+        piece = rectangles.mask(centre, height, width, self.image)
         return torch.where(piece, 1.0, laid_over[0, :, None, None].float() / FINE)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipeline.spec import Spec
+from pipeline.inputs.image.description import ImageInputs
 
 BYTE = 255
 FINE = 256
@@ -22,33 +22,33 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True)
 class Pixels:
-    """Packs and unpacks the pixels of images of one spec."""
+    """Packs and unpacks the pixels of images of one description."""
 
-    spec: Spec
+    images: ImageInputs
     device: torch.device
 
     @cached_property
     def word(self) -> torch.dtype:
-        return next((dtype for size, dtype in WORDS.items() if size >= self.spec.channels), torch.int64)
+        return next((dtype for size, dtype in WORDS.items() if size >= self.images.channels), torch.int64)
 
     @cached_property
     def size_bytes(self) -> int:
         """Return the size of one packed pixel, including its unused bytes."""
-        return -(-self.spec.channels // self.word.itemsize) * self.word.itemsize
+        return -(-self.images.channels // self.word.itemsize) * self.word.itemsize
 
     @property
     def mean_colour(self) -> Tensor:
         """Return the mean colour of the training images as a packed pixel, (words,)."""
-        colour = torch.tensor([round(mean * BYTE) for mean in self.spec.mean], dtype=torch.uint8)
-        return pad(colour, (0, self.size_bytes - self.spec.channels)).view(self.word).to(self.device)
+        colour = torch.tensor([round(mean * BYTE) for mean in self.images.mean], dtype=torch.uint8)
+        return pad(colour, (0, self.size_bytes - self.images.channels)).view(self.word).to(self.device)
 
     def packed(self, images: Tensor, border: int = 0) -> Tensor:
         """Pack images (n, height, width, channels) uint8 into (n, height, width, words), adding a black border of `border` pixels."""
-        return pad(images, (0, self.size_bytes - self.spec.channels, border, border, border, border)).contiguous().view(self.word)
+        return pad(images, (0, self.size_bytes - self.images.channels, border, border, border, border)).contiguous().view(self.word)
 
     def unpacked(self, words: Tensor) -> Tensor:
         """Return the images (n, height, width, channels) uint8 of packed ones, as a view. The words must be contiguous."""
-        return words.view(torch.uint8)[..., : self.spec.channels]
+        return words.view(torch.uint8)[..., : self.images.channels]
 
     def repacked(self, values: Tensor) -> Tensor:
         """Round and clip numbers (n, height, width, size_bytes) to bytes and pack them into (n, height, width, words)."""

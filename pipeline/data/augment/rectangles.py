@@ -5,18 +5,18 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment.augmenter import Table
-from pipeline.spec import Spec
+from pipeline.inputs.image.description import ImageInputs
 
 
-def centres(generator: np.random.Generator, spec: Spec, num_samples: int) -> Table:
+def centres(generator: np.random.Generator, image: ImageInputs, num_samples: int) -> Table:
     """Draw a centre in each image, (2, n): row and column."""
-    return np.stack([generator.integers(extent, size=num_samples) for extent in (spec.height, spec.width)])
+    return np.stack([generator.integers(extent, size=num_samples) for extent in (image.height, image.width)])
 
 
-def mask(centre: Tensor, height: Tensor | int, width: Tensor | int, spec: Spec) -> Tensor:
+def mask(centre: Tensor, height: Tensor | int, width: Tensor | int, image: ImageInputs) -> Tensor:
     """Return a mask (n, height, width) of the pixels inside rectangles of the given sides around the centres (2, n)."""
     down, across = centre
-    return inside(down, spec.height, height)[:, :, None] & inside(across, spec.width, width)[:, None, :]
+    return inside(down, image.height, height)[:, :, None] & inside(across, image.width, width)[:, None, :]
 
 
 def inside(centre: Tensor, extent: int, side: Tensor | int) -> Tensor:

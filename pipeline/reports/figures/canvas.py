@@ -73,13 +73,13 @@ def label(name: str, number: int, longest: int) -> str:
     A long name loses its middle. If the font lacks some characters, they are removed and the class number is put first.
     """
     words = " ".join(name.split())
-    drawable = "".join(letter for letter in words if has_glyph(letter))
-    if drawable != words or not words:
-        drawable = f"#{number} {' '.join(drawable.split())}".rstrip()
-    if len(drawable) > longest:
+    plottable = "".join(letter for letter in words if has_glyph(letter))
+    if plottable != words or not words:
+        plottable = f"#{number} {' '.join(plottable.split())}".rstrip()
+    if len(plottable) > longest:
         tail = (longest - 1) // 2
-        drawable = f"{drawable[: longest - 1 - tail]}…{drawable[len(drawable) - tail :]}"
-    return drawable.replace("$", r"\$")  # matplotlib parses text between two `$` as a formula
+        plottable = f"{plottable[: longest - 1 - tail]}…{plottable[len(plottable) - tail :]}"
+    return plottable.replace("$", r"\$")  # matplotlib parses text between two `$` as a formula
 
 
 def has_glyph(letter: str) -> bool:

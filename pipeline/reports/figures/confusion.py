@@ -55,7 +55,7 @@ class Ticks:
         axes.set(xlabel=f"predicted class{left_out}", ylabel=f"actual class{left_out}")
 
 
-def draw(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
+def plot(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
     """Plot actual against predicted class numbers (n,). The colour is the share of the actual class, so that rare classes are visible."""
     counts = count(targets, predicted, len(classes))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

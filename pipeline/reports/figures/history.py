@@ -19,23 +19,23 @@ WIDE = 20.0
 """Smallest ratio of largest to smallest loss for which the axis is logarithmic."""
 
 
-def draw(path: Path, rows: Sequence[Row]) -> None:
-    """Plot rows of `plots/history.csv`, with text or numbers as cells. Empty cells, NaN and infinity are left out."""
+def plot(path: Path, rows: Sequence[Row]) -> None:
+    """Plot rows of `plots/train/history.csv`, with text or numbers as cells. Empty cells, NaN and infinity are left out."""
     if not rows:
         canvas.note(path, "Training history", "No report was made.")
         return
     with canvas.figure(path, 7.2, 7.4) as figure:
         losses, accuracies, rates = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))
         figure.suptitle("Training history")
-        draw_losses(losses, rows)
-        draw_accuracies(accuracies, rows)
-        draw_rates(rates, rows)
+        plot_losses(losses, rows)
+        plot_accuracies(accuracies, rows)
+        plot_rates(rates, rows)
         figure.align_ylabels()
         figure.legend(*losses.get_legend_handles_labels(), loc="outside lower center", ncols=len(CURVES))
 
 
-def draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
-    draw_curves(axes, rows, LOSSES)
+def plot_losses(axes: Axes, rows: Sequence[Row]) -> None:
+    plot_curves(axes, rows, LOSSES)
     axes.set_ylabel("train objective,\nvalid loss (nats)")
     values = [value for name in LOSSES.values() for _, value in points(rows, name)]
     if values and min(values) > 0 and max(values) / min(values) >= WIDE:
@@ -45,13 +45,13 @@ def draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_accuracies(axes: Axes, rows: Sequence[Row]) -> None:
-    draw_curves(axes, rows, ACCURACIES)
+def plot_accuracies(axes: Axes, rows: Sequence[Row]) -> None:
+    plot_curves(axes, rows, ACCURACIES)
     axes.set_ylabel("accuracy (%)")
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
 
 
-def draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
+def plot_rates(axes: Axes, rows: Sequence[Row]) -> None:
     axes.plot(*columns(rows, "learning_rate"), color=canvas.GREEN, linewidth=1.4, marker="." if len(rows) == 1 else None)
     axes.set(xlabel="step (optimizer updates)", ylabel="learning rate")
     axes.set_ylim(bottom=0)
@@ -59,7 +59,7 @@ def draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def draw_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
+def plot_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
     """Plot one curve per split; a split that was never scored has none."""
     for split, colour in CURVES.items():
         steps, values = columns(rows, names[split])

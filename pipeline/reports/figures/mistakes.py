@@ -54,7 +54,7 @@ class Grid:
         return left / self.width, bottom / self.height, PICTURE / self.width, self.picture_height / self.height
 
 
-def draw(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
+def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
     """Plot at most `most` of the images (n, height, width, channels); only these are read. Writes a note if there are none."""
     wrong = np.count_nonzero(~predictions.correct)
     shown = most_confident(predictions, min(most, MOST_SHOWN))

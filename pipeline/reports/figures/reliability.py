@@ -9,19 +9,19 @@ from pipeline.reports.calibration import Calibration
 from pipeline.reports.figures import canvas
 
 
-def draw(path: Path, calibration: Calibration) -> None:
+def plot(path: Path, calibration: Calibration) -> None:
     """Plot accuracy against confidence above, and the histogram of confidences below."""
     with canvas.figure(path, 6.4, 6.4) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         total = calibration.samples.sum()
         figure.suptitle(f"Reliability on {total:,} test samples, expected calibration error {calibration.error:.2%}")
-        draw_accuracy(upper, calibration)
-        draw_histogram(lower, calibration)
+        plot_accuracy(upper, calibration)
+        plot_histogram(lower, calibration)
         figure.align_ylabels()
         figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
-def draw_accuracy(axes: Axes, calibration: Calibration) -> None:
+def plot_accuracy(axes: Axes, calibration: Calibration) -> None:
     width = 1 / calibration.num_bins
     axes.bar(calibration.centres, calibration.accuracy, width, color=canvas.BLUE, alpha=0.35, edgecolor="white", label="accuracy of a bin")
     axes.plot([0, 1], [0, 1], "--", color=canvas.MUTED, linewidth=1, label="perfect calibration")
@@ -39,7 +39,7 @@ def draw_accuracy(axes: Axes, calibration: Calibration) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
 
 
-def draw_histogram(axes: Axes, calibration: Calibration) -> None:
+def plot_histogram(axes: Axes, calibration: Calibration) -> None:
     shares = calibration.samples / calibration.samples.sum()
     axes.bar(calibration.centres, shares, 1 / calibration.num_bins, color=canvas.BLUE, edgecolor="white")
     axes.set(xlim=(0, 1), xlabel="confidence: probability of the predicted class (%)", ylabel="samples (%)")

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from pipeline.spec import Spec
 from tests.data.augmenting import COLOUR, EVERYTHING, NOTHING, augmentation, gathered, images
+from tests.specs import image_spec
 
 
 def slowly(image: torch.Tensor, draw: list[int], wishes: dict[str, float | str]) -> torch.Tensor:
     """One image, one pixel at a time, from draws in the order of the parameters."""
-    height, width, _ = COLOUR.shape
-    colour = torch.tensor([round(mean * 255) for mean in COLOUR.mean], dtype=torch.uint8)
+    height, width, _ = COLOUR.inputs.row_shape
+    colour = torch.tensor([round(mean * 255) for mean in COLOUR.inputs.mean], dtype=torch.uint8)
     crop, cutout, left_over = int(wishes["crop"]), int(wishes["cutout"]), iter(draw)
     down, right = (next(left_over) - crop, next(left_over) - crop) if crop else (0, 0)
     mirrored = wishes["flip"] != "none" and next(left_over)
@@ -49,10 +49,10 @@ def test_a_part_of_the_packed_images_is_gathered_from_its_own_beginning(wishes: 
 @pytest.mark.parametrize("channels", [1, 2, 4, 5, 9])
 @pytest.mark.parametrize("window", [{"crop": 1}, {"resized_crop": 0.3}], ids=str)
 def test_pixels_of_any_number_of_channels_are_moved_whole(channels: int, window: dict[str, float]) -> None:
-    spec = Spec(shape=(4, 3, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
-    source = images(6, spec.shape)
+    spec = image_spec(shape=(4, 3, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
+    source = images(6, spec.inputs.row_shape)
     together = augmentation(6, spec=spec, flip="random", cutout=2, **window)
-    grey = augmentation(6, spec=Spec(shape=(4, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,)), flip="random", cutout=2, **window)
+    grey = augmentation(6, spec=image_spec(shape=(4, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,)), flip="random", cutout=2, **window)
     found = gathered(together, source)
     for channel in range(channels):
         assert torch.equal(found[..., channel : channel + 1], gathered(grey, source[..., channel : channel + 1]))
@@ -77,7 +77,7 @@ def test_what_is_switched_on_changes_no_draws_of_the_rest() -> None:
 def test_draws_cover_their_whole_range() -> None:
     table = augmentation(500, crop=2, flip="random", cutout=2).draw(0)
     assert table.amin(1).tolist() == [0, 0, 0, 0, 0]
-    assert table.amax(1).tolist() == [4, 4, 1, COLOUR.height - 1, COLOUR.width - 1]
+    assert table.amax(1).tolist() == [4, 4, 1, COLOUR.inputs.height - 1, COLOUR.inputs.width - 1]
 
 
 def test_alternating_flips_turn_every_sample_in_each_epoch() -> None:

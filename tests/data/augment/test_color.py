@@ -5,8 +5,8 @@ import torch
 from torchvision.transforms.v2 import functional
 
 from pipeline.refusal import Refusal
-from pipeline.spec import Spec
 from tests.data.augmenting import COLOUR, augmentation, gathered, images, settings
+from tests.specs import image_spec
 
 WHOLE = 1024
 STRENGTHS = ("brightness", "contrast", "saturation")
@@ -43,14 +43,14 @@ def test_factors_cover_their_range() -> None:
 
 
 def test_what_is_too_light_is_white_and_not_black() -> None:
-    found, source = augmentation(50, brightness=1.0), torch.full((50, *COLOUR.shape), 200, dtype=torch.uint8)
+    found, source = augmentation(50, brightness=1.0), torch.full((50, *COLOUR.inputs.row_shape), 200, dtype=torch.uint8)
     lighter = found.draw(0)[0] > 1.3 * WHOLE
     assert lighter.any()
     assert (gathered(found, source)[lighter] == 255).all()
 
 
 def test_what_is_too_strong_a_colour_loses_the_others_and_wraps_nowhere() -> None:
-    found, source = augmentation(50, saturation=1.0), torch.tensor([200, 30, 30], dtype=torch.uint8).expand(50, *COLOUR.shape)
+    found, source = augmentation(50, saturation=1.0), torch.tensor([200, 30, 30], dtype=torch.uint8).expand(50, *COLOUR.inputs.row_shape)
     images, stronger = gathered(found, source), found.draw(0)[0] > 1.8 * WHOLE
     assert stronger.any()
     assert (images[stronger][..., 0] == 255).all()
@@ -59,17 +59,17 @@ def test_what_is_too_strong_a_colour_loses_the_others_and_wraps_nowhere() -> Non
 
 @pytest.mark.parametrize(("name", "channels"), [("brightness", 2), ("contrast", 4), ("saturation", 1), ("saturation", 4)])
 def test_light_is_refused_for_channels_that_are_no_colours(name: str, channels: int) -> None:
-    spec = Spec(shape=(6, 5, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
+    spec = image_spec(shape=(6, 5, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
     with pytest.raises(Refusal, match=f"augment.{name}: is for images of .* channels, and these have {channels}: write 0.0"):
         settings(**{name: 0.5}).refuse_misfit(spec)
 
 
 def test_a_single_channel_is_its_own_grey() -> None:
-    grey = Spec(shape=(6, 5, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,))
+    grey = image_spec(shape=(6, 5, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,))
     source = torch.full((20, 6, 5, 1), 100, dtype=torch.uint8)
     assert torch.equal(gathered(augmentation(20, spec=grey, contrast=0.8), source), source)
 
 
 def test_what_is_hidden_has_the_mean_colour_in_any_light() -> None:
     found = gathered(augmentation(20, brightness=0.5, cutout=12), images(20))
-    assert found[:, 0, 0].unique(dim=0).tolist() == [[round(mean * 255) for mean in COLOUR.mean]]
+    assert found[:, 0, 0].unique(dim=0).tolist() == [[round(mean * 255) for mean in COLOUR.inputs.mean]]

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional
 
-from pipeline.spec import Spec
 from tests.data.augmenting import augmentation, gathered, images
+from tests.specs import image_spec
 
 SHAPE = (23, 17, 3)
-SPEC = Spec(shape=SHAPE, classes=("a", "b"), mean=(0.5,) * 3, std=(0.2,) * 3)
+SPEC = image_spec(shape=SHAPE, classes=("a", "b"), mean=(0.5,) * 3, std=(0.2,) * 3)
 
 
 def test_a_window_is_resized_as_torchvision_does() -> None:
@@ -26,7 +26,7 @@ def test_the_whole_window_is_the_image_itself() -> None:
 
 @pytest.mark.parametrize("least", [0.08, 0.6])
 def test_windows_lie_in_the_image_and_have_the_area_and_shape_that_was_asked_for(least: float) -> None:
-    spec = Spec(shape=(200, 150, 3), classes=("a", "b"), mean=(0.5,) * 3, std=(0.2,) * 3)
+    spec = image_spec(shape=(200, 150, 3), classes=("a", "b"), mean=(0.5,) * 3, std=(0.2,) * 3)
     top, left, height, width = augmentation(4000, spec=spec, resized_crop=least).draw(0).double()
     assert (top >= 0).all()
     assert (left >= 0).all()
@@ -43,5 +43,5 @@ def test_windows_lie_in_the_image_and_have_the_area_and_shape_that_was_asked_for
 
 
 def test_where_no_window_fits_it_is_the_whole_image() -> None:
-    ribbon = Spec(shape=(4, 400, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,))
+    ribbon = image_spec(shape=(4, 400, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,))
     assert augmentation(5, spec=ribbon, resized_crop=0.9).draw(0).T.tolist() == [[0, 0, 4, 400]] * 5

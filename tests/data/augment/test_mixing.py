@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from pipeline.data.augment.augmentation import Augmentation
-from pipeline.spec import Spec
 from tests.data.augmenting import augmentation
+from tests.specs import image_spec
 
-SPEC = Spec(shape=(9, 7, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.2,) * 3)
+SPEC = image_spec(shape=(9, 7, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.2,) * 3)
 COUNT = 2000
 
 
 def mixed(found: Augmentation, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Black images of the class 0, each with a white one of the class 2."""
-    black = torch.zeros((draws.shape[1], *SPEC.shape), dtype=torch.uint8)
+    black = torch.zeros((draws.shape[1], *SPEC.inputs.row_shape), dtype=torch.uint8)
     classes = torch.zeros(draws.shape[1], dtype=torch.int64)
     return found.mix(black, black + 255, classes, classes + 2, draws)
 
@@ -65,7 +65,7 @@ def test_with_both_every_sample_has_one_of_the_two_at_even_odds() -> None:
 
 def test_equal_classes_stay_one_class() -> None:
     found = augmentation(40, spec=SPEC, mixup=1.0)
-    noise, classes = torch.zeros((40, *SPEC.shape), dtype=torch.uint8), torch.arange(40) % 3
+    noise, classes = torch.zeros((40, *SPEC.inputs.row_shape), dtype=torch.uint8), torch.arange(40) % 3
     assert torch.equal(found.mix(noise, noise, classes, classes, found.draw(0))[1], torch.eye(3)[classes])
 
 

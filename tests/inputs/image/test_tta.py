@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.engine import tta
+from pipeline.inputs.image import tta
 
 IMAGES = torch.arange(2 * 4 * 5 * 3, dtype=torch.uint8).view(2, 4, 5, 3)
 
@@ -42,7 +42,7 @@ def test_the_logits_are_averaged_by_the_weights() -> None:
     assert torch.equal(tta.Averaged(Corner(), "none")(IMAGES), first[:, 0, 0])
 
 
-def test_the_mode_of_the_classifier_is_kept() -> None:
-    classifier = Corner().eval()
-    assert not tta.Averaged(classifier, "mirror").training
-    assert not classifier.training
+def test_the_mode_of_the_model_is_kept() -> None:
+    model = Corner().eval()
+    assert not tta.Averaged(model, "mirror").training
+    assert not model.training

@@ -14,26 +14,26 @@ Weighted = Iterator[tuple[float, Tensor]]
 
 
 class Averaged(nn.Module):
-    """Maps `images` (n, height, width, channels) to the weighted mean of a classifier's logits over their views."""
+    """Maps `images` (n, height, width, channels) to the weighted mean of a model's logits over their views."""
 
-    def __init__(self, classifier: nn.Module, wish: Views) -> None:
+    def __init__(self, model: nn.Module, requested: Views) -> None:
         super().__init__()
-        self.classifier, self.wish = classifier, wish
-        self.train(classifier.training)
+        self.model, self.requested = model, requested
+        self.train(model.training)
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.stack([weight * self.classifier(view).float() for weight, view in views(images, self.wish)]).sum(dim=0)
+        return torch.stack([weight * self.model(view).float() for weight, view in views(images, self.requested)]).sum(dim=0)
 
 
-def views(images: Tensor, wish: Views) -> Weighted:
+def views(images: Tensor, requested: Views) -> Weighted:
     """Yield each view with its weight; the weights sum to 1.
 
     `mirror` is the image and its mirror image. `mirror_translate` gives these two half of the weight, and the other half to both of
     them shifted by one pixel up and left, and down and right.
     """
-    if wish == "none":
+    if requested == "none":
         yield 1.0, images
-    elif wish == "mirror":
+    elif requested == "mirror":
         yield from ((0.5, view) for view in mirrored(images))
     else:
         yield from ((0.25, view) for view in mirrored(images))

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pipeline.engine.classifier import Classifier
-from pipeline.spec import Spec
+from pipeline.inputs.image.preprocessing import Preprocessing
+from tests.specs import image_spec
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -12,11 +12,10 @@ from pipeline.spec import Spec
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_images_are_normalised_on_a_copy(channels: int, channels_last: bool, dtype: torch.dtype) -> None:
     mean, std = (0.2, 0.5, 0.7)[:channels], (0.1, 0.3, 0.4)[:channels]
-    spec = Spec(shape=(4, 5, channels), classes=("a", "b"), mean=mean, std=std)
-    classifier = Classifier(torch.nn.Identity(), spec, channels_last=channels_last)
+    spec = image_spec(shape=(4, 5, channels), classes=("a", "b"), mean=mean, std=std)
     images = torch.randint(0, 256, (2, 4, 5, channels)).to(dtype)
     before = images.clone()
-    found = classifier.normalised(images)
+    found = Preprocessing(spec.inputs, channels_last=channels_last)(images)
     expected = (before.double() / 255 - torch.tensor(mean, dtype=torch.float64)) / torch.tensor(std, dtype=torch.float64)
     assert torch.equal(images, before)
     assert torch.allclose(found.permute(0, 2, 3, 1).double(), expected, atol=1e-5)

@@ -8,7 +8,7 @@ import torch
 from torch.export import Dim
 
 from pipeline.__main__ import main
-from pipeline.engine.deploy import deployable
+from pipeline.engine.model_file import deployable
 from tests import project
 
 MODELS = [

@@ -1,0 +1,36 @@
+"""The model from stored inputs to outputs: preprocessing, then the network. Training, evaluation and serving use the same one."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.engine import precision
+from pipeline.registry import INPUTS
+from pipeline.spec import Inputs
+
+
+def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
+    """Build the preprocessing that belongs to the kind of `inputs`."""
+    return cast("nn.Module", INPUTS.module(inputs.kind, "preprocessing").Preprocessing(inputs, channels_last=channels_last))
+
+
+class Model(nn.Module):
+    """Maps a batch of stored inputs, and the mask where there is one, to outputs; for a classification these are logits (n, classes).
+
+    With `half` the network's weights and its preprocessed inputs are bf16, and the outputs are converted to float32.
+    """
+
+    def __init__(self, network: nn.Module, preprocessing: nn.Module, *, half: bool = False, channels_last: bool = False) -> None:
+        super().__init__()
+        if half:
+            precision.halve(network)
+        self.half_precision = half
+        self.network = network.to(memory_format=torch.channels_last) if channels_last else network
+        self.preprocessing = preprocessing
+
+    def forward(self, inputs: Tensor, *mask: Tensor) -> Tensor:
+        prepared = self.preprocessing(inputs)
+        if self.half_precision:
+            return cast("Tensor", self.network(precision.as_half(prepared), *mask).float())
+        return cast("Tensor", self.network(prepared, *mask))

@@ -1,0 +1,31 @@
+"""What the engine needs from a task: a loss, and sums from which metrics are computed."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from pipeline.batch import Batch
+
+
+class Objective(Protocol):
+    """The loss and the metrics of a task. Every method works on the device and without host synchronisation."""
+
+    chance_loss: float
+    """The mean loss of a model that has learned nothing."""
+
+    def training_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the loss to minimise, summed over the targets of the batch."""
+        ...
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the loss to report for a split, summed over the targets of the batch."""
+        ...
+
+    def sums(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return further sums over the targets of the batch, by name; always the same names."""
+        ...
+
+    def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
+        """Return the metrics, by name, of sums over `num_targets` targets. Called on the host."""
+        ...

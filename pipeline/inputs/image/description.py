@@ -1,0 +1,42 @@
+"""Describes images of one size, with the mean and standard deviation that normalise them."""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, ValidationInfo, field_validator
+
+from pipeline import spec
+
+Extent = Annotated[int, Field(ge=1, le=65_535)]
+Mean = Annotated[float, Field(ge=0, le=1)]
+Deviation = Annotated[float, Field(gt=0, le=1)]
+"""Standard deviation of a channel scaled to [0, 1]: at most 1/2, or 1 for a constant channel."""
+
+
+class ImageInputs(spec.Inputs):
+    """Describes images (height, width, channels) uint8; `mean` and `std` normalise each channel of `byte / 255`."""
+
+    dtype: ClassVar[type[np.generic]] = np.uint8
+
+    kind: Literal["image"] = "image"
+    height: Extent
+    width: Extent
+    channels: Extent
+    mean: tuple[Mean, ...]
+    std: tuple[Deviation, ...]
+
+    @field_validator("mean", "std")
+    @classmethod
+    def has_one_number_per_channel(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        channels = info.data.get("channels", len(values))
+        if len(values) != channels:
+            raise ValueError(f"holds {len(values)} numbers for {channels} channels")
+        return values
+
+    @property
+    def row_shape(self) -> tuple[int, int, int]:
+        """Return height, width and channels."""
+        return self.height, self.width, self.channels
+
+
+Inputs = ImageInputs

@@ -1,0 +1,38 @@
+"""Turns raw images into the input of a network. It is part of the model, so training, evaluation and serving cannot differ in it."""
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.inputs.image.description import ImageInputs
+
+BYTE = 255.0
+
+
+class Preprocessing(nn.Module):
+    """Maps `images` (n, height, width, channels) uint8 to (n, channels, height, width), with mean 0 and standard deviation 1 per channel.
+
+    Mean and deviation are those of the train split. Raises ValueError for images on another device.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, inputs: ImageInputs, *, channels_last: bool) -> None:
+        super().__init__()
+        self.channels_last = channels_last
+        mean, std = torch.tensor(inputs.mean, dtype=torch.float64), torch.tensor(inputs.std, dtype=torch.float64)
+        shape = (1, inputs.channels, 1, 1)
+        self.register_buffer("scale", (1 / (BYTE * std)).float().view(shape), persistent=False)
+        self.register_buffer("shift", (-mean / std).float().view(shape), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.device != self.scale.device:
+            raise ValueError(f"the batch is on {images.device}, the model on {self.scale.device}: move the batch with `.to(...)`")
+        # in place: on a CPU, writing to cold memory takes longer than the arithmetic
+        return self.arranged(images).mul_(self.scale).add_(self.shift)
+
+    def arranged(self, images: Tensor) -> Tensor:
+        """Return a floating-point copy (n, channels, height, width) in the network's memory format."""
+        # name the format in one call: a permuted single channel matches both formats, and convolutions would treat it as channels_last
+        order = torch.channels_last if self.channels_last else torch.contiguous_format
+        return images.permute(0, 3, 1, 2).to(self.scale.dtype, memory_format=order, copy=True)

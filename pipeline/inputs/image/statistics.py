@@ -1,0 +1,52 @@
+"""Computes the mean and standard deviation of each channel over the train split."""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.inputs.image.description import ImageInputs
+
+BYTE = 255.0
+MOST_LINES = 16
+
+
+class Statistics:
+    """Exact sums of the bytes of each channel and of their squares, so that the statistics do not depend on the order of the samples."""
+
+    dtype: ClassVar[type[np.generic]] = ImageInputs.dtype
+
+    def __init__(self, row_shape: tuple[int, int, int]) -> None:
+        self.row_shape = row_shape
+        self.count = 0
+        self.sums = np.zeros(row_shape[2], dtype=np.int64)
+        self.squares = np.zeros(row_shape[2], dtype=np.int64)
+
+    def add(self, images: NDArray[np.uint8]) -> None:
+        """Add images (n, height, width, channels), several image lines at once: long enough to be fast, short enough to stay in cache."""
+        height, width, channels = self.row_shape
+        rows = images.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
+        self.sums += self.by_channel(rows, 255)
+        self.squares += self.by_channel(np.square(rows, dtype=np.uint16), 255**2)
+        self.count += images[..., 0].size
+
+    def by_channel(self, rows: NDArray[Any], most: int) -> NDArray[np.int64]:
+        """Return the sums by channel (channels,). Adds in the smallest integer type that holds `len(rows)` values of at most `most`."""
+        enough = np.min_scalar_type(len(rows) * most)
+        summed: NDArray[np.int64] = rows.sum(axis=0, dtype=enough).reshape(-1, len(self.sums)).sum(axis=0, dtype=np.int64)
+        return summed
+
+    def inputs(self) -> ImageInputs:
+        """Return the description, with mean and standard deviation of `byte / 255` by channel; the latter is 1 for a constant channel."""
+        mean = self.sums / self.count
+        variance = self.squares / self.count - mean**2
+        std = np.where(variance > 0, np.sqrt(np.maximum(variance, 0)), BYTE)
+        height, width, channels = self.row_shape
+        return ImageInputs(
+            height=height,
+            width=width,
+            channels=channels,
+            mean=tuple(float(m / BYTE) for m in mean),
+            std=tuple(float(s / BYTE) for s in std),
+        )

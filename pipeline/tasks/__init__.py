@@ -1,0 +1,1 @@
+"""Tasks: one folder each, found by the `kind` of the targets in `spec.json`."""

@@ -1,0 +1,81 @@
+"""Describes targets that are one class per sample."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from pipeline import spec
+from pipeline.refusal import Refusal
+
+NAMES_BYTES = spec.MOST_BYTES - 2**19
+"""Upper bound for the class names. It leaves room for the rest of `spec.json`, and for the tensor names in the header of the model file."""
+MOST_NAMED = 5
+
+
+class ClassTargets(spec.Targets):
+    """Describes class numbers from 0, int64, with a name for each class."""
+
+    dtype: ClassVar[type[np.generic]] = np.int64
+    metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max"}
+
+    kind: Literal["classification"] = "classification"
+    classes: Annotated[tuple[str, ...], Field(min_length=2)]
+
+    @field_validator("classes")
+    @classmethod
+    def are_distinct(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(classes)) < len(classes):
+            raise ValueError("two classes have the same name")
+        return classes
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.classes
+
+    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # a language model's depends on its vocabulary
+        return len(self.classes)
+
+    def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
+        """Raise Refusal where a class number has no class."""
+        if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:
+            raise Refusal(f"{place} has targets outside its {self.num_classes} classes: run `dvc repro -f prepare`")
+
+    def refuse_unlearnable(self, targets: NDArray[np.int64], place: str) -> None:
+        """Raise Refusal where a class has no sample, or where the names would make `spec.json` or the model file's header too large."""
+        in_record = json.dumps({"spec": {"targets": {"classes": self.classes}}}, indent=2, ensure_ascii=False)
+        in_header = json.dumps(json.dumps(self.classes, ensure_ascii=False), ensure_ascii=False)
+        size_bytes = max(len(text.encode()) for text in (in_record, in_header))
+        if size_bytes > NAMES_BYTES:
+            raise Refusal(
+                f"source.root: {place} has {self.num_classes} classes whose names take {size_bytes} bytes, more than {NAMES_BYTES}: "
+                "shorten them"
+            )
+        counts = np.bincount(targets, minlength=self.num_classes).tolist()
+        empty = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
+        if empty:
+            raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:MOST_NAMED])}: add some, or remove the class")
+
+    def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the class numbers: every split has its share of each class."""
+        return targets
+
+    def stratum_name(self, number: int) -> str:
+        return f"class {self.classes[number]}"
+
+
+def described(classes: tuple[str, ...], place: str) -> ClassTargets:
+    """Return the description of these classes. Raises Refusal where there are fewer than two."""
+    if len(classes) < 2:
+        raise Refusal(f"source.root: {place} has one class only ({', '.join(classes)}): nothing can be learned; at least two are needed")
+    return ClassTargets(classes=classes)
+
+
+Targets = ClassTargets
