@@ -121,7 +121,7 @@ $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
 	@touch $@
 
 bench: $(BENCH_VENV)/.locked ## compare the speed of the training loop with others, in most of an hour: benchmarks/README.md
-	$(BENCH_VENV)/bin/python -m benchmarks --output benchmarks/results/$(or $(NAME),here) $(ARGS)
+	$(BENCH_VENV)/bin/python -m benchmarks --output benchmarks/results/$(or $(NAME),latest) $(ARGS)
 
 format: setup-dev ## format the code and fix what lint can fix
 	ruff format .
