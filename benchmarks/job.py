@@ -10,12 +10,15 @@ from torch import Tensor, nn
 
 from pipeline import seeding
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import optimizers, precision
-from pipeline.engine.update import summed_loss
+from pipeline.engine import optimizers
+from pipeline.engine.precision import ChosenPrecision, autocast, choose
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
+from pipeline.tasks.classification.objective import summed_cross_entropy
+from pipeline.tasks.classification.targets import ClassTargets
 
 SEED = 1
 CROP = 4
@@ -98,8 +101,9 @@ def synthetic_images() -> Prepared:
     generator = seeding.generator(SEED, "images")
     colours = generator.integers(0, 256, (CLASSES, 1, 1, 3))
     splits = {name: split(generator, colours, count) for name, count in (("train", NUM_TRAIN), ("valid", NUM_VALID))}
-    spec = Spec(shape=(SIDE, SIDE, 3), classes=tuple(map(str, range(CLASSES))), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    return Prepared(spec, "made by benchmarks/job.py", splits)
+    inputs = ImageInputs(height=SIDE, width=SIDE, channels=3, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    targets = ClassTargets(classes=tuple(map(str, range(CLASSES))))
+    return Prepared(Spec(inputs=inputs, targets=targets), "made by benchmarks/job.py", splits)
 
 
 def split(generator: np.random.Generator, colours: np.ndarray[Any, Any], count: int) -> Split:
@@ -119,7 +123,7 @@ class BareTraining:
     network: nn.Module
     optimizer: torch.optim.Optimizer
     device: torch.device
-    used: precision.Used
+    precision: ChosenPrecision
     channels_last: bool
 
     @classmethod
@@ -130,17 +134,17 @@ class BareTraining:
         if params.train.channels_last:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type stubs
         optimizer = optimizers.build(network, params.optimizer)
-        used = precision.choose(params.train.precision, machine.device)
-        if used == "fp16":
+        precision = choose(params.train.precision, machine.device)
+        if precision == "fp16":
             raise SystemExit(
                 "the benchmark needs a CPU, or a GPU of compute capability 8.0 or newer: its bare loops do not scale the loss for fp16"
             )
-        return cls(network, optimizer, machine.device, used, params.train.channels_last)
+        return cls(network, optimizer, machine.device, precision, params.train.channels_last)
 
     def loss(self, images: Tensor, targets: Tensor) -> Tensor:
-        with precision.autocast(self.used, self.device):
+        with autocast(self.precision, self.device):
             logits = self.network(images)
-        return summed_loss(logits, targets, 0.0) / len(targets)
+        return summed_cross_entropy(logits, targets, 0.0) / len(targets)
 
     def in_memory_format(self, images: Tensor) -> Tensor:
         return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images

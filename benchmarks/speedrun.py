@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +27,11 @@ import torch
 
 from benchmarks.job import SIDE
 from pipeline import seeding
+from pipeline.data import loader
 from pipeline.data.prepared import Prepared
-from pipeline.engine import tta
+from pipeline.engine import score
 from pipeline.engine.checkpoint import Checkpoints
+from pipeline.inputs.image import tta
 from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
@@ -36,7 +39,6 @@ from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.stages.evaluate import predict
 from pipeline.training import Training
 
 PRESET = Path(__file__).parents[1] / "presets/cifar10-speedrun.yaml"
@@ -63,10 +65,10 @@ def train_pipeline(params: TrainParams, prepared: Prepared, machine: Machine) ->
             pass
     if training.progress.switches:
         raise Refusal("this run used smaller micro-batches, because the GPU's memory ran out: end other programs that use it")
-    averaged, test = tta.Averaged(training.state.scored, "mirror_translate"), prepared.split(TEST)
-    logits = predict(averaged, test, machine, used=training.state.used, batch_size=SCORED_AT_ONCE)
-    elapsed_s = time.perf_counter() - first_s
-    return Trained(float((logits.argmax(-1) == test.targets).mean()), elapsed_s, first_s - begin_s)
+    averaged, test = tta.Averaged(training.state.scored, "mirror_translate"), loader.SplitTensors(prepared.split(TEST), machine.device)
+    batches = partial(loader.scoring, test, batch_size=min(SCORED_AT_ONCE, len(test)))
+    scores = score.score(averaged, batches, training.objective, precision=training.state.precision, device=machine.device)
+    return Trained(scores["accuracy"], time.perf_counter() - first_s, first_s - begin_s)
 
 
 def synchronize(machine: Machine) -> None:
@@ -106,7 +108,7 @@ def write_for_airbench(prepared: Prepared, folder: Path) -> None:
         split = prepared.split(name)
         rows = seeding.generator(0, "airbench", name).permutation(len(split))
         tensors = {"images": torch.from_numpy(split.inputs[rows]), "labels": torch.from_numpy(split.targets[rows])}
-        torch.save({**tensors, "classes": list(prepared.spec.classes)}, folder / f"{name}.pt")
+        torch.save({**tensors, "classes": list(prepared.spec.targets.output_names)}, folder / f"{name}.pt")
 
 
 def refuse_unfit(prepared: Prepared, machine: Machine) -> None:
@@ -114,8 +116,9 @@ def refuse_unfit(prepared: Prepared, machine: Machine) -> None:
         raise Refusal(
             f"airbench trains on the first CUDA GPU, and this is {machine.device}: choose it with CUDA_VISIBLE_DEVICES instead of PIPELINE_DEVICE"
         )
-    if (prepared.spec.shape, prepared.spec.num_classes) != (SHAPE, 10):
-        raise Refusal(f"airbench trains on 10 classes of {SHAPE}, these are {prepared.spec.num_classes} of {prepared.spec.shape}")
+    shape, num_classes = prepared.spec.inputs.row_shape, prepared.spec.num_outputs
+    if (shape, num_classes) != (SHAPE, 10):
+        raise Refusal(f"airbench trains on 10 classes of {SHAPE}, these are {num_classes} of {shape}")
     if VALID in prepared.splits:
         raise Refusal("the prepared data has a valid split, on which only the pipeline would spend time: set source.valid to 0")
 

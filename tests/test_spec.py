@@ -5,40 +5,56 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.paths import Paths
 from pipeline.spec import Spec
+from pipeline.tasks.classification.targets import ClassTargets
 
-GOOD: dict[str, Any] = {"shape": (4, 6, 3), "classes": ("a", "b"), "mean": (0.1, 0.2, 0.3), "std": (1.0, 1.0, 1.0)}
+INPUTS: dict[str, Any] = {"kind": "image", "height": 4, "width": 6, "channels": 3, "mean": (0.1, 0.2, 0.3), "std": (1.0, 1.0, 1.0)}
+TARGETS: dict[str, Any] = {"kind": "classification", "classes": ("a", "b")}
 
 
-def test_a_spec_names_its_parts_and_survives_json() -> None:
-    spec = Spec(**GOOD)
-    assert (spec.inputs.height, spec.inputs.width, spec.inputs.channels, spec.num_outputs) == (4, 6, 3, 2)
+def test_a_spec_is_read_by_the_kinds_of_its_parts_and_survives_json() -> None:
+    spec = Spec.model_validate({"inputs": INPUTS, "targets": TARGETS})
+    assert spec.inputs == ImageInputs(**INPUTS)
+    assert spec.targets == ClassTargets(**TARGETS)
+    assert (spec.inputs.row_shape, spec.num_outputs, spec.targets.output_names) == ((4, 6, 3), 2, ("a", "b"))
     assert Spec.model_validate_json(spec.model_dump_json()) == spec
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("part", "key", "value"),
     [
-        ("kind", "sound"),
-        ("shape", (0, 6, 3)),
-        ("shape", (4, 70_000, 3)),
-        ("shape", (4, 6)),
-        ("classes", ("a",)),
-        ("classes", ("a", "a")),
-        ("std", (1.0, 0.0, 1.0)),
-        ("std", (1.0, 1.0, 1.1)),
-        ("mean", (0.1, 1000.0, 0.3)),
-        ("mean", (0.1, -0.1, 0.3)),
-        ("mean", (0.1,)),
-        ("std", (1.0, 1.0)),
-        ("mean", (0.1, float("nan"), 0.3)),
-        ("extra", 1),
+        ("inputs", "kind", "sound"),
+        ("inputs", "kind", "../image"),
+        ("inputs", "kind", ["image"]),
+        ("inputs", "height", 0),
+        ("inputs", "width", 70_000),
+        ("inputs", "channels", None),
+        ("inputs", "std", (1.0, 0.0, 1.0)),
+        ("inputs", "std", (1.0, 1.0, 1.1)),
+        ("inputs", "mean", (0.1, 1000.0, 0.3)),
+        ("inputs", "mean", (0.1, -0.1, 0.3)),
+        ("inputs", "mean", (0.1,)),
+        ("inputs", "std", (1.0, 1.0)),
+        ("inputs", "mean", (0.1, float("nan"), 0.3)),
+        ("inputs", "extra", 1),
+        ("targets", "kind", "image"),
+        ("targets", "classes", ("a",)),
+        ("targets", "classes", ("a", "a")),
+        ("targets", "extra", 1),
     ],
 )
-def test_what_no_prepared_data_can_be_is_refused(key: str, value: Any) -> None:
+def test_impossible_descriptions_are_refused(part: str, key: str, value: Any) -> None:
+    parts = {"inputs": INPUTS, "targets": TARGETS}
     with pytest.raises(ValidationError):
-        Spec(**{**GOOD, key: value})
+        Spec.model_validate(parts | {part: parts[part] | {key: value}})
+
+
+def test_a_spec_without_a_part_or_with_another_is_refused() -> None:
+    for value in ({"inputs": INPUTS}, {"inputs": INPUTS, "targets": None}, {"inputs": INPUTS, "targets": TARGETS, "more": 1}):
+        with pytest.raises(ValidationError):
+            Spec.model_validate(value)
 
 
 def test_paths_lie_where_dvc_yaml_says() -> None:

@@ -17,7 +17,7 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
     bare = BareTraining.begin(job, prepared, machine)
     accelerator = Accelerator(
         cpu=machine.device.type == "cpu",
-        mixed_precision="no" if bare.used == "fp32" else bare.used,
+        mixed_precision="no" if bare.precision == "fp32" else bare.precision,
         dataloader_config=DataLoaderConfiguration(non_blocking=tuned),
     )
     network, optimizer, loader = accelerator.prepare(

@@ -5,15 +5,15 @@ import torch
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import BareTraining, Job
 from pipeline.data.prepared import Prepared
-from pipeline.engine.classifier import Classifier
+from pipeline.engine.model import preprocessing
 from pipeline.runtime.machine import Machine, set_determinism
 
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> None:
     set_determinism(True)  # as in the pipeline, so that only the loops differ
     bare = BareTraining.begin(job, prepared, machine)
-    classifier = Classifier(torch.nn.Identity(), prepared.spec, channels_last=bare.channels_last).to(machine.device)
-    images = classifier(torch.from_numpy(prepared.train.inputs[: job.batch_size]).to(machine.device))
+    preprocess = preprocessing(prepared.spec.inputs, channels_last=bare.channels_last).to(machine.device)
+    images = preprocess(torch.from_numpy(prepared.train.inputs[: job.batch_size]).to(machine.device))
     targets = torch.from_numpy(prepared.train.targets[: job.batch_size]).to(machine.device)
     for group in bare.optimizer.param_groups:
         group["lr"] = 0.0  # else the batch is memorised, and a CPU is slower on its tiny gradients

@@ -41,7 +41,7 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
         max_epochs=-1,
         accelerator=machine.device.type,
         devices=1,
-        precision=PRECISIONS[bare.used],
+        precision=PRECISIONS[bare.precision],
         **(TUNED if tuned else {}),
     )
     trainer.fit(Module(bare, timer), loaders.pil_images(job, prepared, workers=job.workers if tuned else 0))

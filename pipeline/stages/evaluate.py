@@ -83,9 +83,9 @@ def feed(evaluator: Any, model: nn.Module, split: Split, device: torch.device, *
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
     """Raise Refusal unless inputs and targets of the model and of the prepared data are alike."""
-    if (expected.inputs.row_shape, expected.targets) != (found.inputs.row_shape, found.targets):
-        raise Refusal(f"{model}: was trained on {shown(expected)}, {data} holds {shown(found)}: run `dvc repro`")
-
-
-def shown(spec: Spec) -> str:
-    return f"{spec.inputs.kind} inputs of {spec.inputs.row_shape} with {spec.num_outputs} outputs"
+    if (expected.inputs.row_shape, expected.targets) == (found.inputs.row_shape, found.targets):
+        return
+    ours, theirs = (f"{spec.num_outputs} outputs for {spec.inputs.kind} inputs of {spec.inputs.row_shape}" for spec in (expected, found))
+    if ours == theirs:
+        raise Refusal(f"{model}: was trained on {ours}, whose names {data} does not have: run `dvc repro`")
+    raise Refusal(f"{model}: was trained on {ours}, {data} has {theirs}: run `dvc repro`")

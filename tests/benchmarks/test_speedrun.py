@@ -17,6 +17,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.training import Training
 from tests.laws.test_resuming import MUON, SPEEDY
+from tests.specs import image_spec
 
 MACHINE = Machine(torch.device("cpu"), torch.get_num_threads())
 GPU = Machine(torch.device("cuda", 0), 2)
@@ -117,7 +118,7 @@ def test_the_table_compares_run_by_run() -> None:
 
 
 def test_unfit_data_or_device_is_refused(prepared, tested) -> None:
-    cifar = replace(tested, spec=tested.spec.model_copy(update={"shape": (32, 32, 3), "classes": tuple("abcdefghij")}))
+    cifar = replace(tested, spec=image_spec(shape=(32, 32, 3), classes="abcdefghij", mean=(0.5,) * 3, std=(0.2,) * 3))
     speedrun.refuse_unfit(cifar, GPU)
     for device in (MACHINE, replace(GPU, device=torch.device("cuda", 1))):
         with pytest.raises(Refusal, match="airbench trains on the first CUDA GPU, and this is c"):

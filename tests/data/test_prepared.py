@@ -6,14 +6,14 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipeline.data.prepared import Prepared
-from pipeline.data.writer import ChannelSums, GrowingArray, write
+from pipeline.data.writer import GrowingArray, write
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import files
 from pipeline.raw_dataset import TEST, TRAIN, VALID, Block, RawDataset
 from pipeline.refusal import Refusal
+from pipeline.tasks.classification.targets import ClassTargets
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.integers(0, 256, (60, 5, 4, 3), dtype=np.uint8)
@@ -29,7 +29,12 @@ def raw_dataset(*, size=7, missing=()):
             positions = np.array([place for place in range(start, min(start + size, len(INPUTS))) if place not in missing], dtype=np.int64)
             yield Block(TRAIN, positions, INPUTS[positions])
 
-    return RawDataset(("a", "b", "c"), (5, 4, 3), {TRAIN: TARGETS}, blocks)
+    return RawDataset(ClassTargets(classes=("a", "b", "c")), Statistics((5, 4, 3)), {TRAIN: TARGETS}, blocks)
+
+
+def described(*, channels, classes):
+    inputs = {"kind": "image", "height": 5, "width": 4, "channels": channels, "mean": [0] * channels, "std": [1] * channels}
+    return {"inputs": inputs, "targets": {"kind": "classification", "classes": classes}}
 
 
 def written(folder, **options):
@@ -51,45 +56,8 @@ def test_what_is_written_is_what_is_read(tmp_path):
 def test_the_statistics_are_those_of_train(tmp_path):
     spec = written(tmp_path).spec
     train = INPUTS[ASSIGNED == TRAIN] / 255
-    assert np.allclose(spec.mean, train.mean((0, 1, 2)), rtol=1e-12)
-    assert np.allclose(spec.std, train.std((0, 1, 2)), rtol=1e-12)
-
-
-@settings(max_examples=25, deadline=None)
-@given(cut=st.integers(1, 59), value=st.integers(0, 255))
-def test_statistics_depend_on_no_order_and_survive_a_constant(cut, value):
-    sums = [ChannelSums(3) for _ in range(2)]
-    sums[0].add(INPUTS)
-    sums[1].add(INPUTS[cut:])
-    sums[1].add(INPUTS[:cut])
-    assert sums[0].statistics() == sums[1].statistics()
-    constant = ChannelSums(1)
-    constant.add(np.full((9, 4, 4, 1), value, np.uint8))
-    assert constant.statistics() == ((value / 255,), (1.0,))
-
-
-def test_sums_of_the_largest_bytes_of_many_images_do_not_overflow():
-    sums = ChannelSums(1)
-    sums.add(np.full((70_000, 1, 1, 1), 255, np.uint8))
-    sums.add(np.zeros((70_000, 1, 1, 1), np.uint8))
-    assert sums.statistics() == ((0.5,), (0.5,))
-
-
-@pytest.mark.parametrize("count", [1, 257, 258, 66_051, 66_052])
-def test_sums_of_the_largest_bytes_are_exact_where_a_wider_integer_begins(count):
-    sums = ChannelSums(1)
-    sums.add(np.full((count, 1, 1, 1), 255, np.uint8))
-    assert (sums.sums.item(), sums.squares.item(), sums.count) == (255 * count, 255**2 * count, count)
-
-
-@pytest.mark.parametrize("shape", [(9, 32, 7, 3), (4, 28, 28, 1), (3, 225, 5, 3), (0, 8, 8, 3)])
-def test_sums_are_those_of_each_channel(shape):
-    inputs = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
-    sums = ChannelSums(shape[-1])
-    sums.add(inputs)
-    wide = inputs.astype(np.int64)
-    assert np.array_equal(sums.sums, wide.sum((0, 1, 2)))
-    assert np.array_equal(sums.squares, (wide**2).sum((0, 1, 2)))
+    assert np.allclose(spec.inputs.mean, train.mean((0, 1, 2)), rtol=1e-12)
+    assert np.allclose(spec.inputs.std, train.std((0, 1, 2)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("missing", [set(), {0, 9, 3}])
@@ -122,7 +90,7 @@ def test_corrupt_samples_are_counted_and_left_out(tmp_path):
 
 def test_losing_a_whole_class_or_split_is_refused_and_leaves_no_prepared_data(tmp_path):
     written(tmp_path)
-    with pytest.raises(Refusal, match="train has no sample of b that is not corrupt"):
+    with pytest.raises(Refusal, match="train without its corrupt samples has no samples of b"):
         written(tmp_path, missing=set(np.flatnonzero(TARGETS == 1)[np.flatnonzero(TARGETS == 1) % 12 % 9 < 3]))
     with pytest.raises(Refusal, match="every sample of valid is corrupt"):
         written(tmp_path, missing=set(np.flatnonzero(ASSIGNED == VALID)))
@@ -162,7 +130,7 @@ def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):
             assert number - len(dropped) <= 1
             yield Block(TRAIN, np.array([number]), inputs)
 
-    source = RawDataset(("a", "b"), (1024, 1024, 1), {TRAIN: np.arange(100) % 2}, blocks)
+    source = RawDataset(ClassTargets(classes=("a", "b")), Statistics((1024, 1024, 1)), {TRAIN: np.arange(100) % 2}, blocks)
     tracemalloc.start()
     write(source, {TRAIN: np.full(100, TRAIN)}, tmp_path, blocks=source.blocks())
     peak_bytes = tracemalloc.get_traced_memory()[1]
@@ -193,12 +161,14 @@ def test_a_changed_byte_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "another-2"}, r"is not of the format pipeline-prepared-1 \(format: "),
-        ({"extra": 1}, r"is not of the format pipeline-prepared-1 \(extra: "),
-        ({"spec": {"kind": "image", "shape": [5, 4, 1], "classes": ["a", "b", "c"], "mean": [0], "std": [1]}}, "spec.json says"),
+        ({"format": "another-2"}, r"is not of the format pipeline-prepared-2 \(format: "),
+        ({"extra": 1}, r"is not of the format pipeline-prepared-2 \(extra: "),
+        ({"format": "pipeline-prepared-1"}, r"is not of the format pipeline-prepared-2 .*: run `dvc repro -f prepare`"),
+        ({"spec": described(channels=1, classes=["a", "b", "c"])}, "spec.json says"),
+        ({"spec": described(channels=3, classes=["a", "b"])}, "targets outside its 2 classes"),
         (
-            {"spec": {"kind": "image", "shape": [5, 4, 3], "classes": ["a", "b"], "mean": [0] * 3, "std": [1] * 3}},
-            "targets outside its 2 classes",
+            {"spec": described(channels=3, classes=["a", "b", "c"]) | {"targets": {"kind": "unknown"}}},
+            "there is no kind of targets 'unknown': known are classification",
         ),
     ],
 )

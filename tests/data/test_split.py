@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from pipeline.data import split
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
+from pipeline.tasks.classification.targets import ClassTargets
 
 CLASSES = tuple("abcde")
 targets_of_five_classes = st.lists(st.integers(0, 4), min_size=60, max_size=200).map(lambda more: np.array([*range(5)] * 20 + more))
 
 
 def assign(targets, *, valid=0.0, test=0.0, seed=1):
-    return split.assign(targets, classes=CLASSES, valid=valid, test=test, seed=seed)
+    return split.assign(targets, ClassTargets(classes=CLASSES), valid=valid, test=test, seed=seed)
 
 
 @settings(max_examples=30, deadline=None)

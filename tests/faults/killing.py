@@ -23,7 +23,7 @@ from pipeline.__main__ import main
 from pipeline.io import files
 from tests import project
 
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 LIMIT_S = 120.0
 # scaling, averaging, dropout, accumulation and augmentation all have a part in it
 CHANGES = {

@@ -17,7 +17,7 @@ from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP
 
 CHANGES = {**COMMON, "model": CONVNET}
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 
 
 class Disk:

@@ -16,7 +16,7 @@ from pipeline.__main__ import main
 from pipeline.io import files
 from tests.repository import call, repository, variables
 
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 STEPS = 2000
 CHANGES = {"train.steps": STEPS, "train.report_every_steps": 500, "train.validate_every_steps": 1000}
 QUIETLY = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10", "PIPELINE_DEVICE": "cpu"}

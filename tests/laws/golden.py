@@ -27,8 +27,8 @@ COMMAND = "make golden"
 CORES = cgroup.usable_cpus()
 STAGES = ("prepare", "train", "evaluate")
 SCORES = "metrics/evaluate.json"
-WRITTEN = ("metrics/train.json", "plots/history.csv", "plots/confusion.csv", "plots/reliability.csv")
-FIGURES = ("plots/history.png", "plots/confusion.png", "plots/reliability.png", "plots/mistakes.png")
+WRITTEN = ("metrics/train.json", "plots/train/history.csv", "plots/evaluate/confusion.csv", "plots/evaluate/reliability.csv")
+FIGURES = ("plots/evaluate/history.png", "plots/evaluate/confusion.png", "plots/evaluate/reliability.png", "plots/evaluate/mistakes.png")
 DRAWING = ("matplotlib", "pillow")
 
 
@@ -49,8 +49,8 @@ def train_the_default(folder: Path) -> Path:
 
 
 def data(folder: Path) -> dict[str, str]:
-    """The prepared data, which no machine decides."""
-    return {path.name: files.digest(path) for path in files.members(folder / "data/prepared")}
+    """The arrays of the prepared data, which no machine decides."""
+    return {path.name: files.digest(path) for path in files.members(folder / "data/prepared") if path.suffix == ".npy"}
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:

@@ -171,7 +171,12 @@ def test_what_a_machine_does_not_promise_to_keep_changes_no_byte(open_folder: Pa
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, groups.values()))
     expected = results(rows[0][0])
-    assert {"models/model.safetensors", "metrics/evaluate.json", "plots/mistakes.png", "data/prepared/spec.json"} <= expected.keys()
+    assert {
+        "models/model.safetensors",
+        "metrics/evaluate.json",
+        "plots/evaluate/mistakes.png",
+        "data/prepared/spec.json",
+    } <= expected.keys()
     for folder, row in rows:
         found = results(folder)
         assert {name for name in {*expected, *found} if expected.get(name) != found.get(name)} == set(), row

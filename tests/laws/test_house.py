@@ -16,8 +16,11 @@ ROOMS = [
     ["stages"],
     ["training"],
     ["nonfinite_dump"],
-    ["engine", "models", "sources", "data", "tracking", "reports"],
+    ["engine", "models", "sources", "data", "tracking"],
+    ["tasks"],
+    ["reports"],
     ["params"],
+    ["inputs"],
     ["runtime"],
     ["io"],
 ]

@@ -15,9 +15,10 @@ from pipeline.data.batch import BlockBatch
 from pipeline.data.prepared import Split
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interruption
-from pipeline.stages.train import watched
+from pipeline.stages.train import loop
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run_info import RunInfo
+from pipeline.training import Training
 from tests.data import augmenting
 from tests.engine import building
 
@@ -155,13 +156,14 @@ def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_
         lambda event, arguments: seen.append(f"{event} {arguments[0]}") if counting and event in ("open", "subprocess.Popen") else None
     )
     counting = False
+
+    def count_from_the_third_step_to_the_thirteenth(self: Training, environment: Environment) -> None:
+        nonlocal counting
+        counting = 3 <= self.state.step < 13
+
+    monkeypatch.setattr(Training, "save_when_due", count_from_the_third_step_to_the_thirteenth)
     (tmp_path / "work").mkdir()
     with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", info=RunInfo()) as run:
-        steps = watched(training, run, Interruption())
-        for _ in range(3):
-            next(steps)
-        counting = True
-        for _ in range(10):
-            next(steps)
-        counting = False
+        loop(training, run, Environment.read(), Interruption())
+    assert training.state.step > 13
     assert seen == []

@@ -6,12 +6,19 @@ from torch import nn
 from torch.nn.functional import unfold
 
 from pipeline.models import speedy
+from pipeline.spec import Spec
 from pipeline.training import examples
 from tests.engine.building import begin
 from tests.specs import image_spec
 
 SETTINGS = speedy.Settings(name="speedy", width=24, later_width=32, whitening_images=400, whitening_epsilon=1e-6)
-SPEC = image_spec(shape=(12, 12, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
+
+
+def spec_of(side: int) -> Spec:
+    return image_spec(shape=(side, side, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
+
+
+SPEC = spec_of(12)
 SECTION = {**SETTINGS.model_dump(), "width": 8, "later_width": 8, "whitening_images": 30}
 
 
@@ -83,7 +90,7 @@ def test_the_head_has_weights_of_variance_one_and_small_logits() -> None:
 
 @pytest.mark.parametrize("side", [2, 3, 5, 9, 32])
 def test_small_images_are_pooled_no_further_than_to_a_pixel(side: int) -> None:
-    network = SETTINGS.build(SPEC.model_copy(update={"shape": (side, side, 3)}))
+    network = SETTINGS.build(spec_of(side))
     assert network(torch.randn(4, 3, side, side)).shape == (4, 3)
 
 

@@ -46,12 +46,12 @@ def rows(num_rows=20, validate_every=5):
     ]
 
 
-def draw_all(folder):
+def plot_all(folder):
     predictions = predict(6)
-    confusion.draw(folder / "confusion.png", targets=predictions.targets, predicted=predictions.predicted, classes=AWKWARD)
-    reliability.draw(folder / "reliability.png", Calibration.of(predictions.confidence, predictions.correct, 10))
-    mistakes.draw(folder / "mistakes.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=6)
-    history.draw(folder / "history.png", rows())
+    confusion.plot(folder / "confusion.png", targets=predictions.targets, predicted=predictions.predicted, classes=AWKWARD)
+    reliability.plot(folder / "reliability.png", Calibration.of(predictions.confidence, predictions.correct, 10))
+    mistakes.plot(folder / "mistakes.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=6)
+    history.plot(folder / "history.png", rows())
 
 
 def size(path):
@@ -71,12 +71,12 @@ def test_another_process_draws_the_same_bytes_whatever_its_surroundings(tmp_path
         "MPLBACKEND": "svg",
         "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"),
     }
-    draw = f"runpy.run_path({str(Path(__file__))!r})['draw_all'](pathlib.Path(sys.argv[1]))"
+    draw = f"runpy.run_path({str(Path(__file__))!r})['plot_all'](pathlib.Path(sys.argv[1]))"
     script = f"import runpy, sys, pathlib; {draw}; assert 'matplotlib.pyplot' not in sys.modules"
     command = [sys.executable, "-W", "error", "-c", script, str(tmp_path / "there")]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **surroundings}, capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
-    draw_all(tmp_path / "here")
+    plot_all(tmp_path / "here")
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [
         "confusion.png",
         "history.png",
@@ -89,7 +89,7 @@ def test_another_process_draws_the_same_bytes_whatever_its_surroundings(tmp_path
 @pytest.mark.parametrize("num_classes", [2, 20, 150])
 def test_a_confusion_matrix_of_any_size_stays_within_a_screen(tmp_path, num_classes):
     predictions, classes = predict(num_classes), [f"class {number}" for number in range(num_classes)]
-    confusion.draw(tmp_path / "c.png", targets=predictions.targets, predicted=predictions.predicted, classes=classes)
+    confusion.plot(tmp_path / "c.png", targets=predictions.targets, predicted=predictions.predicted, classes=classes)
     assert max(size(tmp_path / "c.png")) < 1700
 
 
@@ -100,13 +100,13 @@ def test_confusion_counts_by_actual_then_predicted():
 @pytest.mark.parametrize("num_bins", [1, 15, 400])
 def test_a_reliability_curve_of_any_bins(tmp_path, num_bins):
     predictions = predict(3)
-    reliability.draw(tmp_path / "r.png", Calibration.of(predictions.confidence, predictions.correct, num_bins))
+    reliability.plot(tmp_path / "r.png", Calibration.of(predictions.confidence, predictions.correct, num_bins))
     assert size(tmp_path / "r.png") == (768, 768)
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (6, 9, 3), (300, 2, 4), (1, 1, 2)])
 def test_mistakes_of_any_shape_and_number_of_channels(tmp_path, shape):
-    mistakes.draw(tmp_path / "m.png", images=photograph(80, *shape), predictions=predict(6), classes=AWKWARD, most=3)
+    mistakes.plot(tmp_path / "m.png", images=photograph(80, *shape), predictions=predict(6), classes=AWKWARD, most=3)
     size(tmp_path / "m.png")
 
 
@@ -119,7 +119,7 @@ def test_the_most_confident_mistakes_come_first():
 @pytest.mark.parametrize(("strength", "most"), [(100.0, 9), (2.0, 0)])
 def test_no_mistake_to_show_gives_a_figure_that_says_so(tmp_path, strength, most):
     predictions = predict(6, strength=strength)
-    mistakes.draw(tmp_path / "m.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=most)
+    mistakes.plot(tmp_path / "m.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=most)
     assert size(tmp_path / "m.png") == (720, 240)
 
 
@@ -141,13 +141,13 @@ def test_pictures_lie_within_the_figure_and_apart():
     ],
 )
 def test_a_history_with_gaps_is_drawn(tmp_path, table):
-    history.draw(tmp_path / "h.png", table)
+    history.plot(tmp_path / "h.png", table)
     size(tmp_path / "h.png")
 
 
 def test_the_first_panel_shows_the_objective_of_train_and_the_loss_of_valid():
     axes = Figure().subplots()
-    history.draw_losses(axes, rows(10, validate_every=5))
+    history.plot_losses(axes, rows(10, validate_every=5))
     train, valid = axes.get_lines()
     assert list(train.get_ydata()) == [3 / number for number in range(1, 11)]
     assert list(valid.get_ydata()) == [4 / 5, 4 / 10]

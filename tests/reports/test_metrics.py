@@ -14,10 +14,14 @@ from pipeline.params.evaluate import EvaluateSettings
 from pipeline.refusal import Refusal
 from pipeline.reports import metrics
 from pipeline.reports.calibration import Calibration
-from pipeline.reports.metrics import evaluate
 from pipeline.reports.predictions import Predictions
 
 SETTINGS = EvaluateSettings(batch_size=32, top_k=3, calibration_bins=10, interval=0.95, mistakes=4, test_time_augmentation="none")
+
+
+def evaluate(logits, targets, classes, settings):
+    """The scores of samples that are given at once."""
+    return metrics.evaluate(Predictions.joined([Predictions.of(logits, targets)]), classes, settings)
 
 
 def names(num_classes):
@@ -152,7 +156,7 @@ def test_logits_that_are_not_finite_are_refused_with_their_number(value):
 
 def test_an_empty_split_is_refused():
     with pytest.raises(Refusal, match="empty"):
-        evaluate(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), names(3), SETTINGS)
+        Predictions.joined([])
 
 
 def test_the_numbers_need_neither_scikit_learn_nor_matplotlib_nor_torch():

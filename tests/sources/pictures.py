@@ -65,7 +65,7 @@ def gathered(raw_dataset: RawDataset) -> dict[str, np.ndarray]:
     places: dict[str, list[int]] = {split: [] for split in raw_dataset.targets}
     for block in raw_dataset.blocks():
         assert block.inputs.dtype == np.uint8
-        assert block.inputs.shape == (len(block.positions), *raw_dataset.shape)
+        assert block.inputs.shape == (len(block.positions), *raw_dataset.statistics.row_shape)
         found[block.split].append(block.inputs)
         places[block.split].extend(block.positions.tolist())
     for split, positions in places.items():

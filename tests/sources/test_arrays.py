@@ -43,30 +43,30 @@ def test_splits_are_read_as_they_were_saved(tmp_path, monkeypatch, form):
     content = {}
     for index, split in enumerate((TRAIN, VALID, TEST)):
         content |= {f"{split}-inputs": INPUTS[index:], f"{split}_targets": TARGETS[index:].astype(f">i{2**index}")}
-    collection = settings(stored(tmp_path / "x", form, content)).open(workers=1)
-    assert collection.classes == ("0", "1", "2")
-    assert collection.shape == (4, 5, 3)
-    assert max(len(block.inputs) for block in collection.blocks()) == 3
-    found = gathered(collection)
+    raw_dataset = settings(stored(tmp_path / "x", form, content)).open(workers=1)
+    assert raw_dataset.task.classes == ("0", "1", "2")
+    assert raw_dataset.statistics.row_shape == (4, 5, 3)
+    assert max(len(block.inputs) for block in raw_dataset.blocks()) == 3
+    found = gathered(raw_dataset)
     for index, split in enumerate((TRAIN, VALID, TEST)):
         assert np.array_equal(found[split], INPUTS[index:])
-        assert np.array_equal(collection.targets[split], TARGETS[index:])
-        assert collection.targets[split].dtype == np.int64
+        assert np.array_equal(raw_dataset.targets[split], TARGETS[index:])
+        assert raw_dataset.targets[split].dtype == np.int64
 
 
 def test_grey_images_need_no_channel_axis(tmp_path):
-    collection = settings(stored(tmp_path, "npz", {"inputs": INPUTS[..., 0], "targets": TARGETS})).open(workers=1)
-    assert collection.shape == (4, 5, 1)
-    assert np.array_equal(gathered(collection)[TRAIN], INPUTS[..., :1])
+    raw_dataset = settings(stored(tmp_path, "npz", {"inputs": INPUTS[..., 0], "targets": TARGETS})).open(workers=1)
+    assert raw_dataset.statistics.row_shape == (4, 5, 1)
+    assert np.array_equal(gathered(raw_dataset)[TRAIN], INPUTS[..., :1])
 
 
 def test_names_of_classes_come_from_an_array_or_a_file(tmp_path):
     content = {"inputs": INPUTS, "targets": TARGETS}
     named = stored(tmp_path / "a", "npz", content | {"classes": np.array(["cat", "dog", "eel"])})
-    assert settings(named).open(workers=1).classes == ("cat", "dog", "eel")
+    assert settings(named).open(workers=1).task.classes == ("cat", "dog", "eel")
     folder = stored(tmp_path / "b", "folder", content)
     (folder / "classes.txt").write_text("kaktus\nrose\nölbaum\n\n", encoding="utf-8")
-    assert settings(folder).open(workers=1).classes == ("kaktus", "rose", "ölbaum")
+    assert settings(folder).open(workers=1).task.classes == ("kaktus", "rose", "ölbaum")
     (folder / "classes.txt").write_bytes(b"\xff\xfe\n")
     assert "is not UTF-8" in refusal(folder)
 

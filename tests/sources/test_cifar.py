@@ -58,21 +58,21 @@ def stored(tmp_path: Path, form: str) -> Path:
 def test_cifar10_is_read_where_it_lies(tmp_path, monkeypatch, form):
     monkeypatch.setattr(cifar, "ADDRESS", "http://127.0.0.1:9/")
     monkeypatch.setattr(cifar, "BLOCK_SAMPLES", 7)
-    collection = settings(stored(tmp_path, form)).open(workers=1)
-    assert collection.classes == tuple(TEN)
+    raw_dataset = settings(stored(tmp_path, form)).open(workers=1)
+    assert raw_dataset.task.classes == tuple(TEN)
     assert settings(tmp_path).num_classes() == 10
-    assert collection.targets[TRAIN].tolist() == [*range(10)] * 10
-    found = gathered(collection)
+    assert raw_dataset.targets[TRAIN].tolist() == [*range(10)] * 10
+    found = gathered(raw_dataset)
     assert np.array_equal(found[TRAIN], PIXELS[:5].reshape(-1, 32, 32, 3))
     assert np.array_equal(found[TEST], PIXELS[5])
 
 
 def test_cifar100_has_its_fine_labels(tmp_path):
     write_tar(tmp_path / "cifar-100-binary.tar.gz", cifar100(), "w:gz")
-    collection = settings(tmp_path, "cifar100").open(workers=1)
-    assert len(collection.classes) == settings(tmp_path, "cifar100").num_classes() == 100
-    assert collection.targets[TRAIN].tolist() == [*range(80, 100)]
-    assert np.array_equal(gathered(collection)[TEST], PIXELS[1])
+    raw_dataset = settings(tmp_path, "cifar100").open(workers=1)
+    assert len(raw_dataset.task.classes) == settings(tmp_path, "cifar100").num_classes() == 100
+    assert raw_dataset.targets[TRAIN].tolist() == [*range(80, 100)]
+    assert np.array_equal(gathered(raw_dataset)[TEST], PIXELS[1])
 
 
 def test_the_archive_is_downloaded_once_and_checked(tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ from pipeline.sources.digits import Settings
 
 def test_the_digits_are_there_with_their_classes() -> None:
     settings = Settings.model_validate({"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2}, strict=False)
-    collection = settings.open(workers=1)
-    assert len(collection.classes) == settings.num_classes() == 10
-    (block,) = collection.blocks()
+    raw_dataset = settings.open(workers=1)
+    assert len(raw_dataset.task.classes) == settings.num_classes() == 10
+    (block,) = raw_dataset.blocks()
     assert block.inputs.shape == (1797, 8, 8, 1)
     assert (block.inputs.min(), block.inputs.max()) == (0, 255)
-    assert np.array_equal(np.unique(collection.targets[TRAIN]), np.arange(10))
+    assert np.array_equal(np.unique(raw_dataset.targets[TRAIN]), np.arange(10))

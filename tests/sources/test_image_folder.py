@@ -34,9 +34,9 @@ def refusal(root: Path, **changes: object) -> str:
 
 def values(root: Path, **changes: object) -> dict[str, list[tuple[str, int]]]:
     """For each split, the class and the grey value of each sample."""
-    collection = settings(root, **changes).open(workers=2)
-    inputs = gathered(collection)
-    names = {split: [collection.classes[number] for number in numbers] for split, numbers in collection.targets.items()}
+    raw_dataset = settings(root, **changes).open(workers=2)
+    inputs = gathered(raw_dataset)
+    names = {split: [raw_dataset.task.classes[number] for number in numbers] for split, numbers in raw_dataset.targets.items()}
     return {split: list(zip(names[split], inputs[split][:, 4, 4, 0].tolist(), strict=True)) for split in inputs}
 
 
@@ -64,8 +64,8 @@ def test_processes_decode_to_the_same_bytes_and_words_as_threads(tmp_path, monke
     for many in (10**9, 1):
         monkeypatch.setattr(image_folder, "MANY", many)
         monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 16)
-        collection = settings(root, on_corrupt="skip").open(workers=2)
-        blocks = [(block.split, block.positions.tolist(), block.inputs.tobytes()) for block in collection.blocks()]
+        raw_dataset = settings(root, on_corrupt="skip").open(workers=2)
+        blocks = [(block.split, block.positions.tolist(), block.inputs.tobytes()) for block in raw_dataset.blocks()]
         found.append((blocks, capsys.readouterr().out, refusal(root), refusal(root, max_pixels=10)))
     assert found[0] == found[1]
     blocks, said, corrupt, oversized = found[0]
@@ -155,7 +155,7 @@ def test_clutter_is_no_image(tmp_path):
 def test_classes_are_sorted_by_bytes_and_may_be_empty(tmp_path):
     write_folder(tmp_path, dataset({"train/é/1.png": 1, "train/B/1.png": 1, "train/a/1.png": 1, "train/a-b/1.png": 1}))
     (tmp_path / "train/empty").mkdir()
-    assert settings(tmp_path).open(workers=1).classes == ("B", "a", "a-b", "empty", "é")
+    assert settings(tmp_path).open(workers=1).task.classes == ("B", "a", "a-b", "empty", "é")
 
 
 @pytest.mark.parametrize("form", ["folder", "tar", "zip"])
@@ -222,10 +222,10 @@ def test_a_corrupt_image_stops_or_is_left_out_by_name(tmp_path, capsys, name):
 
 
 def values_without_corrupt(root: Path) -> list[tuple[str, int]]:
-    collection = settings(root, on_corrupt="skip").open(workers=2)
+    raw_dataset = settings(root, on_corrupt="skip").open(workers=2)
     return [
-        (collection.classes[collection.targets[TRAIN][position]], int(pixels[4, 4, 0]))
-        for block in collection.blocks()
+        (raw_dataset.task.classes[raw_dataset.targets[TRAIN][position]], int(pixels[4, 4, 0]))
+        for block in raw_dataset.blocks()
         if block.split == TRAIN
         for position, pixels in zip(block.positions, block.inputs, strict=True)
     ]
@@ -339,10 +339,10 @@ def test_what_is_no_archive_is_refused(tmp_path):
 
 def test_a_tar_that_changes_while_it_is_read_is_noticed(tmp_path):
     root = write_tar(tmp_path / "all.tar", dataset())
-    collection = settings(root).open(workers=1)
+    raw_dataset = settings(root).open(workers=1)
     write_tar(root, {"train/cat/a.png": picture(1)})
     with pytest.raises(Refusal, match="the archive changed while it was read"):
-        gathered(collection)
+        gathered(raw_dataset)
 
 
 def test_links_in_a_folder_are_followed_but_not_in_circles(tmp_path):
@@ -363,9 +363,9 @@ def test_memory_is_bounded_by_the_blocks_in_flight(tmp_path):
     """100 MB decoded pass through, while a few blocks are in memory."""
     contents = {f"{'ab'[i % 2]}/{i}.jpg": b"" for i in range(512)}
     root = write_tar(tmp_path / "all.tar", dict.fromkeys(contents, picture(1, "JPEG", side=32)))
-    collection = settings(root, size=256).open(workers=2)
+    raw_dataset = settings(root, size=256).open(workers=2)
     tracemalloc.start()
-    decoded_bytes = sum(block.inputs.nbytes for block in collection.blocks())
+    decoded_bytes = sum(block.inputs.nbytes for block in raw_dataset.blocks())
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert decoded_bytes == 512 * 256 * 256 * 3
@@ -392,9 +392,9 @@ def test_a_real_dataset_is_read_where_there_is_one():
     path = Path(__file__).parents[3] / "shared/data/cifar10-jpeg.tar.gz"
     if not path.exists():
         pytest.skip(f"{path} is not on this machine")
-    collection = settings(path, size=32).open(workers=2)
-    assert {split: len(targets) for split, targets in collection.targets.items()} == {TRAIN: 50_000, TEST: 10_000}
-    assert len(next(iter(collection.blocks())).inputs) == 128
+    raw_dataset = settings(path, size=32).open(workers=2)
+    assert {split: len(targets) for split, targets in raw_dataset.targets.items()} == {TRAIN: 50_000, TEST: 10_000}
+    assert len(next(iter(raw_dataset.blocks())).inputs) == 128
 
 
 def test_nothing_is_extracted(tmp_path, monkeypatch):

@@ -57,14 +57,14 @@ def no_network(monkeypatch):
 @pytest.mark.parametrize("place", ["", "raw", "KMNIST/raw"])
 def test_files_that_are_there_are_read_without_a_network(tmp_path, packed, place):
     write(tmp_path / place, packed=packed, files=contents())
-    collection = settings(tmp_path, "kmnist").open(workers=1)
-    assert collection.classes == ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-    assert len(collection.classes) == settings(tmp_path, "kmnist").num_classes()
-    assert collection.shape == (6, 5, 1)
-    found = gathered(collection)
+    raw_dataset = settings(tmp_path, "kmnist").open(workers=1)
+    assert raw_dataset.task.classes == ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
+    assert len(raw_dataset.task.classes) == settings(tmp_path, "kmnist").num_classes()
+    assert raw_dataset.statistics.row_shape == (6, 5, 1)
+    found = gathered(raw_dataset)
     assert np.array_equal(found[TRAIN][..., 0], IMAGES["train"])
     assert np.array_equal(found[TEST][..., 0], IMAGES["t10k"])
-    assert collection.targets[TEST].tolist() == [*range(10), *range(10)]
+    assert raw_dataset.targets[TEST].tolist() == [*range(10), *range(10)]
 
 
 def test_what_is_missing_is_downloaded_and_checked(tmp_path, monkeypatch, capsys):

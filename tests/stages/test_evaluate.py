@@ -43,9 +43,9 @@ def test_scores_tables_and_figures_are_written(here: Path) -> None:
     assert scores["samples"] == 359
     assert 0.15 < scores["accuracy"] <= 1
     assert scores["accuracy_interval"]["low"] <= scores["accuracy"] <= scores["accuracy_interval"]["high"]
-    assert len((here / "plots/confusion.csv").read_text().splitlines()) == 360
+    assert len((here / "plots/evaluate/confusion.csv").read_text().splitlines()) == 360
     for name in FIGURES:
-        assert (here / "plots" / name).read_bytes().startswith(b"\x89PNG"), name
+        assert (here / "plots/evaluate" / name).read_bytes().startswith(b"\x89PNG"), name
 
 
 def test_the_batch_size_of_scoring_decides_no_score(here: Path) -> None:
@@ -106,7 +106,7 @@ def test_data_of_other_classes_is_refused(here: Path, capsys) -> None:
         assert main(["evaluate"]) == 2
     finally:
         path.write_text(text)
-    assert "was trained on 10 classes of (8, 8, 1), data/prepared holds" in capsys.readouterr().err
+    assert "was trained on 10 outputs for image inputs of (8, 8, 1), whose names data/prepared does not have" in capsys.readouterr().err
 
 
 def test_evaluate_ends_with_the_result_unless_a_summary_follows(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from pipeline.data import writer
-from pipeline.data.prepared import Prepared, refuse_long_names
+from pipeline.data.prepared import Prepared
 from pipeline.engine.model_file import HEADER_BYTES
 from pipeline.io import tensor_file
 from pipeline.params.prepare import PrepareParams
@@ -19,6 +19,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.sources import arrays, digits, image_folder
 from pipeline.stages.prepare import prepare
+from pipeline.tasks.classification.targets import ClassTargets
 
 
 def picture(value):
@@ -45,7 +46,7 @@ def run(root, top, *, seed=1, workers=None, **changes):
     fields = {"size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2} | changes
     source = image_folder.Settings(name="image_folder", root=root, **fields)
     # constructed, as the choice of the source by its name is the loader's affair
-    prepare(PrepareParams.model_construct(seed=seed, source=source), Paths(top), Environment(PIPELINE_WORKERS=workers))
+    prepare(PrepareParams.model_construct(seed=seed, source=source), Paths(top), Environment(PIPELINE_WORKERS=workers), sections={})
     return Prepared.open(Paths(top).prepared)
 
 
@@ -83,7 +84,7 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
 
 def test_the_default_dataset(tmp_path):
     source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.2)
-    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment())
+    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment(), sections={})
     assert sum(len(split) for split in Prepared.open(Paths(tmp_path).prepared).splits.values()) == 1797
 
 
@@ -145,7 +146,7 @@ def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
 def test_a_class_of_corrupt_images_is_refused(root, tmp_path):
     for path in (root / "dog").iterdir():
         path.write_bytes(b"broken")
-    assert "train has no sample of dog that is not corrupt" in refusal(root, tmp_path, on_corrupt="skip", valid=0.0)
+    assert "train without its corrupt samples has no samples of dog" in refusal(root, tmp_path, on_corrupt="skip", valid=0.0)
 
 
 def arrays_of(folder, names):
@@ -160,17 +161,23 @@ def arrays_of(folder, names):
 def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_is_written(tmp_path, name):
     few, many = ([f"{name}{number}" for number in range(count)] for count in (5_000, 10_000))
     with pytest.raises(Refusal, match=r"has 10000 classes whose names take \d+ bytes, more than \d+: shorten them"):
-        prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment())
+        prepare(
+            PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment(), sections={}
+        )
     assert not Paths(tmp_path).prepared.exists()
-    prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())
+    prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment(), sections={})
     assert Prepared.open(Paths(tmp_path).prepared).spec.num_outputs == 5_000
 
 
+def refuse(names):
+    ClassTargets(classes=names).refuse_unlearnable(np.arange(len(names)), "place")
+
+
 def test_the_largest_class_names_fit_the_model_file(tmp_path):
-    names = tuple(f"{'n' * 240}{number:04d}" for number in range(6_150))
-    refuse_long_names(names, "place")
+    names = tuple(f"{'n' * 240}{number:04d}" for number in range(6_140))
+    refuse(names)
     with pytest.raises(Refusal):
-        refuse_long_names((*names, *(f"more{number}" for number in range(1_000))), "place")
-    text = json.dumps({"spec": {"classes": names}})
+        refuse((*names, *(f"more{number}" for number in range(1_000))))
+    text = json.dumps({"spec": {"targets": {"classes": names}}})
     tensor_file.save(tmp_path / "model.safetensors", {f"layer.{n}.weight": torch.zeros(1) for n in range(4_000)}, json.loads(text))
     assert tensor_file.load(tmp_path / "model.safetensors", header_bytes=HEADER_BYTES)[1] == json.loads(text)

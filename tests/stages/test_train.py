@@ -13,7 +13,7 @@ from pipeline.engine import model_file
 from pipeline.io import files
 from tests import project
 
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/history.csv")
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_results_are_whole_and_say_what_decided_them(folder: Path) -> None:
     assert main(["train"]) == 0
     _, manifest = model_file.load(folder / "models/model.safetensors")
-    assert manifest.train_params.model.name == "mlp"
+    assert manifest.inference.model.name == "mlp"
     assert set(manifest.inputs) == {"data", "code", "lock"}
     assert {"device", "name", "threads", "libraries"} <= set(manifest.fingerprint)
     metrics = json.loads((folder / "metrics/train.json").read_text())
     assert metrics["steps"] == metrics["exported_step"] == 24
-    history = (folder / "plots/history.csv").read_text().splitlines()
+    history = (folder / "plots/train/history.csv").read_text().splitlines()
     assert history[0].startswith("step,learning_rate,train/objective")
     assert [line.split(",")[0] for line in history[1:]] == ["4", "8", "12", "16", "20", "24"]
     assert list((folder / ".pipeline/work").glob("*/step-*")) == []
