@@ -97,7 +97,7 @@ class Training:
         settings.refuse_missing_validation(prepared.splits)
         settings.refuse_unknown_metric(targets.metrics)
         if params.augment:
-            params.augment.refuse_misfit(images_of(prepared.spec))
+            params.augment.refuse_misfit(*images_of(prepared.spec).row_shape)
         objective = TASKS.module(targets.kind, "objective").Objective(prepared.spec, settings)
         state = begin_state(params, prepared, machine.device)
         plan = Plan(

@@ -1,15 +1,11 @@
 """The section `augment`: random changes to training images."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.params.section import Section, Share
 from pipeline.refusal import Refusal
-
-if TYPE_CHECKING:
-    from pipeline.inputs.image.description import ImageInputs
-
 
 Strength = Annotated[float, Field(ge=0, le=1)]
 """At most 1: a factor below 0 would invert the image."""
@@ -47,17 +43,17 @@ class AugmentSettings(Section):
             raise ValueError("does not go with augment.crop: write `crop: 0`, or `resized_crop: 0.0`")
         return resized_crop
 
-    def refuse_misfit(self, images: "ImageInputs") -> None:
+    def refuse_misfit(self, height: int, width: int, channels: int) -> None:
         """Raise Refusal if `crop` may miss the image entirely, or if a colour change does not fit the number of channels (grey or RGB)."""
-        side = min(images.height, images.width)
+        side = min(height, width)
         if self.crop >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
-                f"augment.crop: {self.crop} pixels around images of {images.height}x{images.width}, whose windows may then miss the image: "
+                f"augment.crop: {self.crop} pixels around images of {height}x{width}, whose windows may then miss the image: "
                 f"write at most {side - 1}"
             )
         for name, strength in {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}.items():
             fitting = (COLOURS,) if name == "saturation" else (1, COLOURS)
-            if strength and images.channels not in fitting:
+            if strength and channels not in fitting:
                 raise Refusal(
-                    f"augment.{name}: is for images of {' or '.join(map(str, fitting))} channels, and these have {images.channels}: write 0.0"
+                    f"augment.{name}: is for images of {' or '.join(map(str, fitting))} channels, and these have {channels}: write 0.0"
                 )

@@ -19,8 +19,8 @@ ROOMS = [
     ["engine", "models", "sources", "data", "tracking"],
     ["tasks"],
     ["reports"],
-    ["params"],
     ["inputs"],
+    ["params"],
     ["runtime"],
     ["io"],
 ]
