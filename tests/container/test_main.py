@@ -1,4 +1,4 @@
-"""What the container's first process runs, and which commit it records."""
+"""The commands that the container's first process runs, and the commit that it records."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.container import __main__ as first
 from pipeline.container import checkout
-from pipeline.container.checkout import Place
+from pipeline.container.checkout import Checkout
 from tests.imports import TOP
 
 REVISION = "c0ffee"
@@ -14,28 +14,28 @@ REVISION = "c0ffee"
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An image's code in a folder of the test's."""
+    """Return a temporary folder with the code of an image."""
     monkeypatch.setenv("PIPELINE_IMAGE_REVISION", REVISION)
     checkout.copy(TOP, tmp_path / "image")
     return tmp_path / "image"
 
 
-def test_the_images_commit_is_recorded_for_its_own_code_alone(image: Path) -> None:
-    built, found = checkout.digests(image), Place(image.with_name("home"), copy_of=image)
-    assert first.commit(found, (), built) == REVISION
-    assert first.commit(found, ("params.yaml",), built) == f"{REVISION}-changed"
-    assert first.commit(Place(image), (), built) == "", "Git knows"
+def test_the_images_commit_is_recorded_only_for_its_own_code(image: Path) -> None:
+    built, job = checkout.digests(image), Checkout(image.with_name("home"), copy_of=image)
+    assert first.commit(job, built, is_edited=False) == REVISION
+    assert first.commit(job, built, is_edited=True) == f"{REVISION}-changed"
+    assert first.commit(Checkout(image), built, is_edited=False) == "", "Git knows the commit"
     (image / "pipeline/more.py").touch()
-    assert first.commit(found, (), built) == ""
+    assert first.commit(job, built, is_edited=False) == ""
     (image / "pipeline/more.py").unlink()
     (image / "pipeline/spec.py").write_text("# mounted over it", encoding="utf-8")
-    assert first.commit(found, (), built) == ""
+    assert first.commit(job, built, is_edited=False) == ""
 
 
 @pytest.mark.parametrize("words", [[], ["repro"]])
 def test_without_a_verb_it_is_repro(words: list[str]) -> None:
-    assert first.chosen(words) == first.REPRO
+    assert first.commands_for(words) == first.REPRO
 
 
-def test_a_verb_is_answered_with_its_own_help() -> None:
-    assert first.chosen(["repro", "--help"]) == ((*first.VERB, "repro", "--help"),)
+def test_help_for_a_verb_is_that_of_the_verb() -> None:
+    assert first.commands_for(["repro", "--help"]) == ((*first.VERB, "repro", "--help"),)
