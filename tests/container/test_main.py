@@ -1,4 +1,4 @@
-"""The commands that the container's first process runs, and the commit that it records."""
+"""The commands that the container's first process runs or refuses, and the commit that it records."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
 from tests.imports import TOP
 
+COPY = Path("/opt/pipeline")
 REVISION = "c0ffee"
 
 
@@ -39,3 +40,52 @@ def test_without_a_verb_it_is_repro(words: list[str]) -> None:
 
 def test_help_for_a_verb_is_that_of_the_verb() -> None:
     assert first.commands_for(["repro", "--help"]) == ((*first.VERB, "repro", "--help"),)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dvc exp run -S seed=2",
+        "dvc -q exp run --temp",
+        "dvc --cd models exp show",
+        "dvc experiments show",
+        "dvc queue start",
+        "dvc metrics diff",
+        "dvc plots diff",
+        "dvc diff",
+    ],
+)
+def test_dvc_commands_that_need_git_are_recognised(words: str) -> None:
+    assert first.NEEDS_GIT.match(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dvc repro",
+        "dvc metrics show",
+        "dvc status",
+        "dvc",
+        "dvc add exp",
+        "dvc pull exp",
+        "dvc repro diff",
+        "dvc --cd exp repro",
+        "mlflow ui",
+        "check",
+        "",
+    ],
+)
+def test_other_commands_need_no_git(words: str) -> None:
+    assert not first.NEEDS_GIT.match(words)
+
+
+def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digests = tmp_path / "pipeline.json"
+    digests.write_text('{"requirements.lock": "digest"}')
+    monkeypatch.setattr(first, "IMAGE_DIGESTS", digests)
+    monkeypatch.setattr(checkout, "find", lambda *_, **__: checkout.Checkout(tmp_path, copy_of=COPY))
+    assert first.main(["dvc", "exp", "run"]) == 2
+    error = capsys.readouterr().err
+    assert "`dvc exp` needs Git, and this runs in a copy of /opt/pipeline, which has none: run it in a checkout, with `make" in error
