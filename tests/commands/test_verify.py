@@ -411,7 +411,7 @@ def test_invalid_metadata_is_refused(checkout: Path, refused: Callable[..., list
     assert any(message in line for line in lines)
 
 
-def test_parameters_in_a_file_are_validated_also_under_python_O(checkout: Path) -> None:
+def test_parameters_in_a_file_are_validated_also_without_assertions(checkout: Path) -> None:
     reseal(lambda _, metadata: changed(metadata, {"params.train.batch_size": -1}))
     command = (sys.executable, "-O", "-m", "pipeline", "verify")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
