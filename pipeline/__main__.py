@@ -84,22 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(verb)(**vars(options)) or 0
     except Refusal as refusal:
-        return complain(str(refusal), BAD_INPUT)
+        return report_error(str(refusal), BAD_INPUT)
     except Interrupted as interrupted:
         tell(interrupted.exit_code)
-        return complain(str(interrupted), interrupted.exit_code)
+        return report_error(str(interrupted), interrupted.exit_code)
     except KeyboardInterrupt:
-        return complain("interrupted", INTERRUPTED)
+        return report_error("interrupted", INTERRUPTED)
     except OSError as error:
-        return complain_of_the_system(error)
+        return report_os_error(error)
 
 
-def complain_of_the_system(error: OSError) -> int:
+def report_os_error(error: OSError) -> int:
     """Print an OS error that the user can fix, with the remedy, and return the exit code. Raises any other error again."""
     if error.errno not in MENDABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else MENDABLE[error.errno]
-    return complain(f"{error.filename or 'writing'}: {message}", BAD_INPUT)
+    return report_error(f"{error.filename or 'writing'}: {message}", BAD_INPUT)
 
 
 def lacks_inodes(path: str | None) -> bool:
@@ -111,7 +111,7 @@ def lacks_inodes(path: str | None) -> bool:
     return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
 
 
-def complain(text: str, code: int) -> int:
+def report_error(text: str, code: int) -> int:
     lines = text.splitlines()
     for line in lines[:MOST_LINES]:
         print(f"error: {shown(line, MOST_SHOWN)}", file=sys.stderr)

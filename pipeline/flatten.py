@@ -9,14 +9,16 @@ Scalar = str | int | float | bool | None
 
 def flatten(nested: Mapping[str, Any], separator: str = ".") -> dict[str, Scalar]:
     """Flatten `{"model": {"width": 8}}` to `{"model.width": 8}`; lists and empty mappings become JSON."""
-    return dict(leaves(nested, separator))
+    return {
+        path: value if value is None or isinstance(value, (str, int, float, bool)) else json.dumps(value, default=str)
+        for path, value in leaves(nested, separator)
+    }
 
 
-def leaves(value: Any, separator: str, path: str = "") -> Iterator[tuple[str, Scalar]]:
+def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the joined key and the value of each leaf. Lists and empty mappings are leaves and stay as they are."""
     if isinstance(value, Mapping) and value:
         for key, member in value.items():
             yield from leaves(member, separator, f"{path}{separator}{key}" if path else str(key))
-    elif value is None or isinstance(value, (str, int, float, bool)):
-        yield path, value
     else:
-        yield path, json.dumps(value, default=str)
+        yield path, value

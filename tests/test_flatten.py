@@ -1,4 +1,4 @@
-from pipeline.flatten import flatten
+from pipeline.flatten import flatten, leaves
 
 
 def test_sections_become_dotted_names() -> None:
@@ -8,3 +8,7 @@ def test_sections_become_dotted_names() -> None:
 
 def test_a_separator_can_be_named() -> None:
     assert flatten({"test": {"accuracy_interval": {"low": 0.5}}}, "/") == {"test/accuracy_interval/low": 0.5}
+
+
+def test_leaves_keep_their_types() -> None:
+    assert dict(leaves({"a": {"b": [1], "c": "[1]"}, "empty": {}})) == {"a.b": [1], "a.c": "[1]", "empty": {}}

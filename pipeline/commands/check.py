@@ -21,29 +21,29 @@ from pipeline.registry import TASKS
 from pipeline.runtime import checkout_lock, dvc_locks, interruption
 from pipeline.runtime.environment import Environment
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def run() -> None:
     """Print what will run where. Raises Refusal that lists all problems at once."""
     paths, problems = Paths(), Problems()
-    if dvc_locks.records(temporary := paths.top / ".dvc/tmp"):  # without records, write nothing: the checkout may be read-only
+    if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # without records, write nothing: the checkout may be read-only
         with checkout_lock.held(paths.top):
-            for said in dict.fromkeys(dvc_locks.mend(temporary)):
-                print(f"check: {said}")
-    problems.gather(lambda: refuse_unfit_path(paths.top))
+            for message in dict.fromkeys(dvc_locks.mend(dvc_folder)):
+                print(f"check: {message}")
+    problems.gather(lambda: refuse_curly_brace(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
-    plan = look_over(document, environment, problems) if document else None
+    plan = check_all(document, environment, problems) if document else None
     problems.refuse()
     print(f"check: {paths.params} is fine: {plan}")
 
 
-def refuse_unfit_path(top: Path) -> None:
+def refuse_curly_brace(top: Path) -> None:
     """Raise Refusal for a checkout path with which every `dvc repro` fails after its first stage."""
     path = str(top.resolve())
     if "{" in path or "}" in path:
-        raise Refusal(f"{shown(path)}: this path has a curly brace, which DVC takes for a format: move the checkout to a path without")
+        raise Refusal(f"{shown(path)}: this path has a curly brace, which DVC takes for a format: move the checkout to a path without one")
 
 
 class Problems:
@@ -52,7 +52,7 @@ class Problems:
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
 
-    def gather(self, attempt: Callable[[], Found]) -> Found | None:
+    def gather(self, attempt: Callable[[], Result]) -> Result | None:
         try:
             return attempt()
         except Refusal as refusal:
@@ -70,7 +70,7 @@ def line_number(text: str) -> int:
     return int(number[1]) if number else 0
 
 
-def look_over(document: Document, environment: Environment | None, problems: Problems) -> str:
+def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
     """Validate everything and return what would run where. Raises Refusal for all problems.
 
     All problems that can be found without torch are raised before torch is imported, which takes seconds.
@@ -78,28 +78,28 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: glance(document, TrainParams))
     evaluate = problems.gather(lambda: load(document, EvaluateParams))
-    if prepare and (found := problems.gather(lambda: placing(document, lambda: dataset(prepare)))):
-        splits, num_classes = found
+    if prepare and (dataset := problems.gather(lambda: with_line(document, lambda: describe_dataset(prepare)))):
+        splits, num_classes = dataset
         if train:
-            problems.gather(lambda: placing(document, lambda: train.train.refuse_missing_validation(splits)))
-            problems.gather(lambda: placing(document, lambda: refuse_unusable(train, prepare.source)))
+            problems.gather(lambda: with_line(document, lambda: train.train.refuse_missing_validation(splits)))
+            problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
         if evaluate and num_classes is not None:
-            problems.gather(lambda: placing(document, lambda: evaluate.evaluate.refuse_rank_beyond(num_classes)))
+            problems.gather(lambda: with_line(document, lambda: evaluate.evaluate.refuse_rank_beyond(num_classes)))
     problems.refuse()
     assert prepare
     assert train
     assert environment
-    chosen = problems.gather(lambda: load(document, TrainParams))
-    place = problems.gather(lambda: machine_can(train, environment, document))
+    params = problems.gather(lambda: load(document, TrainParams))
+    device = problems.gather(lambda: describe_machine(train, environment, document))
     problems.refuse()  # before anything is downloaded
-    assert chosen
+    assert params
     with interruption.raised():  # so that SIGTERM also removes partial downloads
-        problems.gather(lambda: placing(document, lambda: fetch_data(prepare)))
-        problems.gather(lambda: placing(document, lambda: fetch_weights(chosen.model)))
-    return f"{chosen.model.title} on {prepare.source.name}, {place}"
+        problems.gather(lambda: with_line(document, lambda: fetch_data(prepare)))
+        problems.gather(lambda: with_line(document, lambda: fetch_weights(params.model)))
+    return f"{params.model.title} on {prepare.source.name}, {device}"
 
 
-def placing(document: Document, attempt: Callable[[], Found]) -> Found:
+def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
     """Call `attempt` and add file and line to the messages of its Refusal."""
     try:
         return attempt()
@@ -107,7 +107,7 @@ def placing(document: Document, attempt: Callable[[], Found]) -> Found:
         raise placed(document, refusal) from None
 
 
-def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
+def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Return the names of the splits and the number of classes.
 
     They are determined from file names and targets for the user's own files, and without reading data for published datasets.
@@ -148,16 +148,16 @@ def fetch_weights(model: ModelSettings) -> None:
 def would_run(stage: str) -> bool:
     """Return True if DVC would run the stage or one that it depends on, or if `dvc status` fails."""
     command = [sys.executable, "-m", "dvc", "status", "--json", "--with-deps", stage]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    return answer.returncode != 0 or answer.stdout.strip() != "{}"
+    status = subprocess.run(command, capture_output=True, text=True, check=False)
+    return status.returncode != 0 or status.stdout.strip() != "{}"
 
 
-def machine_can(params: TrainParams, environment: Environment, document: Document) -> str:
+def describe_machine(params: TrainParams, environment: Environment, document: Document) -> str:
     """Return a description of the device and precision that training would use. Raises Refusal where they cannot be used."""
     from pipeline.engine import precision  # late: torch takes seconds to import, and a typing error is reported before
     from pipeline.runtime.machine import Machine
 
     machine = Machine.claim(environment)
-    chosen = placing(document, lambda: precision.choose(params.train.precision, machine.device))
-    placing(document, lambda: precision.refuse_lost_updates(chosen, machine.device))
+    chosen = with_line(document, lambda: precision.choose(params.train.precision, machine.device))
+    with_line(document, lambda: precision.refuse_lost_updates(chosen, machine.device))
     return f"training on {machine.device} ({machine.name}) in {chosen}"

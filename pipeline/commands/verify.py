@@ -6,13 +6,13 @@ from pipeline.runtime.environment import Environment
 
 def run(subject: str, retrain: bool) -> int:
     """Print each comparison; return 1 at the first difference, 0 if there is none. Writes nothing to the checkout."""
-    from pipeline.verification.checks import Verification  # late: torch takes seconds to import, and `--help` does not need it
-    from pipeline.verification.subject import Subject
+    from pipeline.verification import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
+    from pipeline.verification.checks import comparisons
 
     paths, environment = Paths(), Environment.read()
-    verification = Verification(Subject.named(subject, paths, environment), paths, environment)
-    for comparison in verification.comparisons(again=retrain):
-        print(f"verify: {comparison.name:8} {'differs' if comparison.difference else 'equal':7}  {comparison.said}", flush=True)
+    for comparison in comparisons(subjects.find(subject, paths, environment), paths, environment, retrain=retrain):
+        result = "differs" if comparison.difference else "equal"
+        print(f"verify: {comparison.name:8} {result:7}  {comparison.description}", flush=True)
         if comparison.difference:
             print(f"differs: {comparison.name}: {comparison.difference}")
             return 1

@@ -1,7 +1,6 @@
 """Environment variables of a job, for a uid that is unknown to the image and a file system that may be read-only."""
 
 import os
-import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,16 +18,20 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
     home = top / ".pipeline/home"
     home.mkdir(parents=True, exist_ok=True)
     defaults = {
-        "DVC_SITE_CACHE_DIR": str(top / ".pipeline/dvc"),  # DVC's database of file digests, kept with the checkout
+        "DVC_SITE_CACHE_DIR": str(top / ".pipeline/dvc"),  # DVC's database of file digests, stored in the checkout
         "TORCHINDUCTOR_CACHE_DIR": str(home / ".cache/torchinductor"),
         "TRITON_CACHE_DIR": str(home / ".cache/triton"),
     }
-    kept = {name: value for name, value in given.items() if name != "PYTHONPATH"}  # run the code in `top`, not the image's
-    own = {"HOME": str(home), "TMPDIR": temporary(top, given), "PIPELINE_COMMIT": commit}
-    return defaults | kept | own | login(given) | trusted(top, given) | secrets(given)
+    inherited = {name: value for name, value in given.items() if name != "PYTHONPATH"}  # run the code in `top`, not the image's
+    user = given.get("USER") or f"uid-{os.getuid()}"  # many libraries need a name, and any uid may have no passwd entry
+    job = {"HOME": str(home), "USER": user, "LOGNAME": user, "TMPDIR": temporary_folder(top, given), "PIPELINE_COMMIT": commit}
+    count = int(given.get("GIT_CONFIG_COUNT") or 0)
+    # Git refuses a checkout of another owner unless it is named here
+    git = {"GIT_CONFIG_COUNT": str(count + 1), f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": str(top)}
+    return defaults | inherited | job | git | secrets(given)
 
 
-def temporary(top: Path, given: Mapping[str, str]) -> str:
+def temporary_folder(top: Path, given: Mapping[str, str]) -> str:
     """Return TMPDIR or `/tmp` if writable, else a new folder below `top`."""
     usual = Path(given.get("TMPDIR") or "/tmp")  # noqa: S108  # /tmp is private to this container
     if os.access(usual, os.W_OK):
@@ -38,29 +41,15 @@ def temporary(top: Path, given: Mapping[str, str]) -> str:
     return str(folder)
 
 
-def login(given: Mapping[str, str]) -> dict[str, str]:
-    """Return USER and LOGNAME, also for a uid without a passwd entry: many libraries need a user name."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = given.get("USER") or f"uid-{os.getuid()}"
-    return {"USER": name, "LOGNAME": name}
-
-
-def trusted(top: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that make Git accept this checkout, and no other, even if another user owns it."""
-    count = int(given.get("GIT_CONFIG_COUNT") or 0)
-    return {"GIT_CONFIG_COUNT": str(count + 1), f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": str(top)}
-
-
 def secrets(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: secret(f"{name}_FILE", Path(given[f"{name}_FILE"])) for name in SECRETS if given.get(f"{name}_FILE")}
-
-
-def secret(variable: str, path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refusal(
-            f"{variable}: {path} cannot be read ({type(error).__name__}): mount the secret there, readable for uid {os.getuid()}"
-        ) from None
+    """Return the secrets that are given as files. Raises Refusal for a file that cannot be read."""
+    found = {}
+    for name in SECRETS:
+        if path := given.get(f"{name}_FILE"):
+            try:
+                found[name] = Path(path).read_text(encoding="utf-8").rstrip("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise Refusal(
+                    f"{name}_FILE: {path} cannot be read ({type(error).__name__}): mount the secret there, readable for uid {os.getuid()}"
+                ) from None
+    return found

@@ -1,98 +1,76 @@
 """Run commands one after another, and forward SIGTERM and SIGINT until the running command has ended."""
 
-import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
 from pipeline.runtime import interruption
 
-REMIND_EVERY_S = 0.5
-# SIGTERM would kill DVC and orphan its stage; a signal that is ignored when a program starts stays ignored
-DEAF_TO_SIGTERM = ("env", "--ignore-signal=TERM")
+RESEND_EVERY_S = 0.5
+# SIGTERM would end DVC and orphan its stage; a signal that is ignored when a program starts stays ignored
+IGNORING_SIGTERM = ("env", "--ignore-signal=TERM")
+HANDLED_SIGNALS = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
-class Supervision:
-    """Run commands so that an interrupted stage can save and DVC outlives it.
+def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path) -> int:
+    """Run the commands in order until one fails; return its exit code, 143 or 130 where a signal interrupted it, or 0.
 
-    `docker stop` signals the whole process group (`tini -g`): the stage, which saves and ends; DVC, which ignores SIGTERM; and this
-    process, which repeats the signal if a stage was still starting.
+    An interrupted stage can save, and DVC outlives it: `docker stop` signals the whole process group (`tini -g`), that is the stage,
+    which saves and ends; DVC, which ignores SIGTERM; and this process, which repeats the signal if the stage was still starting.
     """
-
-    def __init__(self, environment: Mapping[str, str], *, top: Path) -> None:
-        self._top = top
-        self._told = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
-        self._environment = {**environment, interruption.TOLD_IN: str(self._told)}
-        self._signals: list[int] = []
-        self._running: subprocess.Popen[bytes] | None = None
-        self._runs_dvc = self._stage_heard = False
-        for number in interruption.ASKED:
-            signal.signal(number, self._note)
-        signal.signal(signal.SIGALRM, self._remind)
-
-    def run_all(self, commands: Iterable[Sequence[str]]) -> int:
-        """Run the commands in order; return the exit code of the first that fails, or 0."""
-        for command in commands:
-            if code := self.run(command):
-                return code
-        return 0
-
-    def run(self, command: Sequence[str]) -> int:
-        """Run one command; return its exit code, or 143 or 130 if it or one of its stages was interrupted."""
-        if self._signals:
-            return 128 + self._signals[0]
-        self._runs_dvc = command[0] == "dvc"
-        self._running = subprocess.Popen([*(DEAF_TO_SIGTERM if self._runs_dvc else ()), *command], cwd=self._top, env=self._environment)
-        if self._signals and not self._runs_dvc:  # the signal arrived before the command had started
-            self._running.send_signal(self._signals[0])
-        code = self._running.wait()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return code and self._reason(code)
-
-    def _reason(self, code: int) -> int:
-        """Return the exit code of an interrupted stage or command if there was a signal; DVC itself exits with 255 for any failed stage."""
-        if self._told.is_file():
-            return int(self._told.read_text(encoding="utf-8"))
-        if self._signals:
-            return 128 + self._signals[0]
-        return code if code > 0 else 128 - code
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._signals.append(number)
-        signal.setitimer(signal.ITIMER_REAL, REMIND_EVERY_S, REMIND_EVERY_S)
-
-    def _remind(self, _number: int, _frame: FrameType | None) -> None:
-        """Repeat the signal for a stage that was starting and missed it. Without a stage, send SIGINT to DVC: it is between two stages.
-
-        After a stage that received the signal, DVC ends by itself.
-        """
-        if self._running is None or not self._runs_dvc:
-            return
-        for stage in stages(self._running.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(stage, interruption.ABANDONED)
-                self._stage_heard = True
-        if not self._stage_heard and not self._told.exists():
-            self._running.send_signal(signal.SIGINT)
+    exit_code_file = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
+    environment = {**environment, interruption.TOLD_IN: str(exit_code_file)}
+    signals: list[int] = []
+    for number in interruption.ASKED:
+        signal.signal(number, lambda number, _frame: signals.append(number))
+    for command in commands:
+        if signals:
+            return 128 + signals[0]
+        is_dvc = command[0] == "dvc"
+        process = subprocess.Popen([*(IGNORING_SIGTERM if is_dvc else ()), *command], cwd=top, env=environment)
+        if signals and not is_dvc:  # the signal arrived before the command had started
+            process.send_signal(signals[0])
+        code = wait_for_dvc(process, signals, exit_code_file) if is_dvc else process.wait()
+        if code and exit_code_file.is_file():  # DVC itself exits with 255 for any failed stage
+            return int(exit_code_file.read_text(encoding="utf-8"))
+        if code and signals:
+            return 128 + signals[0]
+        if code:
+            return code if code > 0 else 128 - code
+    return 0
 
 
-def stages(pid: int) -> list[int]:
-    """Return the pids of descendants that handle the signal: a stage does once it can stop cleanly, a mirror process never."""
-    with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(pid).children(recursive=True) if answers(child.pid)]
-    return []
+def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exit_code_file: Path) -> int:
+    """Wait until DVC has ended; return its exit code. After a signal, forward it: to its stages, or to DVC between two stages."""
+    stage_was_signalled = False
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(RESEND_EVERY_S)
+        if signals:
+            stage_was_signalled |= signal_stages(process.pid)
+            if not stage_was_signalled and not exit_code_file.exists():  # after an interrupted stage DVC ends by itself
+                process.send_signal(signal.SIGINT)
 
 
-def answers(pid: int) -> bool:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-    caught = next(int(line.split()[1], base=16) for line in lines if line.startswith("SigCgt:"))
-    return bool(caught >> (interruption.ABANDONED - 1) & 1)
+def signal_stages(pid: int) -> bool:
+    """Signal all descendants that handle the signal; return True if there are any.
+
+    A stage handles it once it can stop cleanly, a mirror process never.
+    """
+    descendants, num_signalled = [], 0
+    with suppress(psutil.Error):
+        descendants = psutil.Process(pid).children(recursive=True)
+    for process in descendants:
+        with suppress(OSError):  # it has ended
+            handled = HANDLED_SIGNALS.search(Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
+            if handled and int(handled[1], base=16) >> (interruption.ABANDONED - 1) & 1:
+                os.kill(process.pid, interruption.ABANDONED)
+                num_signalled += 1
+    return num_signalled > 0

@@ -1,148 +1,158 @@
 """Compares everything that determines a model with the current checkout and machine; causes come before their effects."""
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from pipeline.data.prepared import Prepared
-from pipeline.engine import model_file
-from pipeline.engine.model import Model
+from pipeline.data.prepared import Prepared, read_record
+from pipeline.engine import model_file, torch_errors
+from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.model_file import Manifest
 from pipeline.io import files, tensor_file
 from pipeline.io.tensor_file import Damaged, Tensors
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load, placed
+from pipeline.params.load import from_data, load, placed
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
+from pipeline.progress import progress
 from pipeline.refusal import Refusal
 from pipeline.reports import recorded
+from pipeline.runtime import run_identity
 from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.stages import evaluate
 from pipeline.tracking import provenance, revision, run_description
-from pipeline.verification import consistency, digests
-from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Places, short
-from pipeline.verification.retraining import retrain, train_params
+from pipeline.training import Training
+from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Sides, short
+from pipeline.verification.consistency import compare_manifest
 from pipeline.verification.subject import Record, Subject
 
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
+RESTORE = "check out the run's commit, and run `dvc checkout`"
 
 
-@dataclass(frozen=True)
-class Verification:
-    """The verification of one model in one checkout on one machine."""
+def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
+    """Yield the comparisons in order; with `retrain`, also train again and compare the weights.
 
-    subject: Subject
-    paths: Paths
-    environment: Environment
-
-    def comparisons(self, *, again: bool) -> Iterator[Comparison]:
-        """Yield the comparisons in order; with `again`, also train again and compare the weights.
-
-        A later comparison assumes that the earlier ones were equal: stop at the first difference.
-        """
-        model, record = self.subject.model, self.subject.record
-        if record:
-            yield of_run(record, model)
-        try:
-            weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
-        except Damaged as damaged:
-            yield of_file(model, expected=damaged.claimed, found=damaged.found)
-            return
-        whole = tensor_file.digest(weights, metadata)
-        yield of_file(model, expected=whole, found=whole)
-        manifest = model_file.describe(metadata, model)
-        here = Machine.claim(self.environment)
-        yield from self.of_inputs(manifest, here)
-        if record:
-            yield from of_commit(record, self.environment)
-        prepared = Prepared.open(self.paths.prepared)
-        yield consistency.of_manifest(manifest, prepared, here)
-        yield from self.of_scores(weights, manifest, prepared, here)
-        if again:
-            yield from self.of_training(weights, manifest, prepared, here)
-
-    def of_inputs(self, manifest: Manifest, here: Machine) -> Iterator[Comparison]:
-        """Compare the digests of data, code and lock, the parameters and the machine with those in the model file."""
-        for digested in digests.of_checkout(self.paths, manifest):
-            name, said, found = digested()
-            places = Places("the file", "this checkout (`dvc status train` names what changed)")
-            yield Comparison.of_texts(name, said, places, expected=manifest.inputs.get(name, NOTHING), found=found)
-        path = str(self.paths.params)
-        params = load(Document.read(self.paths.params), TrainParams).model_dump(mode="json")
-        yield Comparison.of_values("params", path, Places("the file", path), expected=manifest.params, found=params)
-        fingerprint = here.fingerprint()
-        said = f"{here.name}, {here.threads} threads, torch {fingerprint['libraries']['torch']}"
-        yield Comparison.of_values("machine", said, Places("the file", "this machine"), expected=manifest.fingerprint, found=fingerprint)
-
-    def of_scores(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
-        """Evaluate the model again and compare the scores with `metrics/evaluate.json` and, for a run, with its journal."""
-        path, model = self.paths.metrics / "evaluate.json", self.subject.model
-        expected, of = recorded.read(path)
-        found = self.score(model_file.rebuild(weights, manifest, model), manifest, prepared, here)
-        said = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
-        place = str(path) if of == recorded.label(model) else f"{path}, which is of another model"
-        yield Comparison.of_values("score", said, Places(place, "this evaluation"), expected=expected, found=found)
-        record = self.subject.record
-        if record:
-            named = run_description.test_metrics(found) if record.scores else {}
-            said = f"{len(named)} numbers of the journal" if named else "none in the journal: the run was not evaluated"
-            yield Comparison.of_values("scores", said, Places("the journal", "this evaluation"), expected=record.scores, found=named)
-
-    def score(self, model: Model, manifest: Manifest, prepared: Prepared, here: Machine) -> dict[str, Any]:
-        """Return the scores that the stage evaluate would write. Raises Refusal where that stage does."""
-        document = Document.read(self.paths.params)
-        try:
-            return evaluate.judge(model, manifest, prepared, here, load(document, EvaluateParams))[1]
-        except Refusal as refusal:
-            raise placed(document, refusal) from None
-
-    def of_training(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
-        """Train again and compare weights, manifest and the bytes of the exported file."""
-        with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-            outcome = retrain(train_params(manifest), prepared, here, Path(folder), switches=manifest.switches)
-            anew = manifest.model_copy(update=outcome.manifest)
-            before, after = manifest.model_dump(mode="json"), anew.model_dump(mode="json")
-            places = Places("the file", "the new training")
-            yield Comparison.of_weights("weights", f"{len(weights)} tensors, trained anew", expected=weights, found=outcome.weights)
-            yield Comparison.of_values("training", f"exported at step {anew.step}", places, expected=before, found=after)
-            copy = Path(folder) / self.subject.model.name
-            model_file.export(copy, outcome.weights, anew)
-            digest = files.digest(self.subject.model)
-            yield Comparison.of_texts("bytes", "the whole file", places, expected=digest, found=files.digest(copy))
+    A later comparison assumes that the earlier ones were equal: stop at the first difference.
+    """
+    model, record = subject
+    if record:
+        yield compare_run(record, model)
+    sides = Sides("the file", "its contents: it was damaged, or changed by hand")
+    try:
+        weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
+    except Damaged as damaged:
+        yield Comparison.of_texts("file", str(model), sides, expected=damaged.claimed, found=damaged.found)
+        return
+    digest = tensor_file.digest(weights, metadata)
+    yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
+    manifest = model_file.describe(metadata, model)
+    params, machine = from_data(manifest.params, TrainParams, "the model file"), Machine.claim(environment)
+    yield from compare_inputs(manifest, paths, machine)
+    if record:
+        yield from compare_commit(record, environment)
+    prepared = Prepared.open(paths.prepared)
+    yield compare_manifest(manifest, params.train, prepared, machine)
+    yield from compare_scores(subject, weights, manifest, prepared, paths, machine)
+    if retrain:
+        yield from compare_retraining(model, weights, manifest, params, prepared, machine)
 
 
-def of_file(model: Path, *, expected: str, found: str) -> Comparison:
-    """Compare the digest that the model file holds with the digest of its contents."""
-    places = Places("the file", "its contents", remedy="it was damaged, or changed by hand")
-    return Comparison.of_texts("file", str(model), places, expected=expected, found=found)
-
-
-def of_run(record: Record, model: Path) -> Comparison:
+def compare_run(record: Record, model: Path) -> Comparison:
     """Compare the digest of the model file with that of the run's model. Raises Refusal where the file is missing."""
     if not model.is_file():
-        raise Refusal(
-            f"{model}: is missing, and the journal's copy for {record.name} went to MLflow: check out the run's commit, and `dvc checkout`"
-        )
-    remedy = "another run's model, or a damaged one: check out the run's commit, and `dvc checkout`"
-    places = Places("the journal", str(model), remedy=remedy)
-    return Comparison.of_texts("run", record.name, places, expected=record.model_digest, found=files.digest(model))
+        raise Refusal(f"{model}: is missing, and the journal's copy for {record.name} was moved to MLflow: {RESTORE}")
+    sides = Sides("the journal", f"{model}: another run's model, or a damaged one: {RESTORE}")
+    return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
-def of_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
+def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
+    """Compare the digests of data, code and lock, the parameters and the machine with those in the model file."""
+    sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
+    code = run_identity.dependencies("train", manifest.params, paths.top)
+    read_record(paths.prepared)  # raises Refusal where no data was prepared
+    digests: dict[str, tuple[str, Callable[[], str]]] = {
+        "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
+        "code": ("what dvc.yaml lists for train", lambda: run_identity.code_digest(code, paths.top)),
+        "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
+    }
+    for name, (description, digest) in digests.items():
+        try:
+            found = digest()
+        except Refusal as refusal:
+            found = f"damaged ({refusal})"
+        except FileNotFoundError as error:
+            found = f"no {error.filename}"
+        yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
+    path = str(paths.params)
+    params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
+    yield Comparison.of_values("params", path, Sides("the file", path), expected=manifest.params, found=params)
+    fingerprint, sides = machine.fingerprint(), Sides("the file", "this machine")
+    description = f"{machine.name}, {machine.threads} threads, torch {fingerprint['libraries']['torch']}"
+    yield Comparison.of_values("machine", description, sides, expected=manifest.fingerprint, found=fingerprint)
+
+
+def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
     """Compare the commit and the uncommitted changes in the journal with those of the checkout.
 
     A value that the journal records as unknown counts as a difference. A commit that adds only results counts as equal.
     """
-    here = provenance.gather(environment)
-    for fact, name in COMMIT.items():
-        expected, found, places = record.provenance.get(fact, NOTHING), here.get(fact, NOTHING), Places("the journal", "this checkout")
+    current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
+    for key, name in COMMIT.items():
+        expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
         if expected.startswith(UNKNOWN):
-            yield Comparison(name, "git", places.sides(expected, found))
+            yield Comparison(name, "git", sides.describe(expected, found))
         elif revision.differ_in_results_only(expected, found):
             yield Comparison(name, f"git ({short(found)}, which adds results only)", None)
         else:
-            yield Comparison.of_texts(name, "git", places, expected=expected, found=found)
+            yield Comparison.of_texts(name, "git", sides, expected=expected, found=found)
+
+
+def compare_scores(
+    subject: Subject, weights: Tensors, manifest: Manifest, prepared: Prepared, paths: Paths, machine: Machine
+) -> Iterator[Comparison]:
+    """Evaluate the model again and compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
+
+    Raises Refusal where the stage evaluate does.
+    """
+    path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
+    expected, label = recorded.read(path)
+    model = model_file.rebuild(weights, manifest, subject.model)
+    try:
+        _, found = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
+    except Refusal as refusal:
+        raise placed(document, refusal) from None
+    description = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
+    sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
+    yield Comparison.of_values("score", description, sides, expected=expected, found=found)
+    if subject.record:
+        scores = subject.record.scores
+        metrics = run_description.test_metrics(found) if scores else {}
+        description = f"{len(metrics)} values of the journal" if scores else "none in the journal: the run was not evaluated"
+        yield Comparison.of_values("scores", description, Sides("the journal", "this evaluation"), expected=scores, found=metrics)
+
+
+def compare_retraining(
+    model: Path, weights: Tensors, manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine
+) -> Iterator[Comparison]:
+    """Train again with the same micro-batch switches; compare weights, manifest and the bytes of the exported file.
+
+    The only files are in a temporary folder, from which no checkpoint is read and to which none is written.
+    """
+    set_determinism(params.train.deterministic)
+    with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+        training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1), switches=manifest.switches)
+        with progress("verify", training.plan.num_steps, "steps") as advance, torch_errors.in_words(size="train.micro_batch_size"):
+            for _ in training.reports():
+                advance()
+        new_weights, step = training.exported()
+        yield Comparison.of_weights("weights", f"{len(weights)} tensors, trained again", expected=weights, found=new_weights)
+        sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
+        trained = {"step": step, "precision": training.state.precision, "spec": prepared.spec, "switches": training.progress.switches}
+        new_manifest = manifest.model_copy(update=trained)
+        before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
+        yield Comparison.of_values("training", f"exported at step {step}", sides, expected=before, found=after)
+        model_file.export(copy, new_weights, new_manifest)
+        yield Comparison.of_texts("bytes", "the whole file", sides, expected=files.digest(model), found=files.digest(copy))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.flatten import leaves
 from pipeline.io import untrusted
 from pipeline.io.tensor_file import Tensors
 from pipeline.params.load import shown
@@ -18,47 +19,42 @@ LONGEST = 200
 
 
 @dataclass(frozen=True)
-class Places:
-    """The places that the two values of a comparison come from, for its message."""
+class Sides:
+    """Where the two values of a comparison come from, for its message; `found` may end with a remedy."""
 
     expected: str
     found: str
-    remedy: str = ""
 
-    def sides(self, expected: object, found: object) -> str:
-        said = f"{short(expected)} in {self.expected}, {short(found)} in {self.found}"
-        return f"{said}: {self.remedy}" if self.remedy else said
+    def describe(self, expected: object, found: object) -> str:
+        return f"{short(expected)} in {self.expected}, {short(found)} in {self.found}"
 
 
 @dataclass(frozen=True)
 class Comparison:
     name: str
-    said: str
+    description: str
     """A description of the compared value, for the output line."""
     difference: str | None
     """The first difference, with both values; None where the values are equal."""
 
     @classmethod
-    def of_texts(cls, name: str, said: str, places: Places, *, expected: str, found: str) -> "Comparison":
+    def of_texts(cls, name: str, description: str, sides: Sides, *, expected: str, found: str) -> "Comparison":
         """Compare two single values, such as digests or commits."""
-        return cls(name, f"{said} ({short(found)})", None if expected == found else places.sides(expected, found))
+        return cls(name, f"{description} ({short(found)})", None if expected == found else sides.describe(expected, found))
 
     @classmethod
-    def of_values(cls, name: str, said: str, places: Places, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
+    def of_values(cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
         """Compare nested mappings. The difference names the first differing value by its dotted key."""
-        there, here = flat(expected), flat(found)
-        pairs = ((key, there.get(key, NOTHING), here.get(key, NOTHING)) for key in {**there, **here})
-        return cls(
-            name,
-            said,
-            next((f"{untrusted.shown(key, LONGEST)}: {places.sides(left, right)}" for key, left, right in pairs if left != right), None),
-        )
+        left, right = dict(leaves(expected)), dict(leaves(found))
+        pairs = ((key, left.get(key, NOTHING), right.get(key, NOTHING)) for key in {**left, **right})
+        differences = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(one, other)}" for key, one, other in pairs if one != other)
+        return cls(name, description, next(differences, None))
 
     @classmethod
-    def of_weights(cls, name: str, said: str, *, expected: Tensors, found: Tensors) -> "Comparison":
+    def of_weights(cls, name: str, description: str, *, expected: Tensors, found: Tensors) -> "Comparison":
         """Compare names, dtypes, shapes and bits of the tensors in the file with those of a new training."""
         differences = (difference(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}))
-        return cls(name, said, next(filter(None, differences), None))
+        return cls(name, description, next(filter(None, differences), None))
 
 
 def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str | None:
@@ -80,14 +76,6 @@ def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str 
 def form(tensor: Tensor | None) -> str:
     """Return the dtype and shape of a tensor as text."""
     return NOTHING if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by their dotted keys. A list is a leaf and stays a list, so that it never equals its text."""
-    if not isinstance(value, Mapping):
-        return {path: value}
-    leaves = (flat(member, f"{path}.{key}" if path else str(key)) for key, member in value.items())
-    return {key: leaf for member in leaves for key, leaf in member.items()}
 
 
 def short(value: object) -> str:

@@ -1,9 +1,8 @@
 """The subject of a verification: a model file, or a run in the journal with its model file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.io import files
 from pipeline.paths import Paths
@@ -11,11 +10,8 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import cursor, events, journal
 
-MODEL_SUFFIX = ".safetensors"
 
-
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """The record of a run in its journal: digest of the model file, provenance of the training, and test scores."""
 
     name: str
@@ -24,32 +20,26 @@ class Record:
     scores: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     model: Path
     record: Record | None = None
 
-    @classmethod
-    def named(cls, name: str, paths: Paths, environment: Environment) -> "Subject":
-        """Return the subject for a model file's path, or for a run's journal folder, name, last part of the name, or MLflow run id.
 
-        Raises Refusal where nothing matches, or where the run has no model.
-        """
-        path = Path(name)
-        if path.is_file() or path.suffix == MODEL_SUFFIX:
-            return cls(path)
-        folder = find(name, environment)
-        record = read(folder)
-        return cls(model_of(folder, record, paths), record)
+def find(name: str, paths: Paths, environment: Environment) -> Subject:
+    """Return the subject for a model file's path, or for a run's journal folder, name, last part of the name, or MLflow run id.
 
-
-def find(name: str, environment: Environment) -> Path:
-    """Return the journal folder of a run. Raises Refusal where no run matches."""
-    known, path = journal.journals(environment.root), Path(name).resolve()
+    The model of a run is the journal's copy, which is deleted once MLflow has the model; then it is the checkout's model file, which may
+    be another model. Raises Refusal where nothing matches, or where the run has no model.
+    """
+    path, known = Path(name), journal.journals(environment.root)
+    if path.is_file() or path.suffix == paths.model.suffix:
+        return Subject(path)
     for folder in known:
         ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == path:
-            return folder
+        if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == path.resolve():
+            record, copy = read(folder), folder / paths.model.name
+            is_whole = copy.is_file() and files.digest(copy) == record.model_digest
+            return Subject(copy if is_whole else paths.model, record)
     newest = f"the newest run is {known[-1].name}" if known else "it holds no run"
     raise Refusal(f"{name}: is no file, and no run of the journal in {journal.shelf(environment.root)}: {newest}")
 
@@ -66,14 +56,5 @@ def read(folder: Path) -> Record:
     try:
         digest = (folder / journal.MODEL_DIGEST).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        raise Refusal(f"{folder.name}: this run has no model: its training has not come to its end: run `dvc repro`") from None
+        raise Refusal(f"{folder.name}: this run has no model: its training did not finish: run `dvc repro`") from None
     return Record(folder.name, digest, provenance, scores)
-
-
-def model_of(folder: Path, record: Record, paths: Paths) -> Path:
-    """Return the journal's copy of the model, or the checkout's model file where the copy is gone.
-
-    The journal deletes its copy once MLflow has the model. The checkout's file may then be another model; `checks.of_run` compares it.
-    """
-    copy = folder / f"model{MODEL_SUFFIX}"
-    return copy if copy.is_file() and files.digest(copy) == record.model_digest else paths.model

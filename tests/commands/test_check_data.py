@@ -31,7 +31,7 @@ def images(folder: Path, classes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "changes", "said"),
+    ("classes", "changes", "message"),
     [
         ({"cat": 9}, {}, "has one class only (cat): nothing can be learned"),
         ({"cat": 9, "dog": 0}, {}, "has no samples of dog: add some, or remove the class"),
@@ -47,14 +47,14 @@ def images(folder: Path, classes: dict[str, int]) -> None:
     ids=["one class", "an empty class", "no test split", "no validation split", "more ranks than classes", "more ranks than digits"],
 )
 def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], classes: dict, changes: dict, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], classes: dict, changes: dict, message: str
 ) -> None:
     monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, **changes}))
     images(tmp_path, classes)
     assert main(["check"]) == 2
-    shown = capsys.readouterr().err
-    assert said in shown
-    assert shown.startswith("error: params.yaml:")
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: params.yaml:")
     assert not (tmp_path / "data/prepared").exists()
 
 

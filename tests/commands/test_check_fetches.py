@@ -77,7 +77,7 @@ def test_nothing_is_downloaded_or_read_for_a_training_that_dvc_would_not_run(
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not weights")
     assert main(["check"]) == 0
-    assert "mobilenet_v3_small on digits" in capsys.readouterr().out, "the architecture says more than `torchvision`"
+    assert "mobilenet_v3_small on digits" in capsys.readouterr().out, "the architecture is named, not `torchvision`"
 
 
 def test_nothing_is_downloaded_beside_another_mistake(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

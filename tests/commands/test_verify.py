@@ -1,4 +1,4 @@
-"""`verify` says `identical`, or names the first thing that differs with both values; it changes nothing."""
+"""`verify` prints `identical`, or the first difference with both values; it changes nothing."""
 
 import re
 import shutil
@@ -26,9 +26,9 @@ Verify = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A committed checkout after its three stages, with the journal of the run."""
-    folder = repository(tmp_path_factory.mktemp("whole"), QUICK)
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a committed checkout after its three stages, with the journal of the run."""
+    folder = repository(tmp_path_factory.mktemp("finished"), QUICK)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PIPELINE_TRACKING", "true")
@@ -38,10 +38,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def checkout(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy, in which the test runs."""
+def checkout(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a copy of it, which is the working folder of the test."""
     folder = tmp_path / "checkout"
-    shutil.copytree(whole, folder, symlinks=True)
+    shutil.copytree(finished, folder, symlinks=True)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     threads = torch.get_num_threads()
@@ -51,21 +51,21 @@ def checkout(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
-    """`verify("--retrain")`: what it says, after the exit code that fits its last line."""
+    """Return a function that runs `verify`, checks that the exit code fits the last line, and returns the lines."""
 
     def run(*arguments: str) -> list[str]:
         capsys.readouterr()
         code = main(["verify", *arguments])
-        said = capsys.readouterr().out.splitlines()
-        assert code == (0 if said[-1] == "identical" else 1)
-        return said
+        lines = capsys.readouterr().out.splitlines()
+        assert code == (0 if lines[-1] == "identical" else 1)
+        return lines
 
     return run
 
 
-def compared(said: list[str]) -> list[str]:
-    """The names of the comparisons, all equal but perhaps the last."""
-    lines = [line.split()[1:3] for line in said if line.startswith("verify: ") and line.split()[2] in ("equal", "differs")]
+def compared(output: list[str]) -> list[str]:
+    """Return the names of the comparisons; all but the last must be equal."""
+    lines = [line.split()[1:3] for line in output if line.startswith("verify: ") and line.split()[2] in ("equal", "differs")]
     assert all(outcome == "equal" for _, outcome in lines[:-1])
     return [name for name, _ in lines]
 
@@ -76,7 +76,7 @@ def run_name() -> str:
 
 
 def reseal(change: Callable[[dict, dict], None]) -> None:
-    """Change tensors or metadata of the model file, and give it the digest of what it then holds."""
+    """Change tensors or metadata of the model file, and renew its digest."""
     tensors, metadata = tensor_file.load(MODEL)
     change(tensors, metadata)
     tensor_file.save(MODEL, tensors, metadata)
@@ -88,16 +88,16 @@ def contents(folder: Path) -> dict[str, str]:
 
 def test_a_fresh_model_is_identical_and_verifying_it_changes_nothing(checkout: Path, verify: Verify) -> None:
     before = contents(checkout)
-    said = verify("--retrain")
-    assert said[-1] == "identical"
-    assert compared(said) == ["file", "data", "code", "lock", "params", "machine", "manifest", "score", "weights", "training", "bytes"]
+    lines = verify("--retrain")
+    assert lines[-1] == "identical"
+    assert compared(lines) == ["file", "data", "code", "lock", "params", "machine", "manifest", "score", "weights", "training", "bytes"]
     assert contents(checkout) == before
 
 
 def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, verify: Verify) -> None:
-    said = verify(run_name())
-    assert said[-1] == "identical"
-    assert compared(said) == [
+    lines = verify(run_name())
+    assert lines[-1] == "identical"
+    assert compared(lines) == [
         "run",
         "file",
         "data",
@@ -124,7 +124,7 @@ def test_a_run_is_found_by_its_folder_and_by_the_end_of_its_name(checkout: Path,
         assert verify(name)[-1] == "identical"
 
 
-def test_results_that_were_committed_do_not_make_another_commit_of_it(checkout: Path, verify: Verify) -> None:
+def test_a_commit_that_adds_only_results_is_equal(checkout: Path, verify: Verify) -> None:
     call(checkout, *GIT, "add", "metrics", "plots")
     call(checkout, *GIT, "commit", "--quiet", "--message", "results")
     assert verify(run_name())[-1] == "identical"
@@ -132,7 +132,7 @@ def test_results_that_were_committed_do_not_make_another_commit_of_it(checkout: 
     call(checkout, *GIT, "add", "README.md")
     call(checkout, *GIT, "commit", "--quiet", "--message", "words")
     assert re.fullmatch(r"differs: commit: \w{12} in the journal, \w{12} in this checkout", verify(run_name())[-1])
-    assert verify()[-1] == "identical", "a file knows no commit"
+    assert verify()[-1] == "identical", "a model file holds no commit"
 
 
 def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
@@ -149,17 +149,17 @@ def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
     assert refused("summary") == [f"{MODEL}: is missing: run `dvc repro`"]
 
 
-def test_the_journals_copy_of_the_model_outlives_that_of_the_checkout(checkout: Path, verify: Verify) -> None:
+def test_a_run_is_verified_without_the_checkouts_model_file(checkout: Path, verify: Verify) -> None:
     MODEL.unlink()
     assert verify(run_name())[-1] == "identical"
 
 
-def test_the_checkouts_file_stands_for_a_copy_that_went_to_mlflow(checkout: Path, verify: Verify) -> None:
+def test_the_checkouts_file_replaces_a_copy_that_was_moved_to_mlflow(checkout: Path, verify: Verify) -> None:
     Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
     assert verify(run_name())[-1] == "identical"
     reseal(lambda _, metadata: metadata.update(step=3))
-    of_another = rf"differs: run: \w{{12}} in the journal, \w{{12}} in {MODEL}: another run's model, or a damaged one: check out .*"
-    assert re.fullmatch(of_another, verify(run_name())[-1])
+    message = rf"differs: run: \w{{12}} in the journal, \w{{12}} in {MODEL}: another run's model, or a damaged one: check out .*"
+    assert re.fullmatch(message, verify(run_name())[-1])
 
 
 def flip_a_bit() -> None:
@@ -208,33 +208,33 @@ DIFFERENCES = {
 }
 
 
-@pytest.mark.parametrize(("change", "said"), DIFFERENCES.values(), ids=DIFFERENCES)
-def test_the_first_thing_that_differs_is_named_with_both_values(checkout: Path, verify: Verify, change, said: str) -> None:
+@pytest.mark.parametrize(("change", "message"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_the_first_difference_is_printed_with_both_values(checkout: Path, verify: Verify, change, message: str) -> None:
     change()
-    assert re.fullmatch(f"differs: {said}", verify("--retrain")[-1])
+    assert re.fullmatch(f"differs: {message}", verify("--retrain")[-1])
 
 
-def test_what_differs_first_is_said_alone(checkout: Path, verify: Verify) -> None:
+def test_only_the_first_difference_is_printed(checkout: Path, verify: Verify) -> None:
     edit_a_score()
     edit_the_parameters()
     append("requirements.lock")
-    said = verify()
-    assert compared(said) == ["file", "data", "code", "lock"]
-    assert len([line for line in said if line.startswith("differs")]) == 1
+    lines = verify()
+    assert compared(lines) == ["file", "data", "code", "lock"]
+    assert len([line for line in lines if line.startswith("differs")]) == 1
 
 
-def test_another_number_of_threads_is_another_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_number_of_threads_is_a_difference_of_the_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
     monkeypatch.setenv("PIPELINE_THREADS", str(threads + 1))
     assert verify()[-1] == f"differs: machine: threads: {threads} in the file, {threads + 1} in this machine"
 
 
-def test_a_checkout_with_changes_of_its_own_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
+def test_an_edited_checkout_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
     append("pipeline/engine/deploy.py")
     assert re.fullmatch(r"differs: changes: none in the journal, \d+ bytes, digest \w+ in this checkout", verify(run_name())[-1])
 
 
-def test_a_commit_that_is_not_known_is_equal_to_nothing(checkout: Path, verify: Verify) -> None:
+def test_an_unknown_commit_is_a_difference(checkout: Path, verify: Verify) -> None:
     journal = Path(".pipeline/journal", run_name(), "events.jsonl")
     commit = call(checkout, "git", "rev-parse", "HEAD").strip()
     shutil.rmtree(".git")
@@ -243,10 +243,10 @@ def test_a_commit_that_is_not_known_is_equal_to_nothing(checkout: Path, verify: 
     assert verify(run_name())[-1] == f"differs: commit: {unknown} in the journal, {unknown} in this checkout"
 
 
-def test_the_scores_of_a_run_are_those_of_its_journal(checkout: Path, verify: Verify) -> None:
+def test_the_scores_of_a_run_are_compared_with_its_journal(checkout: Path, verify: Verify) -> None:
     journal = Path(".pipeline/journal", run_name(), "events.jsonl")
-    spoilt = re.sub(r'"test/accuracy":[\d.]+', '"test/accuracy":0.75', journal.read_text(encoding="utf-8"))
-    journal.write_text(spoilt, encoding="utf-8")
+    edited = re.sub(r'"test/accuracy":[\d.]+', '"test/accuracy":0.75', journal.read_text(encoding="utf-8"))
+    journal.write_text(edited, encoding="utf-8")
     assert re.fullmatch(r"differs: scores: test/accuracy: 0.75 in the journal, 0\.\d+ in this evaluation", verify(run_name())[-1])
 
 
@@ -254,19 +254,18 @@ def one_weight(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     return tensors[sorted(tensors)[0]]
 
 
-def test_a_weight_that_training_anew_does_not_give_is_named(checkout: Path, verify: Verify) -> None:
+def test_a_weight_that_differs_after_training_again_is_named(checkout: Path, verify: Verify) -> None:
     reseal(lambda tensors, _: one_weight(tensors).view(-1)[:2].add_(0.5))
     assert main(["evaluate"]) == 0
     name = sorted(tensor_file.load(MODEL)[0])[0]
-    assert verify()[-1] == "identical", "without --retrain nothing is there to compare the weights with"
-    said = verify("--retrain")[-1]
-    assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", said)
+    assert verify()[-1] == "identical", "without --retrain the weights are compared only with their digest and score"
+    assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", verify("--retrain")[-1])
 
 
 BEST = {**QUICK, "train.steps": 8, "train.keep": "best"}
 
 
-def test_a_step_that_training_anew_does_not_give_is_named(checkout: Path, verify: Verify) -> None:
+def test_a_step_that_differs_after_training_again_is_named(checkout: Path, verify: Verify) -> None:
     project.write_params(Path(), BEST)
     assert main(["train"]) == 0
     best = tensor_file.load(MODEL)[1]["step"]
@@ -306,12 +305,12 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("lie", "said"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+@pytest.mark.parametrize(("changes", "message"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(
-    checkout: Path, verify: Verify, lie: dict[str, object], said: str
+    checkout: Path, verify: Verify, changes: dict[str, object], message: str
 ) -> None:
-    reseal(lambda _, metadata: changed(metadata, lie))
-    assert re.fullmatch(f"differs: manifest: {said}", verify()[-1])
+    reseal(lambda _, metadata: changed(metadata, changes))
+    assert re.fullmatch(f"differs: manifest: {message}", verify()[-1])
 
 
 @pytest.mark.parametrize(
@@ -323,30 +322,30 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(
         ({"train.keep": "best", "train.patience": 2}, {3, 6, 9, 10}),
     ],
 )
-def test_a_training_ends_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:
+def test_a_training_can_end_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:
     settings = train_params(
         {"train.epochs": None, "train.steps": 10, "train.report_every_steps": 3, "train.validate_every_steps": 3, **changes}
     ).train
-    assert {step for step in range(-1, 13) if consistency.may_end_at(step, settings, 10)} == steps
+    assert {*consistency.steps_of_early_exports(settings, 10), 10} == steps
 
 
-def test_an_equal_model_in_other_bytes_is_not_identical(checkout: Path, verify: Verify) -> None:
+def test_an_equal_model_in_a_file_of_other_bytes_differs(checkout: Path, verify: Verify) -> None:
     content = MODEL.read_bytes()
     size = int.from_bytes(content[:8], "little")
     MODEL.write_bytes((size + 8).to_bytes(8, "little") + content[8 : 8 + size] + b" " * 8 + content[8 + size :])
     assert verify("--retrain")[-1].startswith("differs: bytes: ")
 
 
-def test_a_training_that_ran_out_of_memory_is_done_again_with_the_micro_batches_that_it_came_to(
+def test_a_training_that_ran_out_of_memory_is_repeated_with_the_same_micro_batches(
     checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raised, gather = [], update.accumulate_gradients
+    raised, accumulate = [], update.accumulate_gradients
 
     def fail_once(state, batch, micro_batch_size, **more):
         if state.step == 2 and not raised:
             raised.append(micro_batch_size)
             raise torch.OutOfMemoryError("CUDA out of memory (injected)")
-        return gather(state, batch, micro_batch_size, **more)
+        return accumulate(state, batch, micro_batch_size, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(update, "accumulate_gradients", fail_once)
@@ -359,27 +358,27 @@ def test_a_training_that_ran_out_of_memory_is_done_again_with_the_micro_batches_
 def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
     shutil.copy("params.yaml", "foreign.safetensors")
     tensor_file.save(Path("checkpoint.safetensors"), {"weight": torch.zeros(1)}, {"state": {}})
-    for name, said in {
+    for name, message in {
         "foreign.safetensors": "is no whole safetensors file",
         "checkpoint.safetensors": "or is no model file (params: Field required)",
         "nowhere.safetensors": "is missing",
         "nobody": f"no run of the journal in {checkout}/.pipeline/journal: the newest run is {run_name()}",
     }.items():
         (line,) = refused("verify", name)
-        assert said in line
+        assert message in line
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ("data/prepared/spec.json", "data/prepared/spec.json: is missing: run `dvc repro prepare`"),
         ("metrics/evaluate.json", "metrics/evaluate.json: is missing: run `dvc repro`"),
         ("models/model.safetensors", "models/model.safetensors: is missing: run `dvc repro`"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(checkout: Path, refused: Callable[..., list[str]], missing: str, said: str) -> None:
+def test_a_missing_file_is_refused(checkout: Path, refused: Callable[..., list[str]], missing: str, message: str) -> None:
     Path(missing).unlink()
-    assert refused("verify") == [said]
+    assert refused("verify") == [message]
 
 
 def test_a_run_without_a_model_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
@@ -398,7 +397,7 @@ def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callabl
         assert "metrics/evaluate.json: was not written by this pipeline" in line
 
 
-LIES = {
+INVALID_METADATA = {
     "no parameters": ({"params": {}}, "model: is missing"),
     "other sections": ({"params.x": {"y": 1}}, "params: Value error, has sections beside"),
     "a model with a null byte": ({"params.model.name": "a\0b"}, "there is no model"),
@@ -410,15 +409,15 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize(("lie", "said"), LIES.values(), ids=LIES)
-def test_a_whole_file_that_lies_is_refused(checkout: Path, refused: Callable[..., list[str]], lie: dict[str, object], said: str) -> None:
-    reseal(lambda _, metadata: changed(metadata, lie))
+@pytest.mark.parametrize(("changes", "message"), INVALID_METADATA.values(), ids=INVALID_METADATA)
+def test_invalid_metadata_is_refused(checkout: Path, refused: Callable[..., list[str]], changes: dict[str, object], message: str) -> None:
+    reseal(lambda _, metadata: changed(metadata, changes))
     lines = refused("verify")
     assert all(line.startswith(f"{MODEL}: ") for line in lines)
-    assert any(said in line for line in lines)
+    assert any(message in line for line in lines)
 
 
-def test_parameters_in_a_file_are_judged_where_python_leaves_out_assertions(checkout: Path) -> None:
+def test_parameters_in_a_file_are_validated_also_without_assertions(checkout: Path) -> None:
     reseal(lambda _, metadata: changed(metadata, {"params.train.batch_size": -1}))
     command = (sys.executable, "-O", "-m", "pipeline", "verify")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -426,13 +425,15 @@ def test_parameters_in_a_file_are_judged_where_python_leaves_out_assertions(chec
     assert done.stderr == f"error: {MODEL}: the model file: train.batch_size: should be greater than 0, not -1\n"
 
 
-def test_a_header_is_read_as_far_as_that_of_a_model_file(checkout: Path, refused: Callable[..., list[str]]) -> None:
+def test_a_header_that_is_too_large_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
     MODEL.write_bytes((99_999_000).to_bytes(8, "little") + b"[" * 99_999_000)
     (line,) = refused("verify")
     assert "its header would have 99999000 bytes, more than 2097152" in line
 
 
-def test_scoring_is_refused_as_in_the_stage(checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_is_refused_as_in_the_stage_evaluate(
+    checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
     assert refused("verify") == refused("evaluate") == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always right: write less"]
     project.write_params(Path(), QUICK)

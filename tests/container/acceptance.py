@@ -1,4 +1,4 @@
-"""What only a machine with a GPU can show of the image: `make gpu-acceptance` tries each line and prints a table. It needs Docker, the NVIDIA Container Toolkit and five minutes."""
+"""Try what only a machine with a GPU can show of the image, and print a table: `make gpu-acceptance`. It needs Docker, the NVIDIA Container Toolkit and five minutes."""
 
 import os
 import re
@@ -22,8 +22,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def says(pattern: str, *words: str, code: int = 0) -> Callable[[], str]:
-    """Passes where the container exits so and says something that the pattern finds; what it said otherwise."""
+def prints(pattern: str, *words: str, code: int = 0) -> Callable[[], str]:
+    """Return a trial that runs a container and returns "" if its exit code and output are as expected, else both of them."""
 
     def attempt() -> str:
         done = run(*words)
@@ -34,7 +34,7 @@ def says(pattern: str, *words: str, code: int = 0) -> Callable[[], str]:
 
 @contextmanager
 def volume() -> Iterator[tuple[str, str]]:
-    """The flags of a volume that is gone after the block."""
+    """Yield the flags of a new volume; remove it after the block."""
     name = f"pipeline-acceptance-{uuid.uuid4().hex[:8]}"
     try:
         yield "--volume", f"{name}:{HOME}"
@@ -43,23 +43,23 @@ def volume() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def changed(edit: str) -> Iterator[tuple[str, str]]:
-    """A volume whose parameters a program of sed has changed."""
-    with volume() as kept:
-        run(*kept, IMAGE, "check")
-        run(*kept, "--entrypoint", "sed", IMAGE, "-i", edit, f"{HOME}/params.yaml")
-        yield kept
+def volume_with(edit: str) -> Iterator[tuple[str, str]]:
+    """Yield the flags of a volume whose parameters are changed by a sed script."""
+    with volume() as flags:
+        run(*flags, IMAGE, "check")
+        run(*flags, "--entrypoint", "sed", IMAGE, "-i", edit, f"{HOME}/params.yaml")
+        yield flags
 
 
 def compiled() -> str:
-    with changed("s/compile: .*/compile: default/") as kept:
-        return says(r"params.yaml was changed by hand[\s\S]*test accuracy", *GPU, *kept, IMAGE)()
+    with volume_with("s/compile: .*/compile: default/") as flags:
+        return prints(r"params.yaml was changed by hand[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
 
 
 def stopped() -> str:
-    """`docker stop` in the middle of a training that is long enough, and the same volume again."""
-    with changed("s/epochs: .*/epochs: 400/") as kept:
-        name = output("run", "--detach", *GPU, *kept, IMAGE)
+    """Stop a long training with `docker stop`, then run the volume again."""
+    with volume_with("s/epochs: .*/epochs: 400/") as flags:
+        name = output("run", "--detach", *GPU, *flags, IMAGE)
         try:
             deadline = time.monotonic() + 60
             while "train: step 50 " not in output("logs", name) and time.monotonic() < deadline:
@@ -68,7 +68,7 @@ def stopped() -> str:
             code = output("inspect", "--format", "{{.State.ExitCode}}", name)
         finally:
             output("rm", "--force", name)
-        again = says(r"going on after step[\s\S]*test accuracy", *GPU, *kept, IMAGE)()
+        again = prints(r"going on after step[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
         return again if code == "143" else f"docker stop ended with {code}, not 143\n{again}"
 
 
@@ -77,14 +77,14 @@ def output(*words: str) -> str:
 
 
 TRIALS: dict[str, Callable[[], str]] = {
-    "--gpus all: the default job trains on the GPU": says(r"training on cuda.*[\s\S]*test accuracy", *GPU, IMAGE),
-    "--gpus device=0: one GPU by its number": says(r"training on cuda", "--gpus", "device=0", IMAGE, "check"),
-    "PIPELINE_DEVICE=cuda:0": says(r"training on cuda:0", *GPU, "--env", "PIPELINE_DEVICE=cuda:0", IMAGE, "check"),
-    "PIPELINE_DEVICE=cuda:99 is refused": says(r"numbered from 0", *GPU, "--env", "PIPELINE_DEVICE=cuda:99", IMAGE, "check", code=2),
-    "precision auto is bf16": says(r"in bf16", *GPU, IMAGE, "check"),
-    "without --gpus all it says so": says(r"not used: it was not handed to this container.*--gpus all", IMAGE, "check"),
+    "--gpus all: the default job trains on the GPU": prints(r"training on cuda.*[\s\S]*test accuracy", *GPU, IMAGE),
+    "--gpus device=0: one GPU by its number": prints(r"training on cuda", "--gpus", "device=0", IMAGE, "check"),
+    "PIPELINE_DEVICE=cuda:0": prints(r"training on cuda:0", *GPU, "--env", "PIPELINE_DEVICE=cuda:0", IMAGE, "check"),
+    "PIPELINE_DEVICE=cuda:99 is refused": prints(r"numbered from 0", *GPU, "--env", "PIPELINE_DEVICE=cuda:99", IMAGE, "check", code=2),
+    "precision auto is bf16": prints(r"in bf16", *GPU, IMAGE, "check"),
+    "without --gpus all the reason is printed": prints(r"not used: it was not handed to this container.*--gpus all", IMAGE, "check"),
     "train.compile: default": compiled,
-    "all hardened flags": says(r"training on cuda[\s\S]*test accuracy", *GPU, *HARDENED, IMAGE),
+    "all hardened flags": prints(r"training on cuda[\s\S]*test accuracy", *GPU, *HARDENED, IMAGE),
     "docker stop, and on to the end": stopped,
 }
 
@@ -93,11 +93,11 @@ def main() -> int:
     failed = 0
     for name, trial in TRIALS.items():
         begin = time.monotonic()
-        complaint = trial()
-        failed += bool(complaint)
-        print(f"{'FAILED' if complaint else 'ok':<8}{time.monotonic() - begin:6.0f} s  {name}", flush=True)
-        if complaint:
-            print(complaint, file=sys.stderr)
+        failure = trial()
+        failed += bool(failure)
+        print(f"{'FAILED' if failure else 'ok':<8}{time.monotonic() - begin:6.0f} s  {name}", flush=True)
+        if failure:
+            print(failure, file=sys.stderr)
     return failed
 
 

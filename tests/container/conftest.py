@@ -1,4 +1,4 @@
-"""One image for all tests of a run; without an engine they are skipped, with the reason."""
+"""Build one image for all tests; skip them, with the reason, where there is no engine."""
 
 import subprocess
 from pathlib import Path
@@ -7,34 +7,34 @@ import pytest
 
 from tests.container import docker
 
-HERE = Path(__file__).parent
-BUILDS = HERE / "test_image.py"
+FOLDER = Path(__file__).parent
+BUILDS_IMAGE = FOLDER / "test_image.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The image takes minutes to build: one file begins with it, and nobody else waits for it before a third of all other tests is done."""
-    first = [item for item in items if item.path == BUILDS]
-    later = [item for item in items if item.path.parent == HERE and item.path != BUILDS]
-    others = [item for item in items if item.path.parent != HERE]
+    """Run the file that builds the image first, and the other container tests after a third of all tests: building takes minutes."""
+    first = [item for item in items if item.path == BUILDS_IMAGE]
+    later = [item for item in items if item.path.parent == FOLDER and item.path != BUILDS_IMAGE]
+    others = [item for item in items if item.path.parent != FOLDER]
     third = len(others) // 3
     items[:] = [*first, *others[:third], *later, *others[third:]]
 
 
 @pytest.fixture(scope="session")
 def engine() -> str:
-    """The engine's version."""
+    """Return the version of the engine."""
     try:
         done = subprocess.run(
             [docker.DOCKER, "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, check=True, timeout=30
         )
     except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"no Docker engine answers here ({type(error).__name__}): set DOCKER, start one")
+        pytest.skip(f"no Docker engine answers ({type(error).__name__}): set DOCKER, start one")
     return done.stdout.strip()
 
 
 @pytest.fixture(scope="session")
 def commit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone of this checkout, with canaries beside the code."""
+    """Return a clone of this checkout with canary files beside the code."""
     folder = docker.clone(tmp_path_factory.mktemp("commit") / "pipeline project")
     for path in docker.CANARIES:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def commit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def image(engine: str, commit: Path) -> str:
-    """The name of the image, built by `make image`."""
+    """Build the image by `make image` and return its name."""
     assert engine
     docker.make(commit, "image")
     return docker.IMAGE

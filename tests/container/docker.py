@@ -1,4 +1,4 @@
-"""The Docker engine that the tests find, and what they ask of it."""
+"""Call the Docker engine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ IMAGE = f"pipeline:test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 FLAGS = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none --pids-limit 2048"
 HARDENED = tuple(FLAGS.split())
 HOME = "/home/pipeline"
-QUIETLY = ("-e", "PIPELINE_THREADS=1")  # other tests run beside it, and one thread waits for no other
+ONE_THREAD = ("-e", "PIPELINE_THREADS=1")  # other tests use the other cores
 TIMEOUT_S = 900
 CANARY = "canary-8c1f0e5d7a"
 CANARIES = (
@@ -32,11 +32,11 @@ CANARIES = (
     "mlruns/note",
     "models/old.safetensors",
 )
-"""Files that lie about in a checkout and belong into no image."""
+"""Files of a checkout that must not be in an image."""
 
 
 def docker(*words: str, code: int = 0, **more: str) -> str:
-    """What the engine says on both streams; `code` is the exit code that is expected."""
+    """Return the output of `docker`, both streams together; `code` is the expected exit code."""
     done = subprocess.run(
         [DOCKER, *words],
         stdout=subprocess.PIPE,
@@ -51,8 +51,8 @@ def docker(*words: str, code: int = 0, **more: str) -> str:
 
 
 def run(*words: str, code: int = 0) -> str:
-    """`docker run --rm`."""
-    return docker("run", "--rm", *QUIETLY, *words, code=code)
+    """Return the output of `docker run --rm`."""
+    return docker("run", "--rm", *ONE_THREAD, *words, code=code)
 
 
 def inspect(name: str) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def inspect(name: str) -> dict[str, Any]:
 
 @contextmanager
 def container(*words: str) -> Iterator[str]:
-    """A container that runs in the background, and is gone after the block; its name."""
+    """Run a container in the background and yield its name; remove it after the block."""
     name = f"pipeline-test-{uuid.uuid4().hex[:8]}"
-    docker("run", "--detach", "--name", name, *QUIETLY, *words)
+    docker("run", "--detach", "--name", name, *ONE_THREAD, *words)
     try:
         yield name
     finally:
@@ -81,7 +81,7 @@ def volume() -> Iterator[str]:
 
 
 def clone(folder: Path) -> Path:
-    """The files of this checkout, in a repository of its own, committed."""
+    """Copy the files of this checkout to `folder` and commit them to a new Git repository there."""
     for path in call(TOP, "git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
         if (TOP / path).is_file():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -92,15 +92,15 @@ def clone(folder: Path) -> Path:
     return folder
 
 
-def let_others_in(folder: Path) -> None:
-    """Pytest keeps its folders to itself; another user must be able to pass through them."""
+def make_accessible(folder: Path) -> None:
+    """Allow other users to pass through the parent folders, which pytest makes private."""
     for parent in folder.parents:
         if not parent.stat().st_mode & stat.S_IXOTH:
             parent.chmod(0o755)
 
 
 def make(folder: Path, *words: str, **more: str) -> str:
-    """`make` as a user types it there, with the engine and the base of these tests; what it says."""
+    """Return the output of `make` in `folder`, with the engine and the base image of these tests."""
     settings = {"DOCKER": DOCKER, "BASE_IMAGE": BASE_IMAGE, "IMAGE": IMAGE} | more
     command = ["make", *words, *(f"{name}={value}" for name, value in settings.items())]
     done = subprocess.run(
@@ -110,10 +110,10 @@ def make(folder: Path, *words: str, **more: str) -> str:
     return done.stdout
 
 
-def wait_until_said(name: str, words: str, within_s: float = 180) -> None:
-    """Until the container has said it; it must not end before."""
+def wait_for_output(name: str, text: str, within_s: float = 180) -> None:
+    """Wait until the container has printed `text`; it must not end before."""
     deadline = time.monotonic() + within_s
-    while words not in (said := docker("logs", name)):
-        assert time.monotonic() < deadline, said
-        assert inspect(name)["State"]["Running"], said
+    while text not in (output := docker("logs", name)):
+        assert time.monotonic() < deadline, output
+        assert inspect(name)["State"]["Running"], output
         time.sleep(0.2)

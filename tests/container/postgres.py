@@ -1,4 +1,4 @@
-"""Debian's PostgreSQL, with a password, for as long as a test needs it."""
+"""Run Debian's PostgreSQL, with a password, for a test."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.container.docker import let_others_in
+from tests.container.docker import make_accessible
 
 PROGRAMS = Path("/usr/lib/postgresql")
 INSTALL = ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", "postgresql"]
@@ -24,10 +24,10 @@ class Postgres(NamedTuple):
 
 
 def programs() -> Path:
-    """The folder of `initdb` and `pg_ctl`; installed where that can be done, and the test is skipped where it cannot."""
+    """Return the folder of `initdb` and `pg_ctl`, installing PostgreSQL if possible; skip the test if not."""
     if not list(PROGRAMS.glob("*/bin/initdb")):
         if not shutil.which("apt-get") or os.geteuid() != 0:
-            pytest.skip("no PostgreSQL below /usr/lib/postgresql, and nobody here who may install it")
+            pytest.skip("no PostgreSQL below /usr/lib/postgresql, and only root can install it")
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True, env=quiet)
         subprocess.run(INSTALL, check=True, capture_output=True, env=quiet)
@@ -42,23 +42,23 @@ def free_port() -> int:
 
 @contextmanager
 def server(folder: Path, *, address: str) -> Iterator[Postgres]:
-    """A cluster of its own in `folder`, which listens at `address` alone, with the role and database `mlflow`; it refuses to run as root, so root becomes `postgres`."""
-    here, password, port = programs(), secrets.token_hex(16), free_port()
+    """Run a new cluster in `folder` that listens only at `address`, with the role and database `mlflow`. PostgreSQL refuses to run as root."""
+    folder_of_programs, password, port = programs(), secrets.token_hex(16), free_port()
     as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
     folder.mkdir(parents=True)
     (folder / "password").write_text(password, encoding="utf-8")
     if as_user:
         for path in (folder, folder / "password"):
             shutil.chown(path, "postgres", "postgres")
-        let_others_in(folder)
-    control = [*as_user, str(here / "pg_ctl"), "--pgdata", str(folder / "data")]
+        make_accessible(folder)
+    control = [*as_user, str(folder_of_programs / "pg_ctl"), "--pgdata", str(folder / "data")]
 
     def call(*command: str) -> None:
         subprocess.run(command, check=True, capture_output=True, cwd=folder, env={"PATH": os.environ["PATH"], "PGPASSWORD": password})
 
     call(
         *as_user,
-        str(here / "initdb"),
+        str(folder_of_programs / "initdb"),
         "-D",
         str(folder / "data"),
         "-U",
@@ -73,7 +73,7 @@ def server(folder: Path, *, address: str) -> Iterator[Postgres]:
     options = f"-p {port} -c listen_addresses={address} -c unix_socket_directories={folder}"
     call(*control, "--wait", "--log", str(folder / "log"), "--options", options, "start")
     try:
-        call(*as_user, str(here / "createdb"), "-h", address, "-p", str(port), "-U", "mlflow", "mlflow")
+        call(*as_user, str(folder_of_programs / "createdb"), "-h", address, "-p", str(port), "-U", "mlflow", "mlflow")
         yield Postgres(port, password)
     finally:
         call(*control, "--wait", "--mode", "immediate", "stop")

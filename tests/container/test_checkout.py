@@ -1,15 +1,15 @@
-"""Where a container's job runs: in the mounted checkout, or in a copy that keeps what its user changed."""
+"""The folder of a container's job: the mounted checkout, or a copy that keeps the files that its user changed."""
 
 import errno
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from pipeline.container import checkout
-from pipeline.container.checkout import Place
+from pipeline.container.checkout import Checkout
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock
 from tests.imports import TOP
@@ -26,13 +26,13 @@ def make_checkout(folder: Path, *, lock: str = LOCK) -> Path:
     return folder
 
 
-def find(here: Path, image: Path, homes: list[Path], mounted: Iterable[Path] = ()) -> Place:
-    """The place of a job in an image that was built from the lock of `make_checkout`."""
-    return checkout.find(here, image, homes, lock=hashlib.sha256(LOCK.encode()).hexdigest(), mounted=mounted)
+def find(start: Path, image: Path, homes: list[Path], mounted: Iterable[Path] = ()) -> Checkout:
+    """Return the checkout of a job in an image that was built from the lock of `make_checkout`."""
+    return checkout.find(start, image, homes, lock=hashlib.sha256(LOCK.encode()).hexdigest(), mounted=mounted)
 
 
-def copied(source: Path, home: Path) -> tuple[Path, tuple[str, ...]]:
-    """Where the job runs, and what a user changed there."""
+def copied(source: Path, home: Path) -> tuple[Path, list[str]]:
+    """Return where the job runs, and the files that a user changed there."""
     found = find(source, source, [home])
     assert found.copy_of
     return found.top, checkout.copy(found.copy_of, found.top)
@@ -45,22 +45,22 @@ def image(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nothing_else_is_writable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """These tests may run as root, whom no mode of a file keeps out."""
+    """These tests may run as root, who can write in any folder."""
     monkeypatch.setattr("os.access", lambda path, _: tmp_path / "home" in (path, *Path(path).parents))
 
 
-def test_a_checkout_that_can_be_written_is_the_place(tmp_path: Path, image: Path) -> None:
+def test_a_checkout_that_can_be_written_is_used_in_place(tmp_path: Path, image: Path) -> None:
     mounted = make_checkout(tmp_path / "mounted")
-    assert find(mounted, image, [tmp_path / "home"]) == Place(mounted)
+    assert find(mounted, image, [tmp_path / "home"]) == Checkout(mounted)
     assert not (tmp_path / "home").exists()
 
 
-def test_without_one_the_images_code_is_copied(tmp_path: Path, image: Path) -> None:
+def test_without_a_checkout_the_images_code_is_copied(tmp_path: Path, image: Path) -> None:
     (image / "pipeline/__pycache__").mkdir()
     (image / "pipeline/__pycache__/x.pyc").touch()
-    for here in (image, tmp_path):
-        found = find(here, image, [tmp_path / "home"])
-        assert found == Place(tmp_path / "home", copy_of=image)
+    for start in (image, tmp_path):
+        found = find(start, image, [tmp_path / "home"])
+        assert found == Checkout(tmp_path / "home", copy_of=image)
         checkout.copy(image, found.top)
     there = {path.relative_to(found.top).as_posix() for path in found.top.rglob("*") if path.is_file()}
     more = {".dvc/config.local", ".pipeline/copied.json", ".pipeline/copied.lock", checkout_lock.LOCK}
@@ -73,12 +73,12 @@ def test_a_checkout_that_cannot_be_written_is_copied_with_its_parameters(tmp_pat
     mounted = make_checkout(tmp_path / "mounted")
     (mounted / "params.yaml").write_text("mine", encoding="utf-8")
     found = find(mounted, image, [tmp_path / "home"])
-    assert found == Place(tmp_path / "home", copy_of=mounted)
+    assert found == Checkout(tmp_path / "home", copy_of=mounted)
     checkout.copy(mounted, found.top)
     assert (found.top / "params.yaml").read_text() == "mine"
 
 
-def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_path: Path, image: Path) -> None:
+def test_another_image_replaces_its_files_but_none_that_was_changed_by_hand(tmp_path: Path, image: Path) -> None:
     home, _ = copied(image, tmp_path / "home")
     (home / "params.yaml").write_text("mine", encoding="utf-8")
     (home / "models").mkdir()
@@ -86,13 +86,13 @@ def test_another_image_replaces_its_files_and_none_that_was_changed_by_hand(tmp_
     for part in ("params.yaml", "pipeline/models/mlp.py"):
         (image / part).write_text("newer", encoding="utf-8")
     for _ in range(2):
-        assert copied(image, home) == (home, ("params.yaml",))
+        assert copied(image, home) == (home, ["params.yaml"])
     assert (home / "params.yaml").read_text() == "mine"
     assert (home / "pipeline/models/mlp.py").read_text() == "newer"
     assert (home / "models/model.safetensors").exists()
 
 
-def test_what_another_image_no_longer_has_goes_unless_it_was_changed(tmp_path: Path, image: Path) -> None:
+def test_a_file_that_another_image_no_longer_has_is_deleted_unless_it_was_changed(tmp_path: Path, image: Path) -> None:
     for name in ("old.py", "mine.py"):
         (image / "pipeline/models" / name).touch()
     home, _ = copied(image, tmp_path / "home")
@@ -110,34 +110,40 @@ def test_a_copy_that_was_killed_is_finished_by_another_image(tmp_path: Path, ima
         for part in ("params.yaml", "pipeline/models/mlp.py"):
             (image / part).write_text(text, encoding="utf-8")
         with monkeypatch.context() as patch:
-            patch.setattr(checkout, "replace", replace_one_and_die)
+            patch.setattr(Path, "write_bytes", interrupt_the_second_call(Path.write_bytes))
             with pytest.raises(KeyboardInterrupt):
                 copied(image, home)
-    assert copied(image, home) == (home, ())
+    assert copied(image, home) == (home, [])
     assert (home / "params.yaml").read_text() == (home / "pipeline/models/mlp.py").read_text() == "third"
 
 
-def replace_one_and_die(digests: dict[str, str], source: Path, home: Path) -> None:
-    path = min(digests)
-    (home / path).write_bytes((source / path).read_bytes())
-    raise KeyboardInterrupt
+def interrupt_the_second_call(write: Callable[[Path, bytes], int]) -> Callable[[Path, bytes], int]:
+    calls = []
+
+    def write_once(path: Path, content: bytes) -> int:
+        calls.append(path)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return write(path, content)
+
+    return write_once
 
 
-def test_what_a_user_configured_for_dvc_stays(tmp_path: Path, image: Path) -> None:
+def test_the_users_configuration_of_dvc_is_not_replaced(tmp_path: Path, image: Path) -> None:
     home, _ = copied(image, tmp_path / "home")
     (home / ".dvc/config.local").write_text("[core]\n    no_scm = true\n    remote = mine\n", encoding="utf-8")
     copied(image, home)
     assert "mine" in (home / ".dvc/config.local").read_text()
 
 
-def test_no_checkout_is_taken_for_a_copy(tmp_path: Path, image: Path) -> None:
+def test_a_git_checkout_is_not_overwritten_by_a_copy(tmp_path: Path, image: Path) -> None:
     (tmp_path / "home/.git").mkdir(parents=True)
     with pytest.raises(Refusal, match="home is a checkout of its own: mount it at its own path"):
         find(image, image, [tmp_path / "home"])
 
 
 @pytest.mark.usefixtures("nothing_else_is_writable")
-def test_a_volume_that_cannot_be_written_is_not_passed_over(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_volume_that_cannot_be_written_is_refused_and_not_skipped(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "volume")
     (tmp_path / "volume").mkdir()
     owner = f"{os.getuid()}:{os.getgid()}"
@@ -145,24 +151,24 @@ def test_a_volume_that_cannot_be_written_is_not_passed_over(tmp_path: Path, imag
         find(image, image, [tmp_path / "volume", tmp_path / "home"])
 
 
-def test_a_checkout_of_another_lock_is_refused(tmp_path: Path, image: Path) -> None:
+def test_a_checkout_with_another_lock_is_refused(tmp_path: Path, image: Path) -> None:
     mounted = make_checkout(tmp_path / "mounted", lock="torch==2\n")
     with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from.*make image"):
         find(mounted, image, [tmp_path / "home"])
 
 
-def test_another_lock_is_refused_also_where_it_is_mounted_over_the_images(tmp_path: Path) -> None:
+def test_another_lock_that_is_mounted_over_the_images_is_refused(tmp_path: Path) -> None:
     mounted_over = make_checkout(tmp_path / "image", lock="torch==2\n")
     with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from"):
         find(mounted_over, mounted_over, [tmp_path / "home"])
 
 
-def test_a_mounted_checkout_that_the_job_would_pass_over_is_refused(tmp_path: Path, image: Path) -> None:
+def test_a_mounted_checkout_that_the_job_would_ignore_is_refused(tmp_path: Path, image: Path) -> None:
     mounted, home = make_checkout(tmp_path / "mounted"), make_checkout(tmp_path / "home")
     with pytest.raises(Refusal, match=rf"{mounted} is a checkout, but the job would run the image's code: add `-w {mounted}`"):
         find(image, image, [home], mounted=[Path("/"), tmp_path / "none", mounted])
-    assert find(mounted, image, [home], mounted=[mounted]) == Place(mounted)
-    assert find(image, image, [home], mounted=[image, home]) == Place(home, copy_of=image)
+    assert find(mounted, image, [home], mounted=[mounted]) == Checkout(mounted)
+    assert find(image, image, [home], mounted=[image, home]) == Checkout(home, copy_of=image)
 
 
 def test_code_that_another_container_runs_is_not_replaced(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,14 +176,14 @@ def test_code_that_another_container_runs_is_not_replaced(tmp_path: Path, image:
     with checkout_lock.held(home), monkeypatch.context() as elsewhere:
         (tmp_path / "boot_id").write_text("elsewhere", encoding="ascii")
         elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
-        assert copied(image, home) == (home, ()), "there is nothing to replace"
+        assert copied(image, home) == (home, []), "there is nothing to replace"
         (image / "params.yaml").write_text("newer", encoding="utf-8")
         with pytest.raises(Refusal, match="is at work here"):
             copied(image, home)
         assert (home / "params.yaml").read_text() == "params.yaml"
 
 
-def test_a_disk_that_is_full_is_named_by_the_file_that_does_not_fit(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_full_disk_names_the_file_that_does_not_fit(tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -187,7 +193,7 @@ def test_a_disk_that_is_full_is_named_by_the_file_that_does_not_fit(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("nothing_else_is_writable")
-def test_the_first_home_that_can_be_written_is_taken_and_without_one_the_flags_are_named(tmp_path: Path, image: Path) -> None:
+def test_the_first_writable_home_is_taken_and_without_one_the_error_names_the_flags(tmp_path: Path, image: Path) -> None:
     homes = [tmp_path / "elsewhere", Path("/proc/none"), tmp_path / "home"]
     assert find(image, image, homes).top == tmp_path / "home"
     with pytest.raises(Refusal, match=r"--tmpfs /tmp.*-v NAME:"):

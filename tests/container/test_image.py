@@ -1,4 +1,4 @@
-"""What the image holds, and what two builds of one commit have in common."""
+"""The contents of the image, and what two builds of one commit have in common."""
 
 import os
 import subprocess
@@ -30,29 +30,29 @@ print("aten::mm" in profile.key_averages().table())
 """
 
 
-def test_it_holds_the_code_and_nothing_that_lay_about(image: str, commit: Path) -> None:
+def test_the_image_holds_the_code_and_no_other_file_of_the_checkout(image: str, commit: Path) -> None:
     found = set(run("--entrypoint", "find", image, "/opt/pipeline", "/home", "-type", "f", "-not", "-name", "*.pyc").split())
     skeleton = {path for path in found if Path(path).name in (".bashrc", ".profile", ".bash_logout")}
-    assert found - skeleton == {f"/opt/pipeline/{path}" for path in checkout.code(commit)}
+    assert found - skeleton == {f"/opt/pipeline/{path}" for path in checkout.digests(commit)}
     search = f"grep -rlF {CANARY} / --exclude-dir=proc --exclude-dir=sys --exclude-dir=venv || true"
     assert run("--user", "0", "--entrypoint", "sh", image, "-c", search) == ""
     assert CANARY not in docker.docker("history", "--no-trunc", image)
 
 
-def test_it_holds_nothing_that_no_training_uses(image: str) -> None:
+def test_the_image_holds_no_file_that_no_training_uses(image: str) -> None:
     assert run("--user", "0", "--entrypoint", "sh", image, "-c", UNWANTED) == ""
 
 
-def test_the_profiler_finds_what_it_needs(image: str) -> None:
+def test_the_profiler_works(image: str) -> None:
     assert run("--entrypoint", "python", image, "-c", PROFILE).splitlines()[-1] == "True"
 
 
 @pytest.mark.parametrize(("base", "label"), [("x.example/cuda:1@sha256:abc", True), ("x.example/cuda:1", False), ("", True)])
 def test_the_digest_in_the_labels_is_that_of_the_base(base: str, label: bool) -> None:
-    said = call(TOP, "make", "--dry-run", "image", f"BASE_IMAGE={base}")
+    output = call(TOP, "make", "--dry-run", "image", f"BASE_IMAGE={base}")
     name = base or base_of_the_dockerfile()
-    assert ("--label org.opencontainers.image.base.digest=" in said) == label
-    assert not label or f"base.digest={name.partition('@')[2]} " in said
+    assert ("--label org.opencontainers.image.base.digest=" in output) == label
+    assert not label or f"base.digest={name.partition('@')[2]} " in output
 
 
 def base_of_the_dockerfile() -> str:
@@ -60,13 +60,13 @@ def base_of_the_dockerfile() -> str:
     return next(line for line in lines if line.startswith("ARG BASE_IMAGE=")).removeprefix("ARG BASE_IMAGE=")
 
 
-def test_cuda_is_there_once(image: str) -> None:
+def test_the_cuda_libraries_are_there_once(image: str) -> None:
     copies = run("--user", "0", "--entrypoint", "find", image, "/", "-xdev", "-name", "libcublas.so*").split()
     assert len(copies) == 1
     assert copies[0].startswith("/opt/venv/")
 
 
-def test_its_labels_user_and_revision(image: str, commit: Path) -> None:
+def test_labels_user_and_revision(image: str, commit: Path) -> None:
     config = inspect(image)["Config"]
     labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
     head = call(commit, "git", "rev-parse", "HEAD").strip()
@@ -78,7 +78,7 @@ def test_its_labels_user_and_revision(image: str, commit: Path) -> None:
     assert config["User"] == "1000:1000"
 
 
-def test_all_is_compiled_and_nothing_of_it_can_be_changed_by_its_user(image: str) -> None:
+def test_the_code_is_compiled_and_its_user_can_change_none_of_it(image: str) -> None:
     script = "find /opt -name '*.py' | wc -l; find /opt -name '*.pyc' | wc -l; find /opt -writable | wc -l"
     sources, compiled, writable = map(int, run("--entrypoint", "sh", image, "-c", script).split())
     assert compiled > 0.95 * sources
@@ -92,10 +92,12 @@ def test_another_build_of_the_commit_has_the_same_code_layer_to_the_byte(image: 
         if path.is_file() and ".git" not in path.parts:
             path.chmod(0o664)
             os.utime(path, (1e9, 1e9))
-    (other / "pipeline/unknown").write_text(uuid.uuid4().hex, encoding="utf-8")  # it is left out, but nothing comes out of a cache
-    said = docker.make(other, "image", IMAGE="pipeline:again", BUILD_ARGS="--progress=plain --target code")
+    (other / "pipeline/unknown").write_text(
+        uuid.uuid4().hex, encoding="utf-8"
+    )  # changes the build context, so that no layer comes from a cache
+    output = docker.make(other, "image", IMAGE="pipeline:again", BUILD_ARGS="--progress=plain --target code")
     packed = "tar -C {} -c --sort=name opt/pipeline | sha256sum"
-    assert "CACHED" not in next(step for step in said.split("\n\n") if "-s /layer" in step)
+    assert "CACHED" not in next(step for step in output.split("\n\n") if "-s /layer" in step)
     again = run("--entrypoint", "sh", "pipeline:again", "-c", packed.format("/layer"))
     docker.docker("rmi", "pipeline:again")
     assert run("--entrypoint", "sh", image, "-c", packed.format("/")) == again
@@ -107,17 +109,17 @@ def test_a_change_of_code_rebuilds_no_dependency_and_takes_seconds(image: str, c
     begin = time.monotonic()
     try:
         path.write_bytes(before + b"\n# edited\n")
-        said = docker.make(commit, "image", IMAGE="pipeline:edited", BUILD_ARGS="--progress=plain")
+        output = docker.make(commit, "image", IMAGE="pipeline:edited", BUILD_ARGS="--progress=plain")
     finally:
         path.write_bytes(before)
         subprocess.run([docker.DOCKER, "rmi", "pipeline:edited"], check=False, capture_output=True)
     assert time.monotonic() - begin < 20
-    steps = [step for step in said.split("\n\n") if " RUN " in step.partition("\n")[0]]
-    assert len(steps) >= 4, said
-    assert all("CACHED" in step or "-s /layer /layer/opt/pipeline" in step for step in steps), said
+    steps = [step for step in output.split("\n\n") if " RUN " in step.partition("\n")[0]]
+    assert len(steps) >= 4, output
+    assert all("CACHED" in step or "-s /layer /layer/opt/pipeline" in step for step in steps), output
 
 
-def test_what_it_puts_on_its_base_weighs_no_more_than_the_table_says(image: str) -> None:
-    """docs/container.md has the table."""
+def test_the_image_without_its_base_is_as_small_as_documented(image: str) -> None:
+    """The sizes are in docs/container.md."""
     base = inspect(docker.BASE_IMAGE)["Size"] if docker.BASE_IMAGE else 0
     assert inspect(image)["Size"] - base < 6.2e9

@@ -1,4 +1,4 @@
-"""What the programs of a job find: a home, a name, secrets from files, and no trace of the image's own path."""
+"""The environment of a job: home, user name, temporary folder, secrets from files, and no path of the image."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pipeline.refusal import Refusal
 from tests.container import docker
 
 
-def test_all_that_is_written_lies_with_the_checkout(tmp_path: Path) -> None:
+def test_home_and_caches_lie_in_the_checkout(tmp_path: Path) -> None:
     found = job_environment.variables(tmp_path, {"HOME": "/", "PATH": "/bin", "PYTHONPATH": "/opt/pipeline", "TZ": "UTC"}, commit="")
     for name in ("HOME", "DVC_SITE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert Path(found[name]).is_relative_to(tmp_path / ".pipeline"), name
@@ -20,18 +20,19 @@ def test_all_that_is_written_lies_with_the_checkout(tmp_path: Path) -> None:
     assert "PYTHONPATH" not in found
 
 
-def test_what_the_user_set_stays(tmp_path: Path) -> None:
+def test_variables_of_the_user_take_precedence(tmp_path: Path) -> None:
     found = job_environment.variables(tmp_path, {"DVC_SITE_CACHE_DIR": "/cache"}, commit="")
     assert found["DVC_SITE_CACHE_DIR"] == "/cache"
 
 
-def test_a_uid_without_a_name_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("given", "name"), [({}, "uid-54321"), ({"USER": "ada"}, "ada")])
+def test_a_uid_without_a_name_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], name: str) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    found = job_environment.variables(tmp_path, {}, commit="")
-    assert found["USER"] == found["LOGNAME"] == "uid-54321"
+    found = job_environment.variables(tmp_path, given, commit="")
+    assert found["USER"] == found["LOGNAME"] == name
 
 
-def test_git_reads_this_checkout_and_what_was_configured_before(tmp_path: Path) -> None:
+def test_git_trusts_this_checkout_and_keeps_other_settings(tmp_path: Path) -> None:
     given = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "a.b", "GIT_CONFIG_VALUE_0": "c"}
     found = job_environment.variables(tmp_path, given, commit="")
     assert {name: value for name, value in found.items() if name.startswith("GIT_")} == {
@@ -50,13 +51,13 @@ def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
     assert found["PIPELINE_COMMIT"] == "abc"
 
 
-def test_a_secret_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path) -> None:
+def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"MLFLOW_TRACKING_TOKEN_FILE: .*none cannot be read \(FileNotFoundError\): mount the secret there"):
         job_environment.variables(tmp_path, {"MLFLOW_TRACKING_TOKEN_FILE": str(tmp_path / "none")}, commit="")
 
 
 @pytest.mark.parametrize("usual", ["/proc/none", ""])
-def test_without_a_folder_for_temporary_files_there_is_one_beside_the_rest(
+def test_without_a_writable_temporary_folder_there_is_one_in_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: str
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
@@ -64,8 +65,8 @@ def test_without_a_folder_for_temporary_files_there_is_one_beside_the_rest(
     assert (tmp_path / ".pipeline/tmp").is_dir()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a checkout that belongs to somebody else")
-def test_git_answers_in_a_checkout_of_another_owner_and_only_there(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a checkout of another user")
+def test_git_works_in_the_jobs_checkout_of_another_owner_and_in_no_other(tmp_path: Path) -> None:
     ours, other = (docker.clone(tmp_path / name) for name in ("ours", "other"))
     for folder in (ours, other):
         for path in (folder, *folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""The image as people run it: with no mount, hardened, on their own checkout, and stopped in the middle."""
+"""Jobs of the image: without a mount, with few rights, in a mounted checkout, stopped and continued."""
 
 import os
 import random
@@ -15,138 +15,148 @@ import pytest
 
 from pipeline.io import files
 from tests.container import docker
-from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, let_others_in, run, volume, wait_until_said
+from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, make_accessible, run, volume, wait_for_output
 from tests.imports import TOP
 from tests.repository import GIT, call, client, runs
 
 pytestmark = pytest.mark.container
 
-FOREIGN = 54321
+UNKNOWN_UID = 54321
 """A uid that neither this machine nor the image knows."""
 STOP_WITHIN_S = 10
 MODEL = "models/model.safetensors"
 
 
-class Default(NamedTuple):
-    said: str
+class Job(NamedTuple):
+    output: str
     folder: Path
 
 
 @pytest.fixture(scope="module")
-def default(image: str, tmp_path_factory: pytest.TempPathFactory) -> Default:
-    """`docker run IMAGE` with no mount, with secrets in its environment."""
+def default(image: str, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """Return the job of `docker run IMAGE` without a mount, with secrets in its environment."""
     secrets = [word for name in ("MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD") for word in ("--env", f"{name}={CANARY}")]
     folder = tmp_path_factory.mktemp("default")
     with container(*secrets, image) as name:
         assert docker.docker("wait", name).strip() == "0", docker.docker("logs", name)
         docker.docker("cp", f"{name}:{HOME}", str(folder))
-        return Default(docker.docker("logs", name), folder / "pipeline")
+        return Job(docker.docker("logs", name), folder / "pipeline")
 
 
 def in_volume(name: str, image: str, program: str, *words: str) -> str:
-    """What a program says of a volume, run where a job keeps it."""
+    """Return the output of a program that runs in the volume of a job."""
     return run("--volume", f"{name}:{HOME}", "--workdir", HOME, "--entrypoint", program, image, *words)
 
 
-def test_the_main_job_ends_in_the_accuracy_and_says_where_the_model_is(default: Default) -> None:
-    assert default.said.count("test accuracy") == 1
-    *_, accuracy, model, last = default.said.splitlines()
+def test_the_main_job_ends_with_the_accuracy_and_the_remark_that_its_results_are_not_kept(default: Job) -> None:
+    assert default.output.count("test accuracy") == 1
+    *_, accuracy, model, last = default.output.splitlines()
     assert re.match(r"test accuracy 0\.9[5-9]\d\d ", accuracy)
     assert model.startswith("model: ")
-    assert re.match(rf"container: the model is in this container: docker cp [0-9a-f]{{12}}:{HOME}/{MODEL} \. gets it", last)
+    assert last == f"container: {HOME} is deleted with this container: -v NAME:{HOME} keeps the results (docs/container.md, Results)"
 
 
-def test_no_secret_is_said_or_written(default: Default) -> None:
-    assert CANARY not in default.said
+def test_no_secret_is_printed_or_written(default: Job) -> None:
+    assert CANARY not in default.output
     assert [path for path in default.folder.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()] == []
 
 
-def test_the_revision_of_the_image_is_the_commit_of_the_run(default: Default, image: str) -> None:
+def test_the_revision_of_the_image_is_the_commit_of_the_run(default: Job, image: str) -> None:
     (found,) = runs(f"sqlite:///{default.folder / 'mlflow.db'}")
     assert found.data.tags["mlflow.source.git.commit"] == inspect(image)["Config"]["Labels"]["org.opencontainers.image.revision"]
 
 
 def test_all_hardened_flags_together_and_any_uid(image: str) -> None:
-    *_, accuracy, _, last = run(*HARDENED, "--user", f"{FOREIGN}:{FOREIGN}", image).splitlines()
+    *_, accuracy, _, last = run(*HARDENED, "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", image).splitlines()
     assert accuracy.startswith("test accuracy")
-    assert last == f"container: the model goes with this container, whose /tmp is memory: -v NAME:{HOME} keeps it"
+    assert last.startswith(f"container: /tmp/pipeline is deleted with this container: -v NAME:{HOME} keeps the results")
 
 
-def test_parameters_in_a_volume_are_kept_and_the_compiler_finds_what_it_needs(image: str) -> None:
+def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: str) -> None:
     with volume() as name:
         run("--volume", f"{name}:{HOME}", image, "check")
         in_volume(name, image, "sed", "-i", "s/compile: .*/compile: default/; s/epochs: .*/epochs: 1/", "params.yaml")
-        said = run("--volume", f"{name}:{HOME}", image)
-        packed = f"docker run --rm -v {name}:{HOME} --entrypoint tar IMAGE -c -C {HOME} models metrics plots | tar -x"
-        assert f"container: {HOME}/params.yaml was changed by hand: it stays as it is" in said
-        assert "test accuracy" in said
-        assert f"container: the model is in the volume {name}: {packed} gets it, with its figures" in said
+        output = run("--volume", f"{name}:{HOME}", image)
+        assert f"container: {HOME}/params.yaml was changed by hand and is not replaced" in output
+        assert "test accuracy" in output
+        assert f"container: {HOME} is mounted and keeps the results (docs/container.md, Results)" in output
+        documented = f"tar -c -C {HOME} models metrics plots | tar -t"
+        assert {MODEL, "metrics/evaluate.json", "plots/confusion.png"} <= set(in_volume(name, image, "sh", "-c", documented).split())
         assert in_volume(name, image, "grep", "-aEo", r'compile[\\":]+default', MODEL)
 
 
-def test_a_verb_runs_and_a_wrong_one_is_answered_with_all(image: str) -> None:
+def test_a_verb_runs_and_the_error_for_an_unknown_one_lists_all(image: str) -> None:
     assert "check: params.yaml is fine" in run(*HARDENED, image, "check")
-    said = run(image, "trian", code=2)
-    assert said.startswith("error: there is no verb 'trian'")
+    output = run(image, "trian", code=2)
+    assert output.startswith("error: there is no verb 'trian'")
     words = ("repro", "prepare", "train", "evaluate", "check", "verify", "dvc", "mlflow")
-    assert all(word in said for word in words)
+    assert all(word in output for word in words)
     assert all(word in run(*HARDENED, image, "--help") for word in words)
     assert "usage: python -m pipeline repro" in run(*HARDENED, image, "repro", "--help")
 
 
-def test_a_verb_that_misses_results_is_told_how_they_are_kept(image: str) -> None:
-    said = run(image, "summary", code=2)
-    assert said.splitlines()[-1] == f"container: {HOME} is new in each container: -v NAME:{HOME} keeps what a job makes for the next"
+def test_the_error_of_a_verb_without_results_says_how_they_are_kept(image: str) -> None:
+    output = run(image, "summary", code=2)
+    assert output.splitlines()[-1].startswith(f"container: {HOME} is deleted with this container: -v NAME:{HOME} keeps the results")
 
 
-def test_a_checkout_that_cannot_be_written_is_copied_and_that_is_said(image: str, tmp_path: Path) -> None:
+def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, tmp_path: Path) -> None:
     folder = clone(tmp_path / "theirs")
-    let_others_in(folder)
-    said = run("--user", f"{FOREIGN}:{FOREIGN}", "--volume", f"{folder}:{folder}:ro", "--workdir", str(folder), image, "check")
-    assert f"container: uid {FOREIGN} cannot write in {folder}: this runs in a copy, {HOME}; mount it without `:ro`" in said
-    said = run("--user", f"{FOREIGN}:{FOREIGN}", "--volume", f"{folder}:{folder}", "--workdir", str(folder), image, "check")
-    assert f"container: uid {FOREIGN} cannot write in {folder}: this runs in a copy, {HOME}; add `--user" in said
+    make_accessible(folder)
+    output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{folder}:{folder}:ro", "--workdir", str(folder), image, "check")
+    assert (
+        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
+        in output
+    )
+    output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{folder}:{folder}", "--workdir", str(folder), image, "check")
+    assert (
+        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
+        in output
+    )
 
 
-def test_a_checkout_that_was_mounted_and_not_named_is_refused(image: str, tmp_path: Path) -> None:
+def test_a_mounted_checkout_that_is_not_the_working_folder_is_refused(image: str, tmp_path: Path) -> None:
     folder = clone(tmp_path / "theirs")
-    let_others_in(folder)
-    said = run("--volume", f"{folder}:/workspace", image, "check", code=2)
-    assert "/workspace is a checkout, but the job would run the image's code: add `-w /workspace`" in said
+    make_accessible(folder)
+    output = run("--volume", f"{folder}:/workspace", image, "check", code=2)
+    assert "/workspace is a checkout, but the job would run the image's code: add `-w /workspace`" in output
 
 
 def test_another_lock_over_the_images_is_refused(image: str, tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("torch==1\n", encoding="utf-8")
     (tmp_path / "lock").chmod(0o644)
-    let_others_in(tmp_path / "lock")
-    said = run("--volume", f"{tmp_path / 'lock'}:/opt/pipeline/requirements.lock:ro", image, "check", code=2)
-    assert "/opt/pipeline/requirements.lock is not the lock that this image was built from" in said
+    make_accessible(tmp_path / "lock")
+    output = run("--volume", f"{tmp_path / 'lock'}:/opt/pipeline/requirements.lock:ro", image, "check", code=2)
+    assert "/opt/pipeline/requirements.lock is not the lock that this image was built from" in output
 
 
-def test_a_second_container_on_one_volume_is_refused_and_the_first_ends_well(image: str) -> None:
+def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(image: str) -> None:
     with volume() as name:
         words = ("--volume", f"{name}:{HOME}", image)
         with container(*words) as first:
-            wait_until_said(first, "Running stage")
-            said = run(*words, code=2)
-            assert f"error: {HOME}: a job in the container {inspect(first)['Id'][:12]} is at work here: wait until it has ended" in said
-            assert "mlflow, version" in run(*words, "mlflow", "--version"), "what runs no DVC is free to look on"
+            wait_for_output(first, "Running stage")
+            output = run(*words, code=2)
+            assert (
+                f"error: {HOME}: a job in a container (host name {inspect(first)['Id'][:12]}) is at work here: wait until it has ended"
+                in output
+            )
+            assert "mlflow, version" in run(*words, "mlflow", "--version"), "verbs that run no DVC do not wait"
             assert docker.docker("wait", first).strip() == "0", docker.docker("logs", first)
 
 
-def test_a_quota_of_cpus_is_what_the_job_counts(image: str) -> None:
+def test_a_job_counts_the_cpus_of_its_quota(image: str) -> None:
     program = "from pipeline.runtime import cgroup; print(cgroup.usable_cpus())"
     assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"
 
 
-def test_a_memory_limit_that_killed_is_named(image: str) -> None:
-    said = run("--memory", "150m", image, "check", code=137)
-    assert "container: the kernel killed a process of this container, whose memory ran out: allow it more" in said
+def test_a_kill_for_the_memory_limit_is_reported(image: str) -> None:
+    output = run("--memory", "150m", image, "check", code=137)
+    assert "container: the kernel killed a process of this container, which was out of memory: raise its limit" in output
 
 
 def test_a_volume_for_raw_data_can_be_filled_by_any_user(image: str) -> None:
     with volume() as name:
-        words = ("--volume", f"{name}:{HOME}/data/raw", "--user", f"{FOREIGN}:{FOREIGN}")
+        words = ("--volume", f"{name}:{HOME}/data/raw", "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}")
         assert "params.yaml is fine" in run(*words, image, "check")
         run(*words, "--entrypoint", "touch", image, f"{HOME}/data/raw/x")
 
@@ -154,36 +164,36 @@ def test_a_volume_for_raw_data_can_be_filled_by_any_user(image: str) -> None:
 def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path: Path) -> None:
     text = (TOP / "params.yaml").read_text(encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(text + "# mine\n", encoding="utf-8")
-    let_others_in(tmp_path / "mine.yaml")
+    make_accessible(tmp_path / "mine.yaml")
     words = ("--volume", f"{tmp_path / 'mine.yaml'}:{HOME}/params.yaml", image)
-    assert f"{HOME}/params.yaml was changed by hand: it stays as it is" in run(*words, "check")
+    assert f"{HOME}/params.yaml was changed by hand and is not replaced" in run(*words, "check")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    said = run(*words, "preset", "cifar10-resnet", code=2)
-    assert "error: params.yaml: it is mounted, or belongs to another user, and cannot be replaced" in said
+    output = run(*words, "preset", "cifar10-resnet", code=2)
+    assert "error: params.yaml: it is mounted, or belongs to another user, and cannot be replaced" in output
 
 
-def test_a_place_that_cannot_be_written_is_refused_with_the_remedy(image: str, tmp_path: Path) -> None:
+def test_a_container_without_a_writable_folder_is_refused_with_the_remedy(image: str, tmp_path: Path) -> None:
     assert "add `--tmpfs /tmp`" in run("--read-only", image, "check", code=2)
     tmp_path.chmod(0o700)
-    said = run("--user", f"{FOREIGN}:{FOREIGN}", "--volume", f"{tmp_path}:{HOME}", image, "check", code=2)
-    assert f"{HOME} is mounted and belongs to 0:0; uid {FOREIGN} cannot write there: add `--user 0:0`" in said
+    output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{tmp_path}:{HOME}", image, "check", code=2)
+    assert f"{HOME} is mounted and belongs to 0:0; uid {UNKNOWN_UID} cannot write there: add `--user 0:0`" in output
 
 
-def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default: Default) -> None:
+def test_a_job_that_was_stopped_continues_to_the_same_bytes(image: str, default: Job) -> None:
     with volume() as name:
         words = ("--volume", f"{name}:{HOME}", "--env", "PIPELINE_CHECKPOINT_EVERY_S=1", image)
         with container(*words) as first:
-            wait_until_said(first, "train: step 50 ")
-            with held(first):
+            wait_for_output(first, "train: step 50 ")
+            with training_paused(first):
                 wait_until_tracked(first)
             time.sleep(random.uniform(0, 0.5))
             begin = time.monotonic()
             docker.docker("stop", "--time", str(STOP_WITHIN_S), first)
             took_s = time.monotonic() - begin
-            state, said = inspect(first)["State"], docker.docker("logs", first)
-        assert state["ExitCode"] == 143, said
-        assert took_s < STOP_WITHIN_S, said
-        assert re.search(r"step \d+ is saved", said)
+            state, output = inspect(first)["State"], docker.docker("logs", first)
+        assert state["ExitCode"] == 143, output
+        assert took_s < STOP_WITHIN_S, output
+        assert re.search(r"step \d+ is saved", output)
         assert in_volume(name, image, "python", "-c", STATUS).split() == ["KILLED"]
         again = run(*words)
         assert re.search(r"train: .* going on after step \d+", again), again
@@ -192,33 +202,33 @@ def test_stopped_in_the_middle_it_goes_on_to_the_same_bytes(image: str, default:
 
 
 @contextmanager
-def held(name: str) -> Iterator[None]:
-    """Within the block the container's training stands still: it might be at its end before all else is ready."""
-    assert asked(name, SIGNAL, "SIGSTOP") == "sent\n", docker.docker("logs", name)
+def training_paused(name: str) -> Iterator[None]:
+    """Pause the container's training within the block, so that it cannot end before the test continues."""
+    assert python_in(name, SIGNAL, "SIGSTOP") == "sent\n", docker.docker("logs", name)
     yield
-    assert asked(name, SIGNAL, "SIGCONT") == "sent\n"
+    assert python_in(name, SIGNAL, "SIGCONT") == "sent\n"
 
 
 SIGNAL = r"""
 import contextlib, os, pathlib, signal, sys
 for folder in pathlib.Path("/proc").glob("[0-9]*"):
-    with contextlib.suppress(OSError):  # some end meanwhile
+    with contextlib.suppress(OSError):  # the process has ended
         if (folder / "cmdline").read_bytes().endswith(b"-m\0pipeline\0train\0"):
             os.kill(int(folder.name), signal.Signals[sys.argv[1]])
             print("sent")
 """
 
 
-def asked(name: str, program: str, *words: str) -> str:
-    """What a program in Python says that runs in the container beside its job."""
+def python_in(name: str, program: str, *words: str) -> str:
+    """Return the output of a Python program that runs in the container beside its job."""
     command = [docker.DOCKER, "exec", "--workdir", HOME, name, "python", "-c", program, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=docker.TIMEOUT_S).stdout
 
 
 def wait_until_tracked(name: str) -> None:
-    """A mirror that is still importing MLflow when the job is stopped leaves its run to the next start."""
+    """Wait until MLflow has the run: a mirror that is still importing MLflow when the job stops leaves it to the next start."""
     for _ in range(200):
-        if asked(name, STATUS).split() == ["RUNNING"]:
+        if python_in(name, STATUS).split() == ["RUNNING"]:
             return
         time.sleep(0.3)
     raise AssertionError(docker.docker("logs", name))
@@ -226,40 +236,40 @@ def wait_until_tracked(name: str) -> None:
 
 STATUS = """
 import sqlite3
-store = sqlite3.connect("file:mlflow.db?mode=ro", uri=True)  # which makes none where there is none yet
+store = sqlite3.connect("file:mlflow.db?mode=ro", uri=True)  # does not create the file
 print(*[status for (status,) in store.execute("select status from runs")])
 """
 
 
 @pytest.fixture(scope="module")
 def mounted(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout of a foreign uid, after `make docker-repro`."""
+    """Return a checkout of an unknown uid, after `make docker-repro`."""
     assert image
     if os.geteuid() != 0:
-        pytest.skip("only root can make a checkout that belongs to somebody else")
+        pytest.skip("only root can make a checkout of another user")
     folder = clone(tmp_path_factory.mktemp("mounted") / "pipeline project")
     for path in (folder, *folder.rglob("*")):
-        os.chown(path, FOREIGN, FOREIGN, follow_symlinks=False)
-    let_others_in(folder)
+        os.chown(path, UNKNOWN_UID, UNKNOWN_UID, follow_symlinks=False)
+    make_accessible(folder)
     assert "test accuracy" in docker_repro(folder)
     return folder
 
 
 def docker_repro(folder: Path, *arguments: str) -> str:
-    """`make docker-repro` as the foreign uid; the image itself is built already."""
-    settings = {"USER_ID": f"{FOREIGN}:{FOREIGN}", "RUN_ARGS": " ".join(docker.QUIETLY)}
+    """Run `make docker-repro` as the unknown uid, without building the image again; return its output."""
+    settings = {"USER_ID": f"{UNKNOWN_UID}:{UNKNOWN_UID}", "RUN_ARGS": " ".join(docker.ONE_THREAD)}
     return docker.make(folder, "-o", "image", "docker-repro", f"ARGS={' '.join(arguments)}", **settings)
 
 
-def test_the_users_own_checkout_stays_the_users(mounted: Path) -> None:
-    strangers = [path for path in mounted.rglob("*") if path.lstat().st_uid != FOREIGN]
-    assert strangers == []
+def test_files_in_the_users_checkout_belong_to_the_user(mounted: Path) -> None:
+    of_others = [path for path in mounted.rglob("*") if path.lstat().st_uid != UNKNOWN_UID]
+    assert of_others == []
     safe = ("-c", f"safe.directory={mounted}")
     status = {line[3:] for line in call(mounted, "git", *safe, "status", "--porcelain").splitlines()}
     assert status == {"dvc.lock", "metrics/", "plots/"}
 
 
-def test_its_run_is_found_and_opened_outside(mounted: Path) -> None:
+def test_a_run_in_a_checkout_can_be_opened_outside_the_container(mounted: Path) -> None:
     store = f"sqlite:///{mounted / 'mlflow.db'}"
     (found,) = runs(store)
     safe = ("-c", f"safe.directory={mounted}")
@@ -273,12 +283,12 @@ def test_its_run_is_found_and_opened_outside(mounted: Path) -> None:
         assert [path for path in folder.rglob("*") if path.is_file() and path.read_bytes()], address
 
 
-def test_a_second_one_runs_nothing_and_an_experiment_runs(mounted: Path) -> None:
+def test_a_second_repro_runs_no_stage_and_an_experiment_runs(mounted: Path) -> None:
     assert "Data and pipelines are up to date" in docker_repro(mounted)
     call(mounted, *GIT, "-c", f"safe.directory={mounted}", "add", "-A")
     call(mounted, *GIT, "-c", f"safe.directory={mounted}", "commit", "-qm", "results")
     for path in (mounted / ".git").rglob("*"):
-        os.chown(path, FOREIGN, FOREIGN)
-    said = docker_repro(mounted, "dvc", "exp", "run", "--name", "wider", "-S", "model.width=20")
-    assert "Ran experiment(s): wider" in said
+        os.chown(path, UNKNOWN_UID, UNKNOWN_UID)
+    output = docker_repro(mounted, "dvc", "exp", "run", "--name", "wider", "-S", "model.width=20")
+    assert "Ran experiment(s): wider" in output
     assert "wider" in docker_repro(mounted, "dvc", "exp", "list")

@@ -1,4 +1,4 @@
-"""What the container's first process runs, and which commit it records."""
+"""The commands that the container's first process runs or refuses, and the commit that it records."""
 
 from pathlib import Path
 
@@ -6,36 +6,86 @@ import pytest
 
 from pipeline.container import __main__ as first
 from pipeline.container import checkout
-from pipeline.container.checkout import Place
+from pipeline.container.checkout import Checkout
 from tests.imports import TOP
 
+COPY = Path("/opt/pipeline")
 REVISION = "c0ffee"
 
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An image's code in a folder of the test's."""
+    """Return a temporary folder with the code of an image."""
     monkeypatch.setenv("PIPELINE_IMAGE_REVISION", REVISION)
     checkout.copy(TOP, tmp_path / "image")
     return tmp_path / "image"
 
 
-def test_the_images_commit_is_recorded_for_its_own_code_alone(image: Path) -> None:
-    built, found = checkout.digests(image), Place(image.with_name("home"), copy_of=image)
-    assert first.commit(found, (), built) == REVISION
-    assert first.commit(found, ("params.yaml",), built) == f"{REVISION}-changed"
-    assert first.commit(Place(image), (), built) == "", "Git knows"
+def test_the_images_commit_is_recorded_only_for_its_own_code(image: Path) -> None:
+    built, job = checkout.digests(image), Checkout(image.with_name("home"), copy_of=image)
+    assert first.commit(job, built, is_edited=False) == REVISION
+    assert first.commit(job, built, is_edited=True) == f"{REVISION}-changed"
+    assert first.commit(Checkout(image), built, is_edited=False) == "", "Git knows the commit"
     (image / "pipeline/more.py").touch()
-    assert first.commit(found, (), built) == ""
+    assert first.commit(job, built, is_edited=False) == ""
     (image / "pipeline/more.py").unlink()
     (image / "pipeline/spec.py").write_text("# mounted over it", encoding="utf-8")
-    assert first.commit(found, (), built) == ""
+    assert first.commit(job, built, is_edited=False) == ""
 
 
 @pytest.mark.parametrize("words", [[], ["repro"]])
 def test_without_a_verb_it_is_repro(words: list[str]) -> None:
-    assert first.chosen(words) == first.REPRO
+    assert first.commands_for(words) == first.REPRO
 
 
-def test_a_verb_is_answered_with_its_own_help() -> None:
-    assert first.chosen(["repro", "--help"]) == ((*first.VERB, "repro", "--help"),)
+def test_help_for_a_verb_is_that_of_the_verb() -> None:
+    assert first.commands_for(["repro", "--help"]) == ((*first.VERB, "repro", "--help"),)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dvc exp run -S seed=2",
+        "dvc -q exp run --temp",
+        "dvc --cd models exp show",
+        "dvc experiments show",
+        "dvc queue start",
+        "dvc metrics diff",
+        "dvc plots diff",
+        "dvc diff",
+    ],
+)
+def test_dvc_commands_that_need_git_are_recognised(words: str) -> None:
+    assert first.NEEDS_GIT.match(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dvc repro",
+        "dvc metrics show",
+        "dvc status",
+        "dvc",
+        "dvc add exp",
+        "dvc pull exp",
+        "dvc repro diff",
+        "dvc --cd exp repro",
+        "mlflow ui",
+        "check",
+        "",
+    ],
+)
+def test_other_commands_need_no_git(words: str) -> None:
+    assert not first.NEEDS_GIT.match(words)
+
+
+def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digests = tmp_path / "pipeline.json"
+    digests.write_text('{"requirements.lock": "digest"}')
+    monkeypatch.setattr(first, "IMAGE_DIGESTS", digests)
+    monkeypatch.setattr(checkout, "find", lambda *_, **__: checkout.Checkout(tmp_path, copy_of=COPY))
+    assert first.main(["dvc", "exp", "run"]) == 2
+    error = capsys.readouterr().err
+    assert "`dvc exp` needs Git, and this runs in a copy of /opt/pipeline, which has none: run it in a checkout, with `make" in error

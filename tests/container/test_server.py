@@ -16,7 +16,7 @@ import requests
 
 from pipeline.tracking import events
 from tests.container import docker, postgres
-from tests.container.docker import HOME, inspect, wait_until_said
+from tests.container.docker import HOME, inspect, wait_for_output
 from tests.imports import TOP
 from tests.repository import client, runs
 
@@ -34,7 +34,7 @@ class Served(NamedTuple):
 
 
 def compose(folder: Path, settings: dict[str, str], *words: str) -> str:
-    """What Compose says of the project in `folder`."""
+    """Return the output of Compose for the project in `folder`."""
     done = subprocess.run(
         [*COMPOSE, "--project-name", PROJECT, *words],
         cwd=folder,
@@ -58,14 +58,14 @@ def composed(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("composed")
-def test_the_compose_file_is_valid_and_keeps_to_its_word(tmp_path: Path) -> None:
+def test_the_compose_file_is_valid_and_isolates_database_and_secrets(tmp_path: Path) -> None:
     from ruamel.yaml import YAML
 
     text = compose(TOP, {}, "--profile", "gpu", "--profile", "cpu", "config")
     services = YAML(typ="safe", pure=True).load(text[text.index("services:") :])["services"]
     assert set(services) == {"trainer", "trainer-cpu", "mlflow", "postgres"}
     assert "5000" in json.dumps(services["mlflow"]["ports"])
-    assert "127.0.0.1" in json.dumps(services["mlflow"]["ports"]), "open to others only where the user says so"
+    assert "127.0.0.1" in json.dumps(services["mlflow"]["ports"]), "open to other machines only if the user sets MLFLOW_BIND"
     assert "nvidia" in json.dumps(services["trainer"]["deploy"])
     assert "deploy" not in services["trainer-cpu"]
     holders = {name for name, service in services.items() if "postgres" in json.dumps(service.get("secrets", []))}
@@ -79,17 +79,17 @@ def test_the_compose_file_is_valid_and_keeps_to_its_word(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def served(composed: None, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The service `mlflow` as compose.yaml has it; its store is on this machine, where the engine's bridge leads to."""
+    """Start the service `mlflow` of compose.yaml; its PostgreSQL runs on this machine, which the engine's bridge network reaches."""
     folder = tmp_path_factory.mktemp("composed")
     (bridge,) = json.loads(docker.docker("network", "inspect", "bridge"))
-    here = str(ipaddress.ip_network(bridge["IPAM"]["Config"][0]["Subnet"])[1])
+    gateway = str(ipaddress.ip_network(bridge["IPAM"]["Config"][0]["Subnet"])[1])
     port = postgres.free_port()
-    with postgres.server(folder / "postgres", address=here) as store:
+    with postgres.server(folder / "postgres", address=gateway) as store:
         (folder / "compose.yaml").write_bytes((TOP / "compose.yaml").read_bytes())
         (folder / "secrets").mkdir()
         (folder / "secrets/postgres").write_text(store.password + "\n", encoding="utf-8")
-        at = {"STORE_HOST": here, "STORE_PORT": str(store.port), "MLFLOW_PORT": str(port), "IMAGE": image}
-        call = partial(compose, folder, at)
+        settings = {"STORE_HOST": gateway, "STORE_PORT": str(store.port), "MLFLOW_PORT": str(port), "IMAGE": image}
+        call = partial(compose, folder, settings)
         call("up", "--detach", "--no-deps", "mlflow")
         try:
             name = call("ps", "-q", "mlflow").split()[-1]
@@ -106,10 +106,10 @@ def wait_until_healthy(name: str, within_s: float = 120) -> None:
         time.sleep(0.5)
 
 
-def test_a_training_reports_to_it_and_a_restart_in_the_middle_loses_nothing(served: Served, tmp_path: Path) -> None:
-    trainer = served.compose("--profile", "cpu", "run", "--detach", "--no-deps", *docker.QUIETLY, "trainer-cpu").split()[-1]
+def test_a_training_reports_to_the_server_and_a_restart_of_it_loses_nothing(served: Served, tmp_path: Path) -> None:
+    trainer = served.compose("--profile", "cpu", "run", "--detach", "--no-deps", *docker.ONE_THREAD, "trainer-cpu").split()[-1]
     try:
-        wait_until_said(trainer, "train: step 50 ")
+        wait_for_output(trainer, "train: step 50 ")
         docker.docker("restart", "--time", "1", served.container)
         assert docker.docker("wait", trainer).strip() == "0", docker.docker("logs", trainer)
         docker.docker("cp", f"{trainer}:{HOME}/.pipeline/journal", str(tmp_path))
@@ -126,7 +126,7 @@ def test_a_training_reports_to_it_and_a_restart_in_the_middle_loses_nothing(serv
     assert store.list_artifacts(found.info.run_id)
 
 
-def test_it_answers_this_machine_and_shows_no_password(served: Served) -> None:
+def test_the_server_answers_only_this_machine_and_shows_no_password(served: Served) -> None:
     assert requests.get(f"{served.address}/version", timeout=10).status_code == 200
     search = f"{served.address}/api/2.0/mlflow/experiments/search?max_results=1"
     assert requests.get(search, headers={"Host": "evil.example"}, timeout=10).status_code == 403

@@ -1,4 +1,4 @@
-"""The container's first process, with a DVC and a stage in miniature: who hears a signal, who outlives it, and what comes out."""
+"""The container's first process with a small DVC and a small stage: signals, order of ending and exit codes."""
 
 import os
 import signal
@@ -15,13 +15,12 @@ from tests.imports import TOP
 FIRST = """
 import os, sys
 from pathlib import Path
-from pipeline.container.supervision import Supervision
-supervision = Supervision(os.environ, top=Path.cwd())
-code = supervision.run_all([words.split() for words in sys.argv[1].split(";")])
+from pipeline.container import supervision
+code = supervision.run_all([words.split() for words in sys.argv[1].split(";")], os.environ, top=Path.cwd())
 print("code", code, flush=True)
 sys.exit(code)
 """
-# as DVC does: it waits for the stage with SIGINT ignored, and answers 255 whatever became of it
+# like DVC: waits for the stage with SIGINT ignored, and exits with 255 for any failed stage
 DVC = f"""#!{sys.executable}
 import signal, subprocess, sys, time
 if sys.argv[1] == "between":
@@ -48,7 +47,7 @@ try:
             sys.exit(int(sys.argv[2]))
         time.sleep(60)
 except interruption.Interrupted as interrupted:
-    time.sleep(1.5)  # it saves; what comes meanwhile is not the second signal
+    time.sleep(1.5)  # it saves; a signal that arrives meanwhile must not count as the second one
     print("saved", flush=True)
     interruption.tell(interrupted.exit_code)
     sys.exit(interrupted.exit_code)
@@ -76,17 +75,17 @@ def start(folder: Path, commands: str) -> subprocess.Popen[str]:
 
 def wait_for(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout
-    assert line in iter(process.stdout.readline, ""), "it ended before"
+    assert line in iter(process.stdout.readline, ""), f"ended before it printed {line}"
 
 
 def end(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=30)
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
             os.killpg(process.pid, 0)
         except ProcessLookupError:
-            return said
+            return output
         time.sleep(0.05)
     raise AssertionError("a process outlived the first one")
 
@@ -106,12 +105,11 @@ def test_a_signal_to_the_first_process_alone_reaches_the_stage(folder: Path) -> 
     assert end(process) == "saved\ncode 143\n"
 
 
-def test_a_stage_that_was_just_starting_hears_it_later(folder: Path) -> None:
+def test_a_stage_that_was_just_starting_receives_the_signal_later(folder: Path) -> None:
     process = start(folder, "dvc late")
     wait_for(process, "starting\n")
     os.killpg(process.pid, signal.SIGTERM)
-    said = end(process)
-    assert said in ("saved\ncode 143\n", "ready\nsaved\ncode 143\n")
+    assert end(process) in ("saved\ncode 143\n", "ready\nsaved\ncode 143\n")
 
 
 def test_between_two_stages_dvc_itself_ends(folder: Path) -> None:
@@ -121,7 +119,7 @@ def test_between_two_stages_dvc_itself_ends(folder: Path) -> None:
     assert end(process) == "dvc ends\ncode 143\n"
 
 
-def test_a_stage_that_says_143_is_believed_whoever_told_it(folder: Path) -> None:
+def test_the_exit_code_of_a_stage_that_was_signalled_alone_is_returned(folder: Path) -> None:
     process = start(folder, "dvc run")
     wait_for(process, "ready\n")
     (stage,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.cmdline()[-2:] == ["stage", "run"]]
@@ -130,7 +128,7 @@ def test_a_stage_that_says_143_is_believed_whoever_told_it(folder: Path) -> None
 
 
 @pytest.mark.parametrize(("commands", "code"), [("dvc quick 0;true", "0"), ("dvc quick 2;true", "255"), ("false;true", "1")])
-def test_without_a_signal_the_codes_are_the_commands_own(folder: Path, commands: str, code: str) -> None:
+def test_without_a_signal_the_exit_code_is_that_of_the_command(folder: Path, commands: str, code: str) -> None:
     assert end(start(folder, commands)).endswith(f"code {code}\n")
 
 
