@@ -18,9 +18,14 @@ def variables(**more: str) -> dict[str, str]:
     return {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", **more}
 
 
+def run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the checkout and return its exit code and output."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False, env=variables(**more))
+
+
 def call(folder: Path, *command: str, **more: str) -> str:
-    """What a command says, on both streams; it must succeed."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False, env=variables(**more))
+    """Run a command, which must succeed, and return its output on both streams."""
+    done = run(folder, *command, **more)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

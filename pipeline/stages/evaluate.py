@@ -21,6 +21,7 @@ from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
 from pipeline.registry import TASKS
 from pipeline.reports import recorded
+from pipeline.reports.evaluator import Evaluator
 from pipeline.runtime import machine
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
@@ -50,7 +51,9 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
         print(recorded.result_line(scores), flush=True)
 
 
-def judge(model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine, params: EvaluateParams) -> tuple[Any, dict[str, Any]]:
+def judge(
+    model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine, params: EvaluateParams
+) -> tuple[Evaluator, dict[str, Any]]:
     """Return the task's evaluator after the whole test split, and the scores for `metrics/evaluate.json`.
 
     The evaluator has the outputs of the unmodified inputs; with test-time augmentation, the scores also hold its results.
@@ -60,7 +63,7 @@ def judge(model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine
     machine.set_determinism(manifest.inference.train.deterministic)
     requested, chosen = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, device)
     task = TASKS.module(prepared.spec.targets.kind, "evaluation")
-    evaluator = task.Evaluator(prepared.spec, params.evaluate)
+    evaluator: Evaluator = task.Evaluator(prepared.spec, params.evaluate)
     model.to(device)
     with torch_errors.in_words(size="evaluate.batch_size"):
         feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size)
@@ -68,11 +71,13 @@ def judge(model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine
         if requested != "none":
             augmented = task.Evaluator(prepared.spec, params.evaluate)
             feed(augmented, tta.Averaged(model, requested), split, device, precision=chosen, batch_size=params.evaluate.batch_size)
-            scores |= augmented.augmented_scores(requested)
+            scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
     return evaluator, scores
 
 
-def feed(evaluator: Any, model: nn.Module, split: Split, device: torch.device, *, precision: ChosenPrecision, batch_size: int) -> None:
+def feed(
+    evaluator: Evaluator, model: nn.Module, split: Split, device: torch.device, *, precision: ChosenPrecision, batch_size: int
+) -> None:
     """Give the evaluator the model's outputs for a split, batch by batch and in the order of the split."""
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))

@@ -124,7 +124,7 @@ def compare_scores(
         _, found = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
     except Refusal as refusal:
         raise placed(document, refusal) from None
-    description = f"test accuracy {found['accuracy']:.4f} on {found['samples']} samples"
+    description = recorded.result_line(found)
     sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
     yield Comparison.of_values("score", description, sides, expected=expected, found=found)
     if subject.record:

@@ -38,10 +38,6 @@ class Evaluator:
         """Return the scores for `metrics/evaluate.json`."""
         return metrics.evaluate(self.predictions, self.classes, self.settings)
 
-    def augmented_scores(self, name: str) -> dict[str, float]:
-        """Return the scores of logits with the test-time augmentation `name`."""
-        return {f"accuracy_{name}": float(self.predictions.correct.mean())}
-
     def write(self, folder: Path, *, inputs: NDArray[np.uint8], history: Sequence[Mapping[str, object]]) -> None:
         """Write the confusion and reliability tables, and plot them, the history of the training and the most confident mistakes.
 

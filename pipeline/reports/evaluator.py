@@ -1,0 +1,23 @@
+"""What the stage evaluate needs from a task."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+
+class Evaluator(Protocol):
+    """Collects the outputs of a model batch by batch, and makes scores, tables and figures of them."""
+
+    def add(self, outputs: NDArray[Any], targets: NDArray[Any], /) -> None:
+        """Take the outputs and the targets of the next samples into account."""
+        ...
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores for `metrics/evaluate.json`: numbers, and mappings of numbers. `loss` and `samples` are among them."""
+        ...
+
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]]) -> None:
+        """Write tables and figures. `inputs` are those of the split, `history` the rows of `plots/train/history.csv`."""
+        ...

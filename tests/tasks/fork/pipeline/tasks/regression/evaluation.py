@@ -1,0 +1,29 @@
+"""Scores of a regression."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.params.evaluate import EvaluateSettings
+from pipeline.reports import tables
+from pipeline.spec import Spec
+
+
+class Evaluator:
+    def __init__(self, spec: Spec, settings: EvaluateSettings) -> None:
+        self.pairs: list[NDArray[Any]] = []
+
+    def add(self, outputs: NDArray[Any], targets: NDArray[Any]) -> None:
+        self.pairs.append(np.concatenate([targets, outputs], axis=1))
+
+    def scores(self) -> dict[str, Any]:
+        pairs = np.concatenate(self.pairs)
+        return {"loss": float(np.square(pairs[:, 0] - pairs[:, 1]).mean()), "samples": len(pairs)}
+
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]]) -> None:
+        assert len(inputs) == sum(map(len, self.pairs))
+        assert history
+        tables.write(folder / "predictions.csv", ("actual", "predicted"), np.concatenate(self.pairs).tolist())

@@ -1,0 +1,86 @@
+"""A fork adds a task and inputs by new files alone, which the stages then train, score and verify; no file that exists changes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import project
+from tests.repository import call, run
+
+FORK = Path(__file__).parent / "fork/pipeline"
+CHANGES: dict[str, Any] = {
+    "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2},
+    "model": {"name": "line"},
+    "augment": None,
+    "train.metric": "valid/mean_absolute_error",
+    "train.label_smoothing": 0.0,
+    "train.steps": 200,
+    "train.report_every_steps": 20,
+    "train.validate_every_steps": 40,
+    "optimizer.learning_rate": 0.1,
+}
+
+
+@pytest.fixture(scope="module")
+def fork(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = project.make(tmp_path_factory.mktemp("fork"), CHANGES, copy=True)
+    shutil.copytree(FORK, folder / "pipeline", dirs_exist_ok=True)
+    for stage in ("prepare", "train", "evaluate"):
+        call(folder, "python", "-m", "pipeline", stage, PIPELINE_TRACKING="false")
+    return folder
+
+
+def test_the_spec_has_the_kinds_of_the_fork(fork: Path) -> None:
+    spec = json.loads((fork / "data/prepared/spec.json").read_text())["spec"]
+    assert spec["inputs"]["kind"] == "points"
+    assert 4.9 < spec["inputs"]["largest"] <= 5
+    assert spec["targets"] == {"kind": "regression"}
+
+
+def test_it_learns_and_its_metrics_are_reported(fork: Path) -> None:
+    header, *rows = (fork / "plots/train/history.csv").read_text().splitlines()
+    names = header.split(",")
+    assert {"train/mean_absolute_error", "valid/loss", "valid/mean_absolute_error"} <= set(names)
+    errors = [float(row.split(",")[names.index("valid/mean_absolute_error")]) for row in rows if row.split(",")[-1]]
+    assert errors[-1] < errors[0] / 5
+    best = json.loads((fork / "metrics/train.json").read_text())["best"]
+    assert best["value"] == min(errors), "the direction of the metric is that of the task"
+
+
+def test_the_test_split_is_scored_from_the_model_file(fork: Path) -> None:
+    scores = json.loads((fork / "metrics/evaluate.json").read_text())["test"]
+    assert scores["samples"] == 80
+    assert scores["loss"] < 0.05
+    assert len((fork / "plots/evaluate/predictions.csv").read_text().splitlines()) == 81
+
+
+def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
+    assert "line on plane" in call(fork, "python", "-m", "pipeline", "check", PIPELINE_TRACKING="false")
+    assert call(fork, "python", "-m", "pipeline", "verify", "--retrain", PIPELINE_TRACKING="false").endswith("identical\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"train.metric": "valid/accuracy"},
+            "train.metric: there is no metric valid/accuracy: known are valid/loss, valid/mean_absolute_error",
+        ),
+        ({"augment": {"crop": 1}}, "augment"),
+        ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
+        ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: known are valid/loss, valid/accuracy"),
+    ],
+)
+def test_what_the_task_cannot_use_is_refused(fork: Path, changes: dict[str, Any], message: str) -> None:
+    project.write_params(fork, CHANGES | changes)
+    try:
+        verb = "train" if "model" in changes else "check"
+        done = run(fork, "python", "-m", "pipeline", verb, PIPELINE_TRACKING="false")
+    finally:
+        project.write_params(fork, CHANGES)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "params.yaml:" in done.stderr
