@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.job import SIDE
 from pipeline import seeding
-from pipeline.data import loader
+from pipeline.data.batches import loader
 from pipeline.data.prepared import Prepared
 from pipeline.engine import score
 from pipeline.engine.checkpoint import Checkpoints

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.data.batch import BlockBatch
+from pipeline.data.batches.batch import BlockBatch
 from pipeline.io import tensor_file
 
 NAMED = 5

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from pipeline import nonfinite_dump, seeding
-from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation, images_of
-from pipeline.data.batch import BlockBatch
+from pipeline.data.batches import loader
+from pipeline.data.batches.batch import BlockBatch
 from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import activation_checkpointing, compilation, fit, meta_model, precision, score, torch_errors
 from pipeline.engine.checkpoint import Checkpoints, Saver

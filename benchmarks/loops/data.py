@@ -4,8 +4,8 @@ import torch
 
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import Job
-from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
+from pipeline.data.batches import loader
 from pipeline.data.prepared import Prepared
 from pipeline.engine.model import preprocessing
 from pipeline.runtime.machine import Machine

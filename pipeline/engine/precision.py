@@ -1,14 +1,16 @@
 """Floating-point precision of a training: autocast, gradient scaling for fp16, and bf16 weights."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pipeline.params.loop import Precision
 from pipeline.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pipeline.params.loop import Precision
 
 ChosenPrecision = Literal["bf16", "fp16", "fp32", "half"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -18,7 +20,7 @@ HALVES_MENDED = "2.14"
 """The first torch version whose fused SGD updates 16-bit weights correctly on a CPU."""
 
 
-def choose(requested: Precision, device: torch.device) -> ChosenPrecision:
+def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
     """Return the precision to use on `device`. Raises Refusal where a GPU does not support it; warns where a CPU would be slow."""
     if device.type == "cpu":
         if requested not in ("auto", "fp32"):

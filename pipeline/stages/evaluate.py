@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline.data import loader
+from pipeline.data.batches import loader
 from pipeline.data.prepared import Prepared, Split, read_record
 from pipeline.engine import inference, model_file, precision, torch_errors
 from pipeline.engine.model import Model

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from pipeline.data import loader
+from pipeline.data.batches import loader
 from pipeline.engine import fit, inference, model_file, precision
 from pipeline.engine.model_file import deployable
 from pipeline.refusal import Refusal

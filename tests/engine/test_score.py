@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pipeline.data import loader
+from pipeline.data.batches import loader
 from pipeline.data.prepared import Prepared
 from pipeline.engine import precision, score
 from pipeline.engine.model import Model

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
+from pipeline.data.batches import loader
 from pipeline.data.prepared import Split
 from pipeline.registry import MODELS
 from tests.data import augmenting

@@ -83,3 +83,28 @@ def test_data_and_model_flow_from_stage_to_stage() -> None:
 def test_every_placeholder_is_a_parameter_of_its_own_stage_or_the_chosen_model() -> None:
     found = {REFERENCE.findall(dep)[0] for stage in STAGES.values() for dep in stage["deps"] if "$" in dep}
     assert found == {"source.root", "source.name", "model.name"}
+
+
+@pytest.mark.parametrize(
+    ("path", "stages"),
+    [
+        ("pipeline/data/split.py", {"prepare"}),
+        ("pipeline/inputs/image/statistics.py", {"prepare"}),
+        ("pipeline/engine/muon.py", {"train"}),
+        ("pipeline/engine/schedules.py", {"train"}),
+        ("pipeline/engine/fit.py", {"train"}),
+        ("pipeline/params/optimizer.py", {"train"}),
+        ("pipeline/params/loop.py", {"train"}),
+        ("pipeline/data/augment/color.py", {"train"}),
+        ("pipeline/tasks/classification/objective.py", {"train"}),
+        ("pipeline/tasks/classification/evaluation.py", {"evaluate"}),
+        ("pipeline/reports/figures/confusion.py", {"evaluate"}),
+        ("pipeline/params/evaluate.py", {"evaluate"}),
+        ("pipeline/engine/precision.py", {"train", "evaluate"}),
+        ("pipeline/tasks/classification/targets.py", {"prepare", "train", "evaluate"}),
+        ("pipeline/tracking/journal.py", set()),
+    ],
+)
+def test_an_edit_runs_the_stages_whose_result_it_may_change_and_no_other(path: str, stages: set[str]) -> None:
+    assert (TOP / path).is_file()
+    assert {stage for stage in STAGES if any(path in modules for modules in listed(stage))} == stages

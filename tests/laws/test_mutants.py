@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.data import loader
+from pipeline.data.batches import loader
 from pipeline.engine import state as state_module
 from pipeline.engine import update
 from pipeline.engine.state import TrainState

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.data import loader
+from pipeline.data.batches import loader
 from tests.engine.building import begin, run, same
 from tests.faults import test_memory, test_numbers
 from tests.faults.test_memory import STEP, Shortage

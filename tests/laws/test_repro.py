@@ -16,7 +16,8 @@ from tests.repository import GIT, call, repository, runs
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "metrics/evaluate.json")
 FRESH = "mlflow.db-fresh"
-PLOTS = ("history.csv", "confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png")
+TABLES, FIGURES = ("confusion.csv", "reliability.csv"), ("confusion.png", "reliability.png", "mistakes.png", "history.png")
+PLOTS = ("train/history.csv", *(f"evaluate/{name}" for name in (*TABLES, *FIGURES)))
 
 
 def ran(output: str) -> list[str]:
@@ -78,6 +79,9 @@ def test_check_knows_whether_dvc_would_train(checkout: Path, monkeypatch: pytest
         ("pipeline/tracking/run.py", []),
         ("pipeline/models/mlp.py", ["train", "evaluate"]),
         ("pipeline/engine/fit.py", ["train"]),
+        ("pipeline/engine/muon.py", ["train"]),
+        ("pipeline/params/optimizer.py", ["train"]),
+        ("pipeline/reports/figures/confusion.py", ["evaluate"]),
         ("pipeline/reports/metrics.py", ["evaluate"]),
         ("requirements.lock", ["prepare", "train", "evaluate"]),
     ],

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.data import loader
-from pipeline.data.batch import BlockBatch
+from pipeline.data.batches import loader
+from pipeline.data.batches.batch import BlockBatch
 from pipeline.data.prepared import Split
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interruption

@@ -9,11 +9,11 @@ import psutil
 import torch
 
 from pipeline.batch import Batch
-from pipeline.data import sampling
-from pipeline.data.batch import Block, BlockBatch, ResidentBlock, StreamedBlock
+from pipeline.data.batches import sampling
+from pipeline.data.batches.batch import Block, BlockBatch, ResidentBlock, StreamedBlock
+from pipeline.data.batches.sampling import BatchIndex, Placement
+from pipeline.data.batches.stream import read_ahead
 from pipeline.data.prepared import Split
-from pipeline.data.sampling import BatchIndex, Placement
-from pipeline.data.stream import read_ahead
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation

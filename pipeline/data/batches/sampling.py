@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pipeline.data.order import Order
-from pipeline.data.transfer import moved
+from pipeline.data.batches.order import Order
+from pipeline.data.batches.transfer import moved
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pipeline.batch import Batch
-from pipeline.data import loader, sampling
+from pipeline.data.batches import loader, sampling
+from pipeline.data.batches.sampling import BatchIndex
+from pipeline.data.batches.stream import read_ahead
 from pipeline.data.prepared import Prepared, Split
-from pipeline.data.sampling import BatchIndex
-from pipeline.data.stream import read_ahead
 from tests.data.augmenting import augmentation
 
 PLAIN = {"crop": 1, "flip": "random", "cutout": 2}

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.data.order import Order
+from pipeline.data.batches.order import Order
 
 
 def read(order: Order, start: int, count: int) -> torch.Tensor:

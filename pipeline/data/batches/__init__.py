@@ -1,0 +1,1 @@
+"""Makes batches on the device from the prepared arrays."""
