@@ -12,18 +12,22 @@ class InferenceLoopSettings(Section):
     """The keys of the section `train` that inference needs."""
 
     deterministic: bool
+    """Raise an error for operations whose result differs from run to run."""
     channels_last: bool
+    """Use the channels-last memory format."""
 
 
 class InferenceParams(Section):
     """The sections of `params.yaml` that inference needs; the others may be those of another version of this pipeline."""
 
     model: Annotated[ModelSettings, MODELS]
+    """The architecture: a module of `pipeline/models/`."""
     train: InferenceLoopSettings
 
     @classmethod
     def selected(cls, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return what inference needs of the parameters that a training recorded."""
-        train = params.get("train")
-        known = {name: train[name] for name in InferenceLoopSettings.model_fields if name in train} if isinstance(train, Mapping) else train
-        return {"model": params.get("model"), "train": known}
+        selected = {name: params[name] for name in cls.model_fields if name in params}
+        if isinstance(train := selected.get("train"), Mapping):
+            selected["train"] = {name: train[name] for name in InferenceLoopSettings.model_fields if name in train}
+        return selected

@@ -47,9 +47,12 @@ def line(cells: tuple[str, ...]) -> str:
 
 def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for section, entry in whole["properties"].items():
-        members = list(entry.get("oneOf", [entry] if "$ref" in entry else []))
+        options = [option for option in entry.get("anyOf", [entry]) if "$ref" in option]  # a nullable section has two
+        members = list(entry.get("oneOf", options))
         if not members:
             yield f"`{section}`", values(entry), entry.get("description", "")
+        elif "anyOf" in entry:
+            yield f"`{section}`", "section or `null`", entry["description"]
         common = common_keys(whole, members)
         for number, member in enumerate(members):
             properties = resolve(whole, member)["properties"]

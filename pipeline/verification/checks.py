@@ -49,7 +49,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     digest = tensor_file.digest(weights, metadata)
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
-    params, machine = from_data(manifest.params, TrainParams, "the model file"), Machine.claim(environment)
+    params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.claim(environment)
     yield from compare_inputs(manifest, paths, machine)
     if record:
         yield from compare_commit(record, environment)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import score, update
+from pipeline.engine import inference, update
 from pipeline.io import files, tensor_file
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import provenance
@@ -230,7 +230,7 @@ def test_another_number_of_threads_is_a_difference_of_the_machine(checkout: Path
 
 
 def test_an_edited_checkout_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
-    append("pipeline/engine/deploy.py")
+    append("pipeline/commands/ui.py")
     assert re.fullmatch(r"differs: changes: none in the journal, \d+ bytes, digest \w+ in this checkout", verify(run_name())[-1])
 
 
@@ -277,15 +277,15 @@ def test_a_step_that_differs_after_training_again_is_named(checkout: Path, verif
 
 IMPLIED = "what its data and parameters imply"
 CONTRADICTIONS = {
-    "the mean of other data": ({"spec.mean": [0.25]}, rf"spec.mean: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
-    "a deviation of other data": ({"spec.std": [0.25]}, rf"spec.std: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
+    "the mean of other data": ({"spec.inputs.mean": [0.25]}, rf"spec.inputs.mean: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
+    "a deviation of other data": ({"spec.inputs.std": [0.25]}, rf"spec.inputs.std: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
     "classes of other names": (
         {"spec.targets.classes": list("abcdefghij")},
         rf'spec.targets.classes: \["a", .* in the file, \["0", .* in {IMPLIED}',
     ),
     "images of another size": (
-        {"spec.inputs.row_shape": [9, 9, 1]},
-        rf"spec.inputs.row_shape: \[9, 9, 1\] in the file, \[8, 8, 1\] in {IMPLIED}",
+        {"spec.inputs.height": 9},
+        rf"spec.inputs.height: 9 in the file, 8 in {IMPLIED}",
     ),
     "another precision": ({"precision": "bf16"}, f"precision: bf16 in the file, fp32 in {IMPLIED}"),
     "an earlier step": ({"step": 3}, f"step: 3 in the file, 4 in {IMPLIED}"),
@@ -399,7 +399,8 @@ def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callabl
 
 INVALID_METADATA = {
     "no parameters": ({"params": {}}, "model: is missing"),
-    "other sections": ({"params.x": {"y": 1}}, "params: Value error, has sections beside"),
+    "an older format": ({"format": "pipeline-model-1"}, "is no model file (format: Input should be 'pipeline-model-2'): run `dvc repro`"),
+    "an unknown task": ({"spec.targets": {"kind": "guessing"}}, "there is no kind of targets 'guessing'"),
     "a model with a null byte": ({"params.model.name": "a\0b"}, "there is no model"),
     "a model of elsewhere": ({"params.model.name": "../../x"}, "there is no model"),
     "switches of nothing": ({"switches": [{}]}, "switches.0"),
@@ -441,7 +442,7 @@ def test_scoring_is_refused_as_in_the_stage_evaluate(
     def no_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory (injected)")
 
-    monkeypatch.setattr(score, "predict", no_memory)
+    monkeypatch.setattr(inference, "predict", no_memory)
     assert refused("verify") == refused("evaluate")
     (line,) = refused("verify")
     assert "evaluate.batch_size: the memory ran out" in line

@@ -165,7 +165,7 @@ def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prep
         run(training)
     tensors, _ = tensor_file.load(tmp_path / f"nonfinite-{BAD:012d}.safetensors")
     assert torch.equal(tensors["inputs"], torch.cat(read))
-    _, targets = next(next(training.batches(BAD - 1)).parts(1000))
+    _, targets, _ = next(next(training.batches(BAD - 1)).parts(1000))
     assert targets.shape[1] == 3
     assert torch.equal(tensors["targets"], targets)
 
@@ -231,7 +231,9 @@ def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(trai
         "train.validate_every_steps": 8,
     }
     training, gather = begin(train_params(CHANGES | changes), prepared), update.accumulate_gradients
-    monkeypatch.setattr(update, "accumulate_gradients", lambda *given, **more: (gather(*given, **more)[0] * math.inf, torch.tensor(1.0)))
+    monkeypatch.setattr(
+        update, "accumulate_gradients", lambda *given, **more: (gather(*given, **more)[0] * math.inf, {"correct": torch.tensor(1.0)})
+    )
     with pytest.raises(Refusal, match="train/objective became inf at or before step 2: lower optimizer"):
         run(training)
 

@@ -21,7 +21,7 @@ def expected(train_params, prepared):
 
     def trained(changes: dict | None = None):
         training = begin(train_params(CHANGES | (changes or {})), prepared)
-        assert training.images.resident
+        assert training.train_split.resident
         run(training)
         return training
 
@@ -42,7 +42,7 @@ def test_it_resumes_to_the_same_bytes(train_params, prepared, tmp_path: Path, ex
     whole = expected()
     ahead()
     resumed = stopped_at(train_params(CHANGES), prepared, tmp_path, iter([2, 5, 6]))
-    assert not resumed.images.resident
+    assert not resumed.train_split.resident
     assert same(whole.state.tensors(), resumed.state.tensors())
     assert whole.progress.rows == resumed.progress.rows
 

@@ -31,17 +31,28 @@ def test_placeholders_are_filled_as_dvc_fills_them(stage: str) -> None:
     assert not any("$" in path for path in theirs)
 
 
-def test_sections_are_those_that_dvc_yaml_lists() -> None:
-    assert run_identity.sections("train", TOP) == ["seed", "model", "optimizer", "schedule", "augment", "train"]
+def test_the_digest_of_code_covers_every_module_of_a_listed_folder(tmp_path: Path) -> None:
+    for name in ("engine/fit.py", "engine/deep/er.py", "models/mlp.py", "engine/__pycache__/fit.pyc"):
+        (tmp_path / "pipeline" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pipeline" / name).write_text(name)
+    listed = ["data/prepared", "pipeline/engine", "pipeline/models/mlp.py"]
+    digests = {run_identity.code_digest(listed, tmp_path)}
+    for name in ("engine/deep/er.py", "models/mlp.py", "engine/fit.py"):
+        (tmp_path / "pipeline" / name).write_text("edited")
+        digests.add(run_identity.code_digest(listed, tmp_path))
+    assert len(digests) == 4
+    (tmp_path / "pipeline/engine/__pycache__/fit.pyc").write_text("edited")
+    (tmp_path / "pipeline/models/other.py").write_text("unused")
+    assert run_identity.code_digest(listed, tmp_path) in digests
 
 
 def test_a_missing_or_changed_dvc_yaml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"dvc\.yaml: is missing: run the pipeline at the top of its checkout"):
-        run_identity.sections("train", tmp_path)
+        run_identity.read_stage("train", tmp_path)
     for text in ("stages: {}", "", "stages: [train]", "stages: {train: [", "stages: {train: {cmd: x}}", "\tstages"):
         (tmp_path / "dvc.yaml").write_text(text, encoding="utf-8")
         with pytest.raises(Refusal, match=r"dvc\.yaml: does not describe the stage train: undo its changes with `git restore"):
-            run_identity.sections("train", tmp_path)
+            run_identity.read_stage("train", tmp_path)
 
 
 def test_a_key_is_short_stable_and_blind_to_the_order_of_sections() -> None:
