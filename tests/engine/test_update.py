@@ -13,7 +13,6 @@ from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.step_metrics import Row
 from pipeline.engine.update import StepSettings, update
 from pipeline.params.optimizer import AdamSettings, MuonSettings, SgdSettings
-from pipeline.tasks.classification.objective import summed_cross_entropy
 from tests.engine.building import Identity, Parts, objective_of, same
 
 PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.0, nesterov=False)
@@ -87,22 +86,6 @@ def test_the_objective_is_the_mean_over_the_batch_of_what_is_minimised(label_smo
     expected = cross_entropy(module(inputs), targets, label_smoothing=label_smoothing).item()
     row = step(state_of(module), (inputs, targets), label_smoothing=label_smoothing)
     assert row["train/objective"] == pytest.approx(expected, rel=1e-12)
-
-
-def test_targets_may_have_any_shape() -> None:
-    logits, targets = torch.randn(2, 4, 3), torch.randint(0, 3, (2, 4))
-    expected = cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
-    assert torch.allclose(summed_cross_entropy(logits, targets, 0.0), expected)
-
-
-def test_targets_may_be_shares_of_classes() -> None:
-    logits, (_, indices) = torch.randn(4, 3), samples(4)
-    shares = torch.tensor([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.4, 0.6]])
-    expected = -(shares * logits.log_softmax(-1)).sum()
-    assert summed_cross_entropy(logits, shares, 0.0) == pytest.approx(expected.item(), rel=1e-5)
-    assert summed_cross_entropy(logits, torch.eye(3)[indices], 0.1) == pytest.approx(
-        summed_cross_entropy(logits, indices, 0.1).item(), rel=1e-5
-    )
 
 
 def test_the_right_answer_is_the_class_with_the_largest_share() -> None:

@@ -1,0 +1,51 @@
+"""The evaluator of a classification: fed in pieces of any size, it gives the scores of the whole split."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.params.evaluate import EvaluateSettings
+from pipeline.refusal import Refusal
+from pipeline.tasks.classification.evaluation import Evaluator
+from tests.specs import image_spec
+
+SPEC = image_spec(shape=(4, 4, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.5,))
+SETTINGS = EvaluateSettings.model_construct(top_k=2, calibration_bins=10, interval=0.95, mistakes=4)
+GENERATOR = np.random.default_rng(0)
+LOGITS = GENERATOR.normal(size=(50, 3)).astype(np.float32)
+TARGETS = GENERATOR.integers(0, 3, 50)
+
+
+def fed(size: int, logits: np.ndarray = LOGITS) -> Evaluator:
+    evaluator = Evaluator(SPEC, SETTINGS)
+    for start in range(0, len(logits), size):
+        evaluator.add(logits[start : start + size], TARGETS[start : start + size])
+    return evaluator
+
+
+def test_the_size_of_the_pieces_changes_no_score() -> None:
+    assert fed(1).scores() == fed(7).scores() == fed(50).scores()
+    assert fed(7).scores()["accuracy"] == (LOGITS.argmax(1) == TARGETS).mean()
+
+
+def test_tables_and_figures_are_of_all_pieces(tmp_path: Path) -> None:
+    history = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0}]
+    fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=history)
+    assert len((tmp_path / "confusion.csv").read_text().splitlines()) == 51
+    names = {"confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:
+    logits = LOGITS.copy()
+    logits[[13, 40]] = np.nan, np.inf
+    with pytest.raises(Refusal, match=r"not finite for 2 of 50 samples \(the first is sample 13\)"):
+        fed(7, logits).scores()
+
+
+def test_no_sample_and_a_rank_beyond_the_classes_are_refused() -> None:
+    with pytest.raises(Refusal, match=r"source\.test: the test split is empty"):
+        fed(7, LOGITS[:0]).scores()
+    with pytest.raises(Refusal, match=r"evaluate\.top_k: 4 of 3 classes"):
+        Evaluator(SPEC, SETTINGS.model_copy(update={"top_k": 4}))
