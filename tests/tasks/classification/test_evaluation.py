@@ -39,7 +39,7 @@ def test_tables_and_figures_are_of_all_pieces(tmp_path: Path) -> None:
 
 def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:
     logits = LOGITS.copy()
-    logits[[13, 40]] = np.nan, np.inf
+    logits[13, 0], logits[40, 2] = np.nan, np.inf
     with pytest.raises(Refusal, match=r"not finite for 2 of 50 samples \(the first is sample 13\)"):
         fed(7, logits).scores()
 
