@@ -15,7 +15,7 @@ from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import comparison
-from pipeline.tracking.mirror import secretive
+from pipeline.tracking.address import redacted_output
 from pipeline.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ location.replace(place);
 def run(host: str, port: int) -> int:
     """Serve until interrupted, or print the link and return if MLFLOW_TRACKING_URI is a server. Raises Refusal where the port is taken."""
     store = Store(Environment.read())
-    with secretive(store.address):
+    with redacted_output(store.address):
         if store.address.is_server:
             show(f"{store.address.shown}/{comparison.link(experiment_of(store))}")
         else:

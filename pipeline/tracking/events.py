@@ -1,6 +1,5 @@
 """The events of a journal: one JSON object per line, each appended by one write; readers ignore a torn last line."""
 
-import hashlib
 import json
 import math
 import os
@@ -11,9 +10,8 @@ from typing import Any
 
 from pipeline.io import files
 
-EVENTS = "events.jsonl"
+EVENTS, SYSTEM = "events.jsonl", "system.jsonl"
 UNREADABLE = "unreadable"
-SEALED_BYTES = 256
 STAGE = {"stage": str, "tags": dict, "params": dict}
 FIELDS: Mapping[str, Mapping[str, type]] = {
     "start": STAGE,
@@ -105,20 +103,6 @@ def settled_bytes(path: Path) -> int:
     if size:
         files.sync(path)
     return size
-
-
-def seal(path: Path, offset: int) -> str:
-    """Return a digest of the last `SEALED_BYTES` bytes before `offset`, which changes when the journal is replaced.
-
-    Every line holds its time, so two journals differ there.
-    """
-    start = max(0, offset - SEALED_BYTES)
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return hashlib.sha256(file.read(offset - start)).hexdigest()[:16]
-    except FileNotFoundError:
-        return hashlib.sha256().hexdigest()[:16]
 
 
 class Writer:

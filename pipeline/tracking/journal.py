@@ -18,7 +18,7 @@ from pipeline.tracking.run_info import RunInfo
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"
 WRITER_LOCK = "writer.lock"
-COPIES = "files"
+COPIES, MODEL = "files", "model.safetensors"
 NUMBERED = re.compile("run-([0-9]+)-")
 
 
@@ -151,7 +151,7 @@ class Journal:
 
         It is logged at the last step of the journal. From then on, `find` returns this journal for the model's digest.
         """
-        copy = self.folder / f"model{path.suffix}"
+        copy = self.folder / MODEL
         with files.replacing(copy) as draft:
             shutil.copyfile(path, draft)
         digest = files.digest(copy)

@@ -1,8 +1,7 @@
 """The tracking interface of the stages. It never raises into a stage, and a stage waits for it only at its end."""
 
-import importlib.util
 import shutil
-import sys
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +9,11 @@ from pathlib import Path
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
-from pipeline.tracking import comparison, cursor, journal, mirror, mirror_process
+from pipeline.tracking import comparison, cursor, journal, mirror_process
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import EVENTS
 from pipeline.tracking.journal import Journal, Status
-from pipeline.tracking.logged_model import Build
-from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.run_info import RunInfo
-from pipeline.tracking.store import Store
 
 INTERRUPTED_WAIT_S = 5.0  # an interrupted stage should exit soon; `sync` or the next stage delivers the rest
 
@@ -27,9 +23,9 @@ class Run:
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         self._environment = environment
-        self._complained = False
+        self._has_failed = False
         self._journal: Journal | None = None
-        self._mirror: mirror_process.MirrorProcess | None = None
+        self._mirror: subprocess.Popen[bytes] | None = None
         if open_journal:
             with self._quiet():
                 self._journal = open_journal()
@@ -42,49 +38,40 @@ class Run:
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log metrics, named `split/quantity`, at a step. Points that a resumed training repeats are skipped."""
-        if self._journal:
-            with self._quiet():
-                self._journal.metrics(step, values)
+        self._write(lambda journal: journal.metrics(step, values))
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Log a copy of a file to the artifact folder `folder` of MLflow."""
-        if self._journal:
-            with self._quiet():
-                self._journal.artifact(path, folder)
+        self._write(lambda journal: journal.artifact(path, folder))
 
     def text(self, name: str, text: str, folder: str = "") -> None:
         """Log a text as a file in the artifact folder `folder` of MLflow."""
-        if self._journal:
-            with self._quiet():
-                self._journal.text(name, text.encode(), folder)
+        self._write(lambda journal: journal.text(name, text.encode(), folder))
 
     def describe(self, text: str) -> None:
         """Set the description of the run, unless it was edited in MLflow."""
-        if self._journal:
-            with self._quiet():
-                self._journal.describe(text)
+        self._write(lambda journal: journal.describe(text))
 
     def tags(self, tags: Mapping[str, str]) -> None:
-        if self._journal:
-            with self._quiet():
-                self._journal.tags(tags)
+        self._write(lambda journal: journal.tags(tags))
 
     def model(self, path: Path) -> None:
         """Log a copy of the exported model file, which must be complete."""
-        if self._journal:
-            with self._quiet():
-                self._journal.model(path)
+        self._write(lambda journal: journal.model(path))
 
     def end(self, status: Status) -> None:
         """Close the journal and wait, with a time limit, until it is delivered."""
+        self._write(lambda journal: journal.end(status))
+        self._write(lambda journal: journal.close())
+        if self.folder and self._mirror:
+            with self._quiet():
+                limit_s = INTERRUPTED_WAIT_S if status == "KILLED" else self._environment.tracking_wait_s
+                mirror_process.wait(self._mirror, self.folder, self._environment, limit_s)
+
+    def _write(self, write: Callable[[Journal], None]) -> None:
         if self._journal:
             with self._quiet():
-                self._journal.end(status)
-            with self._quiet():
-                self._journal.close()
-        if self._mirror:
-            with self._quiet():
-                self._mirror.wait(INTERRUPTED_WAIT_S if status == "KILLED" else self._environment.tracking_wait_s)
+                write(self._journal)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -92,8 +79,8 @@ class Run:
         try:
             yield
         except Exception as error:  # tracking must never stop a training
-            if not self._complained:
-                self._complained = True
+            if not self._has_failed:
+                self._has_failed = True
                 mirror_process.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
 
 
@@ -147,31 +134,6 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
         raise
     finally:
         run.end(status)
-
-
-def sync(environment: Environment, build: Build) -> int:
-    """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
-    pending = [folder for folder in journal.journals(environment.root) if cursor.is_pending(folder)]
-    if not pending:
-        print("tracking: nothing is left to deliver: each run is in a store, and goes to no second one")
-        return 0
-    if importlib.util.find_spec("mlflow") is None:
-        print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")
-        return len(pending)
-    store, num_left = Store(environment), 0
-    with mirror.secretive(store.address):
-        for place, folder in enumerate(pending):
-            try:
-                outcome = mirror.deliver(folder, store, build)
-            except Exception as error:  # the cursor stays, so the next `sync` resumes there
-                print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr)
-                if not store.answers():
-                    return num_left + len(pending) - place
-                num_left += 1
-                continue
-            print(f"tracking: {folder.name}: {outcome}")
-            num_left += outcome is not Outcome.DELIVERED
-    return num_left
 
 
 def journal_of(environment: Environment, model: Path) -> str | None:

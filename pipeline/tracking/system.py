@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.tracking import events
-from pipeline.tracking.cursor import SYSTEM
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 1.0, 30.0, 1.25
 Reading = dict[str, float]
@@ -17,7 +16,7 @@ class Sampler(threading.Thread):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="system metrics", daemon=True)
-        self._path = folder / SYSTEM
+        self._path = folder / events.SYSTEM
         self._stopped = threading.Event()
 
     def stop(self) -> None:

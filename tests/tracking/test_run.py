@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
-from pipeline.tracking import events, journal, mirror_process, run
+from pipeline.tracking import events, journal, mirror, mirror_process, run
 from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.run_info import RunInfo
@@ -106,7 +106,7 @@ def test_a_stage_says_that_its_run_is_not_the_one_that_was_named(
     assert training.folder
     Cursor(run_id="this").save(training.folder, Address.of(environment).key)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        mirror_process.MirrorProcess(process, training.folder, environment).wait(1)
+        mirror_process.wait(process, training.folder, environment, limit_s=5)
     said = capsys.readouterr().err
     assert said.count("MLFLOW_RUN_ID=another is not used") == said.count("goes to the run this") == told
 
@@ -150,7 +150,7 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
         pass
     assert capsys.readouterr().err.count("MLflow is not installed") == 1
-    assert run.sync(environment, tiny.build) == 1
+    assert mirror.sync(environment, tiny.build) == 1
 
 
 def test_the_process_of_a_stage_never_imports_mlflow() -> None:
@@ -176,7 +176,7 @@ def test_a_dead_server_costs_the_wait_and_no_password(
     said = capfd.readouterr().err
     assert "3 events of run" in said
     assert "python -m pipeline sync" in said
-    assert run.sync(environment, tiny.build) == 1
+    assert mirror.sync(environment, tiny.build) == 1
     said += capfd.readouterr().err + "".join(path.read_text() for path in journal.journals(tmp_path)[0].glob("*.*") if path.is_file())
     assert "hidden" not in said
 

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.tracking import events, system
-from pipeline.tracking.cursor import SYSTEM
 
 
 def test_a_short_run_has_a_point_and_a_long_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,7 +11,7 @@ def test_a_short_run_has_a_point_and_a_long_one_more(tmp_path: Path, monkeypatch
         sampler = system.Sampler(tmp_path)
         sampler.start()
         sampler.stop()
-    found = list(events.read(tmp_path / SYSTEM))
+    found = list(events.read(tmp_path / events.SYSTEM))
     assert [event.fields["step"] for event in found] == list(range(len(found)))
     assert len(found) >= 2
     assert 0 <= found[0].fields["values"]["system/cpu_utilization_percentage"] <= 100
