@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.io import files
-from pipeline.tracking.events import EVENTS, SYSTEM, whole_bytes
+from pipeline.tracking.events import EVENTS, SYSTEM, has_more
 
 DELIVERED = "delivered.json"
 
@@ -33,8 +33,8 @@ class Cursor:
         """
         try:
             cursor = cls(**read_stores(folder)[store])
-            is_beyond = any(offset > whole_bytes(folder / name) for name, offset in cursor.offsets.items())
-        except (AttributeError, KeyError, TypeError):
+            is_beyond = cursor.offsets[EVENTS] > (folder / EVENTS).stat().st_size
+        except (KeyError, OSError, TypeError):
             return cls()
         return cls(cursor.run_id, cursor.experiment_id) if is_beyond else cursor
 
@@ -44,7 +44,7 @@ class Cursor:
 
     def is_complete(self, folder: Path) -> bool:
         """Return True if the run has ended and all events are delivered."""
-        return self.has_ended and all(offset >= whole_bytes(folder / name) for name, offset in self.offsets.items())
+        return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
 
 def read_stores(folder: Path) -> dict[str, Any]:

@@ -75,10 +75,7 @@ class Delivery:
         Only lines that are certainly on disk: a line lost in a power cut is written again with another timestamp, and would become
         a second metric point.
         """
-        path = self._folder / name
-        if self._positions[name] >= events.whole_bytes(path):
-            return
-        for batch in batches(events.read(path, self._positions[name], events.settled_bytes(path))):
+        for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
             self._send(batch, sender)
             self._advance(name, batch[-1])
 

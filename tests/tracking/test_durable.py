@@ -164,12 +164,6 @@ def test_copies_go_once_mlflow_has_all_and_the_lines_stay(told: Told, tmp_path: 
     assert deliver(told, writing.folder) is Outcome.DELIVERED
     assert (writing.folder / events.EVENTS).read_bytes() == before
     assert "pipeline.refused" not in told.run_of(writing.folder.name).data.tags
-    again = Journal.reopen(writing.folder, stage="evaluate", info=RunInfo(), amends=True)
-    again.artifact(text)
-    again.end("FINISHED")
-    again.close()
-    assert not (writing.folder / "files").exists(), "the same bytes are known"
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
 
 
 def test_sync_leaves_no_journal_behind_because_another_one_fails(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
