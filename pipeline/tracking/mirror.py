@@ -4,7 +4,6 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
 
 from pipeline.io import files
@@ -22,15 +21,6 @@ POLL_S, DELIVER_EVERY_S, LONGEST_PAUSE_S = 0.2, 1.0, 15.0  # each delivery fsync
 LAST_ATTEMPTS = 3
 HANGING_S = 5.0
 OTHERS_S = 10.0
-
-
-class Outcome(StrEnum):
-    """The outcome of one delivery, as `sync` prints it."""
-
-    DELIVERED = "delivered"
-    RUNNING = "delivered so far: its stage is still running"
-    INCOMPLETE = "delivered except for events that MLflow fails to accept: the run's tag `pipeline.delayed` has the reason"
-    BUSY = "another process is delivering it"
 
 
 def sync(environment: Environment, build: Build) -> int:
@@ -54,79 +44,80 @@ def follow(folder: Path, environment: Environment, build: Build) -> int:
     """
     store = Store(environment)
     others = (each for each in journal.journals(environment.root) if each != folder and is_pending(each) and not journal.is_written(each))
-    left_by_others = deliveries(others, store, build)
+    deliveries_of_others = deliveries(others, store, build)
     with redacted_output(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
         sampler = Sampler(folder)
         sampler.start()  # before importing MLflow, which takes longer than a short training
-        follow_writer(folder, store, build, left_by_others)
-        sampler.stop()
-        if not finish(folder, store, build):
+        if not deliver_to_the_end(folder, store, build, sampler, meanwhile=deliveries_of_others):
             return 1
         end_s = time.monotonic() + OTHERS_S
-        while time.monotonic() < end_s and next(left_by_others, None) is not None:
+        while time.monotonic() < end_s and next(deliveries_of_others, None) is not None:
             continue
     return 0
 
 
-def follow_writer(folder: Path, store: Store, build: Build, others: Iterator[bool]) -> None:
-    """Deliver a journal until its writer exits. While MLflow is unreachable, try again with growing pauses."""
+def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler, *, meanwhile: Iterator[bool]) -> bool:
+    """Deliver a journal, with growing pauses while MLflow is unreachable. Return True once its writer has exited and all is delivered.
+
+    After the writer has exited, make `LAST_ATTEMPTS` attempts, and none after one that hung.
+    """
     delivery = Delivery(folder, store, build)
-    failures = 0
-    while journal.is_written(folder):
+    failures = last_attempts = 0
+    while last_attempts < LAST_ATTEMPTS:
+        begin_s = time.monotonic()
+        if not journal.is_written(folder):
+            sampler.stop()
+            last_attempts += 1
+            delivery = Delivery(folder, store, build)  # sends what failed again
         try:
-            delivery.catch_up()
-            next(others, None)
+            if delivery.catch_up():
+                return True
             failures = 0
+            next(meanwhile, None)
         except Exception as error:  # whatever MLflow raises
             failures += 1
             if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
-                complain(failures, error)
-            delivery = Delivery(folder, store, build)  # the run may have been deleted: look it up again
-        pause_end_s = time.monotonic() + min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S)
-        while time.monotonic() < pause_end_s and journal.is_written(folder):
-            time.sleep(POLL_S)
-
-
-def finish(folder: Path, store: Store, build: Build) -> bool:
-    """Deliver the rest after the writer has exited, in `LAST_ATTEMPTS` attempts, and none after one that hung. Return True if all is done."""
-    for attempt in range(1, LAST_ATTEMPTS + 1):
-        begin_s = time.monotonic()
-        try:
-            if Delivery(folder, store, build).catch_up():
-                return True
-        except Exception as error:  # whatever MLflow raises
-            complain(attempt, error)
-            if time.monotonic() - begin_s > HANGING_S:
+                print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
                 return False
-        if attempt < LAST_ATTEMPTS:
-            time.sleep(DELIVER_EVERY_S)
+            delivery = Delivery(folder, store, build)  # the run may have been deleted: look it up again
+        pause(min(0.5 * 2**failures, LONGEST_PAUSE_S) if failures else DELIVER_EVERY_S, folder)
     return False
 
 
-def complain(attempt: int, error: Exception) -> None:
-    print(f"tracking: attempt {attempt}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+def pause(seconds: float, folder: Path) -> None:
+    """Sleep, but not longer than until the writer exits: the end of a stage does not wait for a long pause."""
+    was_written, end_s = journal.is_written(folder), time.monotonic() + seconds
+    while time.monotonic() < end_s and journal.is_written(folder) == was_written:
+        time.sleep(POLL_S)
 
 
 def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[bool]:
-    """Deliver one journal per iteration, print the outcome, and yield True if all of it is delivered. Stop when MLflow is unreachable."""
+    """Deliver one journal per iteration, and yield True if all of it is delivered. Stop when MLflow is unreachable."""
     for folder in folders:
         try:
-            outcome = deliver(folder, store, build)
+            yield deliver(folder, store, build)
         except Exception as error:  # the cursor stays, so the next attempt resumes there
             print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if not store.answers():
                 return
             yield False
-        else:
-            print(f"tracking: {folder.name}: {outcome}", flush=True)
-            yield outcome is Outcome.DELIVERED
 
 
-def deliver(folder: Path, store: Store, build: Build) -> Outcome:
-    """Deliver the current events of a journal. Raises MLflow's exception when it is unreachable."""
+def deliver(folder: Path, store: Store, build: Build) -> bool:
+    """Deliver the current events of a journal, print the outcome, and return True if the run has ended and MLflow has all of it.
+
+    Raises MLflow's exception when it is unreachable.
+    """
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
-        if not taken:
-            return Outcome.BUSY
-        if Delivery(folder, store, build).catch_up():
-            return Outcome.DELIVERED
-    return Outcome.RUNNING if journal.is_written(folder) else Outcome.INCOMPLETE
+        is_complete = taken and Delivery(folder, store, build).catch_up()
+    if is_complete:
+        outcome = "delivered"
+    elif not taken:
+        outcome = "another process is delivering it"
+    elif journal.is_written(folder):
+        outcome = "delivered so far: its stage is still running"
+    else:
+        outcome = "delivered except for events that MLflow fails to accept: the run's tag `pipeline.delayed` has the reason"
+    print(f"tracking: {folder.name}: {outcome}", flush=True)
+    return is_complete

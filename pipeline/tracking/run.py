@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pipeline.io import files
@@ -84,8 +84,7 @@ class Run:
                 mirror_process.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
 
 
-@contextmanager
-def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> Iterator[Run]:
+def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
     """Track a training as one run: reopen the journal named in `resume_file`, or create one and write its name there."""
 
     def open_journal() -> Journal:
@@ -96,12 +95,10 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
-    with tracked(environment, open_journal) as run:
-        yield run
+    return tracked(environment, open_journal)
 
 
-@contextmanager
-def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> Iterator[Run]:
+def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
     """Track an addition to the run of a model: reopen its journal, or create one, whose mirror looks up the model's run in MLflow."""
 
     def open_journal() -> Journal:
@@ -109,12 +106,11 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         folder = journal.find(environment.root, digest)
         if folder and not journal.is_written(folder):
             return Journal.reopen(folder, stage=stage, info=info, amends=True)
-        begun = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
-        begun.model(model)  # ignored where the run in MLflow already has the model
-        return begun
+        new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
+        new.model(model)  # ignored where the run in MLflow already has the model
+        return new
 
-    with tracked(environment, open_journal) as run:
-        yield run
+    return tracked(environment, open_journal)
 
 
 def destination(environment: Environment) -> dict[str, str | None]:

@@ -13,7 +13,6 @@ from pipeline.io import files
 from pipeline.tracking import delivery, events, mirror
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store
@@ -37,7 +36,7 @@ with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=ro
 """
 
 
-def deliver(told: Told, folder: Path) -> Outcome:
+def deliver(told: Told, folder: Path) -> bool:
     return mirror.deliver(folder, Store(told.environment), tiny.build)
 
 
@@ -77,7 +76,7 @@ def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(told: Told) ->
     for step in range(1, 101):
         writing.metrics(step, {"a": step})
     writing.close()
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert deliver(told, writing.folder)
     path = writing.folder / events.EVENTS
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert is_pending(writing.folder)
@@ -86,7 +85,7 @@ def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(told: Told) ->
         again.metrics(step, {"a": step})
     again.end("FINISHED")
     again.close()
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert deliver(told, writing.folder)
     assert steps(told, writing.folder, "a") == list(range(1, 104))
     assert told.run_of(writing.folder.name).info.status == "FINISHED"
 
@@ -97,13 +96,13 @@ def test_a_torn_last_line_is_written_again_and_delivered_once(told: Told) -> Non
         writing.metrics(step, {"a": step})
     writing.close()
     os.truncate(writing.folder / events.EVENTS, (writing.folder / events.EVENTS).stat().st_size - 5)
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert deliver(told, writing.folder)
     again = Journal.reopen(writing.folder, stage="train", info=RunInfo())
     for step in (2, 3, 4):
         again.metrics(step, {"a": step})
     again.end("FINISHED")
     again.close()
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert deliver(told, writing.folder)
     assert steps(told, writing.folder, "a") == [1, 2, 3, 4]
 
 
@@ -161,7 +160,7 @@ def test_copies_go_once_mlflow_has_all_and_the_lines_stay(told: Told, tmp_path: 
     assert not (writing.folder / "files").exists()
     before = (writing.folder / events.EVENTS).read_bytes()
     Cursor().save(writing.folder, Store(told.environment).address.key)  # as if it had forgotten its place
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert deliver(told, writing.folder)
     assert (writing.folder / events.EVENTS).read_bytes() == before
     assert "pipeline.refused" not in told.run_of(writing.folder.name).data.tags
 

@@ -89,7 +89,7 @@ def test_the_logged_model_says_what_it_is_and_has_the_metrics_of_its_split(told:
         evaluation.metrics(2, {"test/accuracy": value})
         evaluation.close()
     for _ in range(2):  # the second time all of it is known
-        assert mirror.deliver(training.folder, Store(told.environment), tiny.build) is mirror.Outcome.DELIVERED
+        assert mirror.deliver(training.folder, Store(told.environment), tiny.build)
         (training.folder / DELIVERED).unlink()
     run = told.run_of(training.folder.name)
     (output,) = run.outputs.model_outputs

@@ -11,7 +11,6 @@ from pipeline.tracking import events, journal, mirror, mirror_process, sender
 from pipeline.tracking.cursor import DELIVERED, Cursor, is_pending
 from pipeline.tracking.events import EVENTS, SYSTEM
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import mirror_command, tiny
@@ -19,7 +18,7 @@ from tests.tracking.conftest import FACTS, NUM_STEPS, Told
 
 
 def delivered(told: Told, folder: Path) -> None:
-    assert mirror.deliver(folder, Store(told.environment), tiny.build) is Outcome.DELIVERED
+    assert mirror.deliver(folder, Store(told.environment), tiny.build)
 
 
 def test_the_run_holds_what_the_journal_was_told(told: Told) -> None:
@@ -67,7 +66,7 @@ def test_where_a_stage_comes_from_is_an_artifact(told: Told, tmp_path: Path) -> 
 def test_a_description_is_rewritten_unless_somebody_wrote_their_own(told: Told) -> None:
     writing = Journal.create(told.environment.root, stage="train", info=RunInfo(description="in training"))
     writing.describe("trained")
-    assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.RUNNING
+    assert not mirror.deliver(writing.folder, Store(told.environment), tiny.build)
     run_id = told.run_of(writing.folder.name).info.run_id
     assert told.client.get_run(run_id).data.tags["mlflow.note.content"] == "trained"
     told.client.set_tag(run_id, "mlflow.note.content", "the one for the paper")
@@ -200,7 +199,7 @@ def test_a_model_that_is_tried_again_is_still_that_of_its_step(told: Told, tmp_p
     writing.end("FINISHED")
     writing.close()
     for _ in range(2):
-        assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.INCOMPLETE
+        assert not mirror.deliver(writing.folder, Store(told.environment), tiny.build)
     assert set(steps) == {7}
     monkeypatch.undo()
     delivered(told, writing.folder)
@@ -234,7 +233,7 @@ def test_a_journal_goes_to_the_experiment_that_it_names_whoever_delivers_it(told
     Journal.create(told.environment.root, stage="train", info=RunInfo(), **named).close()
     other = told.environment.model_copy(update={"mlflow_experiment_name": "set by whoever delivers"})
     new = journal.journals(told.environment.root)[-1]
-    assert mirror.deliver(new, Store(other), tiny.build) is Outcome.DELIVERED
+    assert mirror.deliver(new, Store(other), tiny.build)
     assert told.client.get_experiment(told.run_of(new.name).info.experiment_id).name == expected
 
 
@@ -325,7 +324,7 @@ def test_a_mirror_also_delivers_what_earlier_runs_left(told: Told) -> None:
 def test_one_mirror_a_journal(told: Told) -> None:
     writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
     with files.locked(writing.folder / mirror.MIRROR_LOCK, wait=False):
-        assert mirror.deliver(writing.folder, Store(told.environment), tiny.build) is Outcome.BUSY
+        assert not mirror.deliver(writing.folder, Store(told.environment), tiny.build)
     writing.end("FINISHED")
     writing.close()
     assert mirror.follow(writing.folder, told.environment, tiny.build) == 0
