@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,18 +41,15 @@ class Store:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.address = Address.of(environment)
-        self._opened: MlflowClient | None = None
 
-    @property
+    @cached_property
     def client(self) -> "MlflowClient":
         """Return the client. Raises MLflow's exceptions when it is unreachable, and Refusal for an unusable SQLite file."""
-        if self._opened is None:
-            self._settle_variables()
-            with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
-                from mlflow import MlflowClient
+        self._set_variables()
+        with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
+            from mlflow import MlflowClient
 
-                self._opened = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
-        return self._opened
+            return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
 
     def answers(self) -> bool:
         """Return True if MLflow is reachable."""
@@ -75,20 +73,13 @@ class Store:
         found = self._tagged(experiment_id, JOURNAL_TAG, journal)
         if found is None and start.get("model_sha256"):
             found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
-        run = found or self._create(journal, start, experiment_id)
+        if found is None:
+            tags = {JOURNAL_TAG: journal, **start.get("tags", {})} | describing(start.get("description", ""))
+            name = (start.get("name") or journal)[:LONGEST_NAME]
+            found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
         if named:
-            print(f"tracking: {unused_run_message(named, journal, run.info.run_id)}", flush=True)
-        return run
-
-    def _create(self, journal: str, start: Mapping[str, Any], experiment_id: str) -> "Run":
-        """Create the run of a journal, tagged with the name of the journal."""
-        tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
-        if start.get("description"):
-            tags |= describing(start["description"])
-        run: Run = self.client.create_run(
-            experiment_id, start_time=start.get("time_ms"), run_name=(start.get("name") or journal)[:LONGEST_NAME], tags=tags
-        )
-        return run
+            print(f"tracking: {unused_run_message(named, journal, found.info.run_id)}", flush=True)
+        return found
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
         """Return the newest run with this tag value, or None."""
@@ -110,14 +101,13 @@ class Store:
     def experiment_id(self, name: str | None = None) -> str:
         """Return the id of the experiment with this name (by default that of the environment), creating it where it is missing."""
         name = name or self._environment.mlflow_experiment_name
-        experiment = self.client.get_experiment_by_name(name)
-        if experiment is not None:
+        if experiment := self.client.get_experiment_by_name(name):
             return str(experiment.experiment_id)
-        # a server chooses the artifact location itself
-        place = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
-        return str(self.client.create_experiment(name, artifact_location=place))
+        # A server chooses the artifact location itself.
+        location = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
+        return str(self.client.create_experiment(name, artifact_location=location))
 
-    def _settle_variables(self) -> None:
+    def _set_variables(self) -> None:
         """Set MLflow's environment variables: `QUIET` where the user left them unset, and the credentials of the address."""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
@@ -179,8 +169,8 @@ def unusable(database: Path, error: Exception) -> str:
 
 
 def describing(text: str) -> dict[str, str]:
-    """Return the tags that set `text` as the description of a run; its digest shows later whether it was edited."""
-    return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)}
+    """Return the tags that set `text`, unless it is empty, as the description of a run. Its digest shows later whether it was edited."""
+    return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
