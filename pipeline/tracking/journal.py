@@ -24,25 +24,25 @@ NUMBERED = re.compile("run-([0-9]+)-")
 LOCK_ATTEMPTS, LOCK_PAUSE_S = 40, 0.025
 
 
-def shelf(root: Path) -> Path:
+def journals_folder(root: Path) -> Path:
     """Return the folder that holds the journal folders. Their names sort by creation."""
     return root / ".pipeline" / "journal"
 
 
 def new_name(root: Path) -> str:
     """Return a name that sorts after all existing journals. It starts with a counter, because a clock can be set back."""
-    numbers = (int(found[1]) for path in shelf(root).glob("*") if (found := NUMBERED.match(path.name)))
+    numbers = (int(found[1]) for path in journals_folder(root).glob("*") if (found := NUMBERED.match(path.name)))
     return f"run-{max(numbers, default=0) + 1:06}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
-def mark(name: str) -> str:
+def short_name(name: str) -> str:
     """Return the last part of a journal's name, which distinguishes its run from others of the same model and data."""
     return name.rpartition("-")[2]
 
 
 def journals(root: Path) -> list[Path]:
     """Return the folders of all journals, oldest first."""
-    return sorted(path.parent for path in shelf(root).glob(f"*/{events.EVENTS}"))
+    return sorted(path.parent for path in journals_folder(root).glob(f"*/{events.EVENTS}"))
 
 
 def find(root: Path, model_digest: str) -> Path | None:
@@ -95,7 +95,7 @@ class Journal:
     @classmethod
     def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
         """Create a journal. `more` is added to its first event: the MLflow `experiment` and, where the user set one, the `run_id`."""
-        folder = shelf(root) / (name or new_name(root))
+        folder = journals_folder(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder, stage=stage, amends=False)
         journal._append("start", stage=stage, **asdict(info), **more)

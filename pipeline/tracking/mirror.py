@@ -99,7 +99,7 @@ def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[
             yield deliver(folder, store, build)
         except Exception as error:  # the cursor stays, so the next attempt resumes there
             print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            if not store.answers():
+            if not store.is_reachable():
                 return
             yield False
 

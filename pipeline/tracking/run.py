@@ -89,8 +89,8 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 
     def open_journal() -> Journal:
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
-        if name and (journal.shelf(environment.root) / name / EVENTS).is_file():
-            return Journal.reopen(journal.shelf(environment.root) / name, stage=stage, info=info)
+        if name and (journal.journals_folder(environment.root) / name / EVENTS).is_file():
+            return Journal.reopen(journal.journals_folder(environment.root) / name, stage=stage, info=info)
         name = journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
@@ -145,7 +145,7 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
     """
     address = Address.of(environment)
     if address.is_server and name:
-        experiment_id = cursor.Cursor.load(journal.shelf(environment.root) / name, address.key).experiment_id
+        experiment_id = cursor.Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
         if experiment_id:
             return f"{address.shown}/{comparison.link(experiment_id)}"
     return "make ui" if shutil.which("make") else ""

@@ -60,7 +60,7 @@ class Sender:
 
         self._client.update_run(self._run_id, status="RUNNING")
         run = self._client.get_run(self._run_id).data
-        params = {name: written(value)[:LONGEST_PARAM] for name, value in fields["params"].items()}
+        params = {name: formatted(value)[:LONGEST_PARAM] for name, value in fields["params"].items()}
         fresh = [Param(name, value) for name, value in params.items() if name not in run.params]
         for start in range(0, len(fresh), NAMES_AT_ONCE):
             self._client.log_batch(self._run_id, params=fresh[start : start + NAMES_AT_ONCE])
@@ -112,7 +112,7 @@ class Sender:
         path, folder = self._folder / fields["file"], fields["folder"] or None
         if path.is_file():
             self._client.log_artifact(self._run_id, str(path), folder)
-        elif path.name not in {Path(held.path).name for held in self._client.list_artifacts(self._run_id, folder)}:
+        elif path.name not in {Path(artifact.path).name for artifact in self._client.list_artifacts(self._run_id, folder)}:
             raise LookupError(f"{fields['file']} was delivered to another store and is no longer in the journal")
 
     def _log_model(self, fields: Mapping[str, Any]) -> None:
@@ -134,6 +134,6 @@ def rounded(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
-def written(value: Scalar) -> str:
+def formatted(value: Scalar) -> str:
     """Format a value as in params.yaml: `true`, `null`, `0.1`, and strings without quotes."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -51,7 +51,7 @@ class Store:
 
             return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
 
-    def answers(self) -> bool:
+    def is_reachable(self) -> bool:
         """Return True if MLflow is reachable."""
         try:
             self.client.search_experiments(max_results=1)

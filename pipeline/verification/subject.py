@@ -48,10 +48,10 @@ def find(name: str, environment: Environment) -> Path:
     known, path = journal.journals(environment.root), Path(name).resolve()
     for folder in known:
         ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == path:
+        if name in {folder.name, journal.short_name(folder.name), *ids} or folder.resolve() == path:
             return folder
     newest = f"the newest run is {known[-1].name}" if known else "it holds no run"
-    raise Refusal(f"{name}: is no file, and no run of the journal in {journal.shelf(environment.root)}: {newest}")
+    raise Refusal(f"{name}: is no file, and no run of the journal in {journal.journals_folder(environment.root)}: {newest}")
 
 
 def read(folder: Path) -> Record:

@@ -29,7 +29,7 @@ class FakeServer:
         self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
         self.store.run_for.return_value.info.run_id = "a run"
         self.store.run_for.return_value.info.experiment_id = "1"
-        self.store.answers.side_effect = lambda: not self.is_down
+        self.store.is_reachable.side_effect = lambda: not self.is_down
 
     def sender(self, *_: object) -> SimpleNamespace:
         return SimpleNamespace(send=self.send, tag=self.tag)
@@ -52,8 +52,8 @@ class FakeServer:
 
 
 @pytest.fixture
-def server(alone: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    server = FakeServer(alone)
+def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    server = FakeServer(without_mirror)
     monkeypatch.setattr(delivery, "Sender", server.sender)
     monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
     return server

@@ -33,7 +33,7 @@ def test_a_writer_that_reopens_truncates_a_torn_line(path: Path) -> None:
     assert [event.kind for event in events.read(path)] == ["metrics", "metrics", "metrics", "end"]
 
 
-def test_a_damaged_line_does_not_hide_those_behind_it(path: Path) -> None:
+def test_lines_after_a_damaged_one_are_read(path: Path) -> None:
     path.write_bytes(b"\0\0\0\n[1]\n" + path.read_bytes())
     assert [event.kind for event in events.read(path)] == ["unreadable", "unreadable", "metrics", "metrics", "metrics"]
 
@@ -48,12 +48,12 @@ def test_a_line_without_one_of_its_fields_is_unreadable(kind: str) -> None:
             assert events.Event(0, events.decoded(json.dumps(damaged).encode())).kind == "unreadable"
 
 
-def test_a_reader_goes_on_behind_what_it_read(path: Path) -> None:
+def test_reading_resumes_at_an_offset(path: Path) -> None:
     first, *rest = events.read(path)
     assert list(events.read(path, first.end)) == rest
 
 
-def test_a_line_that_the_disk_has_no_room_for_leaves_no_piece(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_does_not_fit_on_the_disk_leaves_the_file_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, write = path.read_bytes(), os.write
     writer = events.Writer(path, end=len(before))
     monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:5]))
@@ -62,6 +62,6 @@ def test_a_line_that_the_disk_has_no_room_for_leaves_no_piece(path: Path, monkey
     assert path.read_bytes() == before
 
 
-def test_what_is_not_finite_survives_json() -> None:
+def test_nan_and_infinity_survive_json() -> None:
     assert [float(events.number(value)) for value in (1.5, float("inf"), float("-inf"))] == [1.5, float("inf"), float("-inf")]
     assert events.number(float("nan")) == "nan"

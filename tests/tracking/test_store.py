@@ -19,7 +19,7 @@ from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.imports import TOP
 from tests.tracking import tiny
-from tests.tracking.conftest import Told
+from tests.tracking.conftest import Tracked
 
 
 def revised(revision: str) -> Callable[[Path], None]:
@@ -40,28 +40,28 @@ def revised(revision: str) -> Callable[[Path], None]:
     ],
 )
 def test_a_store_that_mlflow_cannot_open_is_named_with_reason_and_remedies(
-    told: Told, alone: Environment, tmp_path: Path, damage: Callable[[Path], None], reason: str
+    tracked: Tracked, without_mirror: Environment, tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
     database = tmp_path / "mlflow.db"
-    shutil.copy(told.environment.root / "mlflow.db", database)
+    shutil.copy(tracked.environment.root / "mlflow.db", database)
     damage(database)
     with pytest.raises(Refusal, match=reason) as refused:
-        _ = Store(alone).client
+        _ = Store(without_mirror).client
     assert str(refused.value).startswith(f"{database}: MLflow ")
     assert f"mlflow db upgrade sqlite:///{database}" in str(refused.value)
     assert f"mv {database} " in str(refused.value)
 
 
-def test_sync_says_what_to_do_about_a_damaged_store_and_delivers_once_it_is_gone(
-    told: Told, alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_sync_reports_the_remedy_for_a_damaged_store_and_delivers_after_it(
+    tracked: Tracked, without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()
     (tmp_path / "mlflow.db").write_text("no database")
-    assert mirror.sync(alone, tiny.build) == 1
+    assert mirror.sync(without_mirror, tiny.build) == 1
     assert "mv " in capsys.readouterr().err
     assert not (tmp_path / "mlflow.db.lock").exists()
     (tmp_path / "mlflow.db").rename(tmp_path / "mlflow.db.damaged")
-    shutil.copy(told.environment.root / "mlflow.db", tmp_path)
+    shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
     # In a new process: MLflow keeps a database open in the one that has met it.
     subprocess.run([sys.executable, "-m", "pipeline", "sync"], cwd=TOP, env={**os.environ, "DVC_ROOT": str(tmp_path)}, check=True)
     assert sorted(path.name for path in tmp_path.glob("*.*")) == [".pipeline", "mlflow.db", "mlflow.db.damaged"]

@@ -5,7 +5,7 @@ import pytest
 from pipeline.tracking import events, system
 
 
-def test_a_short_run_has_a_point_and_a_long_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_run_has_one_sample_and_a_long_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "FIRST_PAUSE_S", 0.01)
     for _ in range(2):
         sampler = system.Sampler(tmp_path)
