@@ -65,12 +65,13 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
     failures = last_attempts = 0
     while last_attempts < LAST_ATTEMPTS:
         begin_s = time.monotonic()
-        if not journal.is_written(folder):
+        is_written = journal.is_written(folder)
+        if not is_written:
             sampler.stop()
             last_attempts += 1
             delivery = Delivery(folder, store, build)  # sends what failed again
         try:
-            if delivery.catch_up():
+            if delivery.catch_up() and not is_written:
                 return True
             failures = 0
             next(meanwhile, None)
@@ -81,15 +82,11 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
             if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
                 return False
             delivery = Delivery(folder, store, build)  # the run may have been deleted: look it up again
-        pause(min(0.5 * 2**failures, LONGEST_PAUSE_S) if failures else DELIVER_EVERY_S, folder)
+        pause_s = min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S) if is_written else DELIVER_EVERY_S
+        pause_end_s = time.monotonic() + pause_s
+        while time.monotonic() < pause_end_s and journal.is_written(folder) == is_written:  # the end of a stage does not wait for a pause
+            time.sleep(POLL_S)
     return False
-
-
-def pause(seconds: float, folder: Path) -> None:
-    """Sleep, but not longer than until the writer exits: the end of a stage does not wait for a long pause."""
-    was_written, end_s = journal.is_written(folder), time.monotonic() + seconds
-    while time.monotonic() < end_s and journal.is_written(folder) == was_written:
-        time.sleep(POLL_S)
 
 
 def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[bool]:
