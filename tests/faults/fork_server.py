@@ -4,6 +4,7 @@ An import of MLflow takes longer than everything that these tests look at.
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -78,7 +79,7 @@ def in_child(do: Callable[[], int | None]) -> int:
 
 
 class ForkedMirror(subprocess.Popen[bytes]):
-    """In place of `python -m pipeline mirror`, started by a stage that has imported everything already."""
+    """In place of `python -m pipeline sync --follow`, started by a stage that has imported everything already."""
 
     def __init__(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> None:
         self.pid = in_child(lambda: self._mirror(Path(command[-1]), env, stdout))
@@ -94,7 +95,7 @@ class ForkedMirror(subprocess.Popen[bytes]):
         os.dup2(log.fileno(), 2)
         os.closerange(3, 1024)  # an execution would close them: the stage's locks are among them
         os.environ.update(variables)
-        return mirror.mirror(folder, Environment.read(), tiny.build)
+        return mirror.follow(folder, Environment.read(), tiny.build)
 
     def poll(self) -> int | None:
         if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
@@ -102,10 +103,14 @@ class ForkedMirror(subprocess.Popen[bytes]):
         return self.returncode
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
+        end_s = time.monotonic() + (math.inf if timeout is None else timeout)
         while self.poll() is None:
+            if time.monotonic() >= end_s:
+                raise subprocess.TimeoutExpired("mirror", timeout or 0)
             time.sleep(0.01)
         return 0
 
@@ -134,7 +139,7 @@ def main() -> NoReturn:
     from pipeline.tracking import mirror_process
     from tests.faults import stage
 
-    mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+    mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         what, variables, arguments = json.loads(line)

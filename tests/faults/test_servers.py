@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import journal, run
+from pipeline.tracking import journal, mirror
 from pipeline.tracking.cursor import Cursor, is_pending, read_stores
+from pipeline.tracking.events import EVENTS
 from tests.faults import comparison
 from tests.faults.fork_server import Nursery, lives
 from tests.faults.servers import Fault, Proxy, Server
@@ -55,7 +56,7 @@ def await_end(pid: int) -> None:
 
 
 def sync(root: Path, address: str) -> int:
-    return run.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}), tiny.build)
+    return mirror.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}), tiny.build)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,7 @@ def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
 def await_delivery(root: Path, offset: int) -> None:
     for _ in range(1200):
         for folder in journal.journals(root):
-            if any(Cursor.load(folder, store).offset > offset for store in read_stores(folder)):
+            if any(Cursor.load(folder, store).offsets[EVENTS] > offset for store in read_stores(folder)):
                 return
         time.sleep(0.05)
     raise AssertionError("nothing is delivered")
