@@ -74,9 +74,9 @@ class Training:
         precision.refuse_lost_updates(used, here.device)
         seeding.reseed(torch.device("cpu"), params.seed, "weights")
         network = params.model.build(prepared.spec)
-        classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last, half=used == "half")
+        classifier = Classifier(network, prepared.spec, channels_last=settings.channels_last, half=used == "bf16-true")
         params.model.initialize_from_data(network, partial(examples, classifier, prepared.train))
-        state = TrainState.begin(classifier, params.optimizer, used=used, average_decay=settings.average_decay, device=here.device)
+        state = TrainState.begin(classifier, params.optimizer, used=used, ema_decay=settings.ema_decay, device=here.device)
         if settings.activation_checkpointing and not activation_checkpointing.recompute(classifier.network):
             raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")
         planned = {switch["step"]: switch["micro_batch_size"] for switch in switches}

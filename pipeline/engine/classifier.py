@@ -14,7 +14,7 @@ BYTE = 255.0
 class Classifier(nn.Module):
     """Maps `images` (n, height, width, channels) uint8 to logits (n, classes). Raises ValueError for images on another device.
 
-    With `half` the network's weights and its normalised inputs are bf16, and the logits are converted to float32.
+    With `bf16-true` the network's weights and its normalised inputs are bf16, and the logits are converted to float32.
     """
 
     scale: Tensor

@@ -147,7 +147,7 @@ def compare(progress: Progress, row: Row, settings: LoopSettings, state: TrainSt
         progress.stale += 1
         return
     progress.best_value, progress.best_step, progress.stale = value, state.step, 0
-    if settings.keep == "best":
+    if settings.export_weights == "best":
         progress.best = weights(state)
 
 

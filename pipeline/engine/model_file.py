@@ -73,7 +73,7 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Classifier:
     """Build the model with these weights, for inference. Raises Refusal where the weights do not fit the model."""
-    params, half = manifest.train_params, manifest.precision == "half"
+    params, half = manifest.train_params, manifest.precision == "bf16-true"
     try:
         with refusing(path):
             meta_model.compare(weights, params.model, manifest.spec, half=half)

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pipeline.params.loop import Precision
 from pipeline.refusal import Refusal
 
-Used = Literal["bf16", "fp16", "fp32", "half"]
+Used = Literal["bf16", "fp16", "fp32", "bf16-true"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BF16_CAPABILITY = (8, 0)
 FP16_CAPABILITY = (5, 3)
@@ -27,7 +27,7 @@ def choose(wish: Precision, device: torch.device) -> Used:
     capability = torch.cuda.get_device_capability(device)
     if wish == "auto":
         return "bf16" if capability >= BF16_CAPABILITY else "fp16" if capability >= FP16_CAPABILITY else "fp32"
-    needed = {"bf16": BF16_CAPABILITY, "half": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(wish, (0, 0))
+    needed = {"bf16": BF16_CAPABILITY, "bf16-true": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(wish, (0, 0))
     if capability < needed:
         name = torch.cuda.get_device_name(device)
         raise Refusal(f"train.precision: {wish} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `auto`")
@@ -39,9 +39,9 @@ def refuse_lost_updates(used: Used, device: torch.device) -> None:
 
     Its fused SGD leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
     """
-    if used == "half" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
+    if used == "bf16-true" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
         raise Refusal(
-            f"train.precision: half needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
+            f"train.precision: bf16-true needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
             "write `fp32`, or install requirements.lock"
         )
 
@@ -51,7 +51,7 @@ def dot(capability: tuple[int, int]) -> str:
 
 
 def autocast(used: Used, device: torch.device) -> AbstractContextManager[None]:
-    """Return the autocast context for a forward pass; it does nothing for `fp32` and `half`."""
+    """Return the autocast context for a forward pass; it does nothing for `fp32` and `bf16-true`."""
     if used not in DTYPES:
         return nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[used])

@@ -39,11 +39,11 @@ class TrainState:
 
     @classmethod
     def begin(
-        cls, classifier: Classifier, optimizer: OptimizerSettings, *, used: precision.Used, average_decay: float, device: torch.device
+        cls, classifier: Classifier, optimizer: OptimizerSettings, *, used: precision.Used, ema_decay: float, device: torch.device
     ) -> "TrainState":
-        """Move the classifier to `device` and build its optimizer, scaler and EMA; an `average_decay` of 0 means no EMA."""
+        """Move the classifier to `device` and build its optimizer, scaler and EMA; an `ema_decay` of 0 means no EMA."""
         classifier = classifier.to(device)
-        average = Average(classifier, average_decay) if average_decay else None
+        average = Average(classifier, ema_decay) if ema_decay else None
         built = optimizers.build(classifier, optimizer)
         return cls(classifier, built, precision.scaler(used, device), average, used, device, Buffers(classifier.network))
 

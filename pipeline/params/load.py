@@ -23,8 +23,28 @@ Problem = tuple[Location, str]
 STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
 SECTIONS = tuple(dict.fromkeys(name for params in STAGE_PARAMS.values() for name in params.model_fields))
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
+SUGGESTED = re.compile(r"(?:did you mean|is now) `(\w+)`")
 MOST_SHOWN = 60
 NEAR = 0.7
+RENAMED = {
+    "model.name: speedy": "airbench",
+    "model.width": "block1_width",
+    "model.later_width": "block2_width",
+    "model.whitening_images": "whiten_images",
+    "model.whitening_epsilon": "whiten_eps",
+    "optimizer.vector_factor": "bias_lr_scale",
+    "optimizer.outer_factor": "outer_lr_scale",
+    "optimizer.outer_momentum": "sgd_momentum",
+    "optimizer.iterations": "ns_steps",
+    "optimizer.normalise": "normalize_weights",
+    "schedule.warmup": "warmup_ratio",
+    "augment.crop": "crop_padding",
+    "train.average_decay": "ema_decay",
+    "train.precision: half": "bf16-true",
+    "train.keep": "export_weights",
+    "evaluate.interval": "confidence_level",
+}
+"""The new name of each key, or value of a key, that had another one in an earlier version."""
 EXPECTED = {
     "int_type": "should be a whole number",
     "int_from_float": "should be a whole number",
@@ -138,7 +158,10 @@ def kinds_of(section: str, field: FieldInfo) -> Kinds | None:
 
 def unknown_kind(name: str, section: Mapping[str, Any], kinds: Kinds) -> Problem:
     if "name" in section:
-        return (name, "name"), f"there is no {kinds.noun} {shown(section['name'])}: {suggestion(section['name'], kinds.names)}"
+        location, chosen = (name, "name"), section["name"]
+        if message := renamed_value(location, chosen):
+            return location, message
+        return location, f"there is no {kinds.noun} {shown(chosen)}: {suggestion(chosen, kinds.names)}"
     misspelt = get_close_matches("name", section, n=1, cutoff=NEAR)
     if misspelt:
         return (name, misspelt[0]), "is not a key here: did you mean `name`?"
@@ -153,18 +176,28 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             into = "to this section" if len(location) > 1 else "and its keys"
             return location, f"is missing: add `{location[-1]}:` {into} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
-            siblings = getattr(resolved.model_fields[str(location[0])].annotation, "model_fields", ())
-            return location, f"is not a key here: {suggestion(location[-1], tuple(siblings))}"
+            siblings = tuple(getattr(resolved.model_fields[str(location[0])].annotation, "model_fields", ()))
+            if (new_name := RENAMED.get(dotted(location))) in siblings:
+                return location, f"is now `{new_name}`: rename it"
+            return location, f"is not a key here: {suggestion(location[-1], siblings)}"
+        case "literal_error" if message := renamed_value(location, problem["input"]):
+            return location, message
         case "value_error":
             return location, problem["msg"].removeprefix("Value error, ")
-    complaint = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
-    return location, f"{complaint}, not {shown(problem['input'])}"
+    expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
+    return location, f"{expected}, not {shown(problem['input'])}"
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Drop "is missing" for a key that is already suggested for a misspelt one, so that one mistake gives one line."""
-    meant = {(*location[:-1], found[1]) for location, message in problems if (found := re.search(r"did you mean `(.+)`\?$", message))}
-    return [(location, message) for location, message in problems if location not in meant or not message.startswith("is missing")]
+    """Drop "is missing" for a key that is already suggested for a misspelt or renamed one, so that one mistake gives one line."""
+    suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
+    return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
+
+
+def renamed_value(location: Location, value: object) -> str | None:
+    """Return a message with the new name of a renamed value, or None."""
+    new_name = RENAMED.get(f"{dotted(location)}: {value}")
+    return f"`{value}` is now `{new_name}`: rename it" if new_name else None
 
 
 def suggestion(name: object, known: tuple[str, ...]) -> str:

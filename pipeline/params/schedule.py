@@ -10,7 +10,7 @@ from pipeline.params.section import Section, Share
 class EverySchedule(Section):
     name: str
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
-    warmup: Share
+    warmup_ratio: Share
     """Share of all steps over which the learning rate rises to its peak."""
 
 

@@ -33,19 +33,19 @@ def of_manifest(manifest: Manifest, prepared: Prepared, machine: Machine) -> Com
 def may_end_at(step: int, settings: LoopSettings, num_steps: int) -> bool:
     """Return True if a complete training can export the weights after `step` updates.
 
-    These are the weights of the last step, of the best validation (`keep: best`), or of the validation that stopped
+    These are the weights of the last step, of the best validation (`export_weights: best`), or of the validation that stopped
     the training early, which needs more than `patience` validations.
     """
     if step == num_steps or not ends_at_validations(settings):
         return step == num_steps
-    before = 0 if settings.keep == "best" else settings.patience or 0
+    before = 0 if settings.export_weights == "best" else settings.patience or 0
     validations, rest = divmod(step, settings.validate_every_steps)
     return rest == 0 and before < validations and step < num_steps
 
 
 def ends_at_validations(settings: LoopSettings) -> bool:
     """Return True if the exported weights can be those of a validation before the last step."""
-    return settings.keep == "best" or settings.patience is not None
+    return settings.export_weights == "best" or settings.patience is not None
 
 
 def possible_steps(settings: LoopSettings, num_steps: int) -> int | str:

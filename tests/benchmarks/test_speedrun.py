@@ -16,7 +16,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.refusal import Refusal
 from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.training import Training
-from tests.laws.test_resuming import MUON, SPEEDY
+from tests.laws.test_resuming import AIRBENCH, MUON
 
 HERE = Machine(torch.device("cpu"), torch.get_num_threads())
 GPU = Machine(torch.device("cuda", 0), 2)
@@ -39,7 +39,7 @@ def tested(prepared: Prepared) -> Iterator[Prepared]:
 
 
 def test_our_run_trains_from_its_seed_to_a_score_of_the_test_split(train_params, tested) -> None:
-    changes = {"model": SPEEDY, "optimizer": MUON, "train.epochs": None, "train.keep": "last"}
+    changes = {"model": AIRBENCH, "optimizer": MUON, "train.epochs": None, "train.export_weights": "last"}
     params = train_params(changes | {"train.steps": 30})
     first, again = (speedrun.ours(params, tested, HERE) for _ in range(2))
     assert first.accuracy == again.accuracy > 0.5  # three classes

@@ -164,11 +164,11 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
 
 def test_validation_that_is_wanted_and_not_there_is_refused_at_its_line(arrays: Path, parameters: Parameters, refused: Refused) -> None:
     parameters.put("source.valid", "0")
-    line = parameters.put("train.keep", "best")
+    line = parameters.put("train.export_weights", "best")
     parameters.write()
     assert main(["prepare"]) == 0
     assert refused("train") == [
-        f"params.yaml:{line}: train.keep: best needs a validation split: set source.valid above 0, or write `keep: last` and `patience: null`"
+        f"params.yaml:{line}: train.export_weights: best needs a validation split: set source.valid above 0, or write `export_weights: last` and `patience: null`"
     ]
 
 

@@ -263,7 +263,7 @@ def test_a_weight_that_training_anew_does_not_give_is_named(checkout: Path, veri
     assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", said)
 
 
-BEST = {**QUICK, "train.steps": 8, "train.keep": "best"}
+BEST = {**QUICK, "train.steps": 8, "train.export_weights": "best"}
 
 
 def test_a_step_that_training_anew_does_not_give_is_named(checkout: Path, verify: Verify) -> None:
@@ -312,9 +312,9 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(
     ("changes", "steps"),
     [
         ({}, {10}),
-        ({"train.keep": "best"}, {3, 6, 9, 10}),
+        ({"train.export_weights": "best"}, {3, 6, 9, 10}),
         ({"train.patience": 2}, {9, 10}),
-        ({"train.keep": "best", "train.patience": 2}, {3, 6, 9, 10}),
+        ({"train.export_weights": "best", "train.patience": 2}, {3, 6, 9, 10}),
     ],
 )
 def test_a_training_ends_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:

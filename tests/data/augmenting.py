@@ -9,7 +9,7 @@ from pipeline.spec import Spec
 from tests.imports import TOP
 
 COLOUR = Spec(shape=(6, 5, 3), classes=("a", "b"), mean=(0.1, 0.5, 0.9), std=(0.2, 0.2, 0.2))
-NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop": 0}
+NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop_padding": 0}
 EVERYTHING = {
     "resized_crop": 0.2,
     "flip": "random",
@@ -20,7 +20,7 @@ EVERYTHING = {
     "mixup": 0.8,
     "cutmix": 1.0,
 }
-"""But for `crop`, which goes with no `resized_crop`."""
+"""All but `crop_padding`, which cannot be combined with `resized_crop`."""
 
 
 def settings(**wishes: float | str) -> AugmentSettings:

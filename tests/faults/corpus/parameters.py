@@ -120,8 +120,8 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a depth of a million": ("model.depth", "1000000", "should be less than or equal to 1000"),
     "a batch of 10^30": ("train.batch_size", "1" + "0" * 30, "should be less than or equal to 1000000"),
     "steps beyond any float": ("train.steps", "1" + "0" * 400, "should be less than or equal to 1000000000000"),
-    "a crop of 10^9": ("augment.crop", "1000000000", "should be less than or equal to 1024"),
-    "two kinds of crop": ("augment.resized_crop", "0.5", "does not go with augment.crop: write `crop: 0`"),
+    "a crop of 10^9": ("augment.crop_padding", "1000000000", "should be less than or equal to 1024"),
+    "two kinds of crop": ("augment.resized_crop", "0.5", "cannot be combined with augment.crop_padding: write `crop_padding: 0`"),
     "a piece of all": ("augment.resized_crop", "1.0", "should be less than 1"),
     "a negative brightness": ("augment.brightness", "-0.1", "should be greater than or equal to 0"),
     "a share of infinity": ("augment.mixup", ".inf", "should be a finite number"),
@@ -133,7 +133,7 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a section for a number": ("seed", "{a: 1}", "should be a whole number"),
 }
 LATE: dict[str, tuple[Callable[[], object], str, str]] = {
-    "a crop beyond the image": (value("augment.crop", "1024"), "train", "augment.crop: 1024 pixels around images of 4x4"),
+    "a crop beyond the image": (value("augment.crop_padding", "1024"), "train", "augment.crop_padding: 1024 pixels around images of 4x4"),
     "colours that are none": (
         value("augment.saturation", "0.5"),
         "train",
@@ -181,7 +181,9 @@ CASES = (
         "params.yaml: no end": Case(EVERY, replaced(PARAMS, endless), "cannot be read (Is a device, a pipe or a socket)"),
         "params.yaml: a link to itself": Case(EVERY, replaced(PARAMS, loop), "cannot be read (Too many levels of symbolic links)"),
         "params.yaml: a million bins": Case(("evaluate",), value("evaluate.calibration_bins", "1000000"), "", harmless=True),
-        "params.yaml: nearly full coverage": Case(("evaluate",), value("evaluate.interval", "0.9999999999999999"), "", harmless=True),
+        "params.yaml: nearly full coverage": Case(
+            ("evaluate",), value("evaluate.confidence_level", "0.9999999999999999"), "", harmless=True
+        ),
     }
     | {f"dvc.yaml: {name}": Case(("train",), change, said) for name, (change, said) in DAMAGED_STAGES.items()}
 )
