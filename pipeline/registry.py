@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Family:
+class Registry:
     """The choices in `package`, one module each; a parameter file cannot cause any other module to be imported."""
 
     package: str
@@ -28,5 +28,5 @@ class Family:
         return importlib.import_module(f"{self.package}.{name}").Settings
 
 
-MODELS = Family("pipeline.models", "model", needs_torch=True)
-SOURCES = Family("pipeline.sources", "dataset")
+MODELS = Registry("pipeline.models", "model", needs_torch=True)
+SOURCES = Registry("pipeline.sources", "dataset")

@@ -168,8 +168,8 @@ class Training:
     def kept(self, step: int) -> str:
         """Rebuild the batch of `step`, save it beside the checkpoints, and describe the batch and its learning rate."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
-        return nonfinite_dump.keep(
-            batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
+        return nonfinite_dump.save(
+            batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
 
     def exported(self) -> tuple[Tensors, int]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pipeline.io.untrusted import shown
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import glance, load, placed
+from pipeline.params.load import load, load_without_torch, with_lines
 from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
@@ -28,7 +28,7 @@ def run() -> None:
     paths, problems = Paths(), Problems()
     if dvc_locks.records(temporary := paths.top / ".dvc/tmp"):  # without records, write nothing: the checkout may be read-only
         with checkout_lock.held(paths.top):
-            for said in dict.fromkeys(dvc_locks.mend(temporary)):
+            for said in dict.fromkeys(dvc_locks.repair(temporary)):
                 print(f"check: {said}")
     problems.gather(lambda: refuse_unfit_path(paths.top))
     environment = problems.gather(Environment.read)
@@ -75,7 +75,7 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     All problems that can be found without torch are raised before torch is imported, which takes seconds.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
-    train = problems.gather(lambda: glance(document, TrainParams))
+    train = problems.gather(lambda: load_without_torch(document, TrainParams))
     evaluate = problems.gather(lambda: load(document, EvaluateParams))
     if prepare and (found := problems.gather(lambda: placing(document, lambda: dataset(prepare)))):
         splits, num_classes = found
@@ -91,7 +91,7 @@ def look_over(document: Document, environment: Environment | None, problems: Pro
     place = problems.gather(lambda: machine_can(train, environment, document))
     problems.refuse()  # before anything is downloaded
     assert chosen
-    with interruption.raised():  # so that SIGTERM also removes partial downloads
+    with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
         problems.gather(lambda: placing(document, lambda: fetch_data(prepare)))
         problems.gather(lambda: placing(document, lambda: fetch_weights(chosen.model)))
     return f"{chosen.model.title} on {prepare.source.name}, {place}"
@@ -102,7 +102,7 @@ def placing(document: Document, attempt: Callable[[], Found]) -> Found:
     try:
         return attempt()
     except Refusal as refusal:
-        raise placed(document, refusal) from None
+        raise with_lines(document, refusal) from None
 
 
 def dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:

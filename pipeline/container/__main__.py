@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from pipeline.__main__ import VERBS, complain, complain_of_the_system
+from pipeline.__main__ import VERBS, print_error, print_os_error
 from pipeline.container import checkout, git_verbs, job_environment, mounts, whereabouts
 from pipeline.container.checkout import Place
 from pipeline.container.supervision import Supervision
@@ -39,9 +39,9 @@ def main(words: list[str]) -> int:
     try:
         return run(chosen(words))
     except Refusal as refusal:
-        return complain(str(refusal), BAD_INPUT)
+        return print_error(str(refusal), BAD_INPUT)
     except OSError as error:
-        return complain_of_the_system(error)
+        return print_os_error(error)
 
 
 def run(commands: tuple[tuple[str, ...], ...]) -> int:
@@ -57,7 +57,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
         environment = job_environment.variables(found.top, os.environ, commit=commit(found, kept, built))
         environment |= {SUMMARY_FOLLOWS: "true"} if commands == REPRO else {}
         code = Supervision(environment, top=found.top).run_all(commands)
-    if code and cgroup.killed_for_memory():
+    if code and cgroup.num_oom_kills():
         say("the kernel killed a process of this container, whose memory ran out: allow it more (`docker run --memory`)")
     if found.copy_of:
         tell_what_is_kept(found.top, commands, code)

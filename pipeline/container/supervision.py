@@ -28,11 +28,11 @@ class Supervision:
     def __init__(self, environment: Mapping[str, str], *, top: Path) -> None:
         self._top = top
         self._told = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
-        self._environment = {**environment, interruption.TOLD_IN: str(self._told)}
+        self._environment = {**environment, interruption.EXIT_CODE_FILE: str(self._told)}
         self._signals: list[int] = []
         self._running: subprocess.Popen[bytes] | None = None
         self._runs_dvc = self._stage_heard = False
-        for number in interruption.ASKED:
+        for number in interruption.STOP_SIGNALS:
             signal.signal(number, self._note)
         signal.signal(signal.SIGALRM, self._remind)
 
@@ -76,7 +76,7 @@ class Supervision:
             return
         for stage in stages(self._running.pid):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(stage, interruption.ABANDONED)
+                os.kill(stage, interruption.UNCOUNTED_STOP)
                 self._stage_heard = True
         if not self._stage_heard and not self._told.exists():
             self._running.send_signal(signal.SIGINT)
@@ -95,4 +95,4 @@ def answers(pid: int) -> bool:
     except OSError:
         return False
     caught = next(int(line.split()[1], base=16) for line in lines if line.startswith("SigCgt:"))
-    return bool(caught >> (interruption.ABANDONED - 1) & 1)
+    return bool(caught >> (interruption.UNCOUNTED_STOP - 1) & 1)

@@ -2,7 +2,7 @@
 
 import math
 
-from pipeline.params.schedule import ConstantSettings, FallingSettings, OneCycleSettings, ScheduleSettings
+from pipeline.params.schedule import ConstantSettings, DecaySettings, OneCycleSettings, ScheduleSettings
 
 
 def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
@@ -14,9 +14,9 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
     match schedule:
         case ConstantSettings():
             return rising
-        case FallingSettings(name="linear", final_factor=final):
+        case DecaySettings(name="linear", final_factor=final):
             return rising if rising < 1 else 1.0 + (final - 1.0) * falling
-        case FallingSettings(final_factor=final):
+        case DecaySettings(final_factor=final):
             return rising if rising < 1 else between(1.0, final, falling)
         case OneCycleSettings(start_factor=start, final_factor=final):
             return between(start, 1.0, step / (warmup_steps - 1)) if rising < 1 else between(1.0, final, falling)

@@ -52,12 +52,12 @@ class AugmentSettings(Section):
         side = min(spec.height, spec.width)
         if self.crop_padding >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
-                f"augment.crop_padding: {self.crop_padding} pixels around images of {spec.height}x{spec.width}, whose windows may then miss the image: "
+                f"augment.crop_padding: {self.crop_padding} pixels around images of {spec.height}x{spec.width} allow crops of padding only: "
                 f"write at most {side - 1}"
             )
         for name, strength in {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}.items():
             fitting = (COLOURS,) if name == "saturation" else (1, COLOURS)
             if strength and spec.channels not in fitting:
                 raise Refusal(
-                    f"augment.{name}: is for images of {' or '.join(map(str, fitting))} channels, and these have {spec.channels}: write 0.0"
+                    f"augment.{name}: needs images of {' or '.join(map(str, fitting))} channels, these have {spec.channels}: write 0.0"
                 )

@@ -29,7 +29,7 @@ class EvaluateSettings(Section):
     def refuse_rank_beyond(self, num_classes: int) -> None:
         """Raise Refusal if `top_k` accuracy would always be 1 with so few classes."""
         if self.top_k > num_classes:
-            raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always right: write less")
+            raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always correct: write a smaller number")
 
 
 class EvaluateParams(Section):

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationInfo, fie
 from pipeline.params.section import Section, Share
 
 
-class EveryOptimizer(Section):
+class CommonOptimizerSettings(Section):
     name: str
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     learning_rate: PositiveFloat
@@ -18,7 +18,7 @@ class EveryOptimizer(Section):
     """Learning-rate scale of all parameters without weight decay (biases, norms, ...), relative to the others."""
 
 
-class SgdSettings(EveryOptimizer):
+class SgdSettings(CommonOptimizerSettings):
     name: Literal["sgd"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     momentum: Share
@@ -34,7 +34,7 @@ class SgdSettings(EveryOptimizer):
         return nesterov
 
 
-class AdamSettings(EveryOptimizer):
+class AdamSettings(CommonOptimizerSettings):
     name: Literal["adam", "adamw"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     beta1: Share
@@ -45,7 +45,7 @@ class AdamSettings(EveryOptimizer):
     """adam and adamw only: added to the denominator to prevent division by zero."""
 
 
-class MuonSettings(EveryOptimizer):
+class MuonSettings(CommonOptimizerSettings):
     name: Literal["muon"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     outer_lr_scale: PositiveFloat

@@ -36,9 +36,9 @@ class SourceSettings(Section):
     @classmethod
     def refuse_unusable_root(cls, root: Path) -> Path:
         if root == Path():
-            raise ValueError("names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data")
+            raise ValueError("is the checkout itself, which `dvc repro` would hash: write the path of the folder or file with the data")
         if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
-            raise ValueError("holds a line end or another control character: rename the folder or file")
+            raise ValueError("contains a line break or another control character: rename the folder or file")
         return root
 
     def num_classes(self) -> int | None:

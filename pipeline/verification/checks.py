@@ -14,7 +14,7 @@ from pipeline.io import files, tensor_file
 from pipeline.io.tensor_file import Damaged, Tensors
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load, placed
+from pipeline.params.load import load, with_lines
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
@@ -98,7 +98,7 @@ class Verification:
         try:
             return evaluate.judge(classifier, manifest, prepared, here, load(document, EvaluateParams))[1]
         except Refusal as refusal:
-            raise placed(document, refusal) from None
+            raise with_lines(document, refusal) from None
 
     def of_training(self, weights: Tensors, manifest: Manifest, prepared: Prepared, here: Machine) -> Iterator[Comparison]:
         """Train again and compare weights, manifest and the bytes of the exported file."""

@@ -29,7 +29,7 @@ VALUES = [
     ("train.precision", "fp8", "should be 'auto', 'bf16', 'fp16', 'fp32' or 'bf16-true', not \"fp8\""),
     ("train.deterministic", "yes", 'should be `true` or `false`, not "yes"'),
     *(
-        ("source.root", f'"data/a{sign}b"', "holds a line end or another control character: rename the folder or file")
+        ("source.root", f'"data/a{sign}b"', "contains a line break or another control character: rename the folder or file")
         for sign in (r"\n", r"\r", r"\x85", r"\u2028", r"\x1b")
     ),
     ("seed", "-1", "should be greater than or equal to 0, not -1"),
@@ -37,7 +37,7 @@ VALUES = [
     ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),
     ("source.name", "imagenet", 'there is no dataset "imagenet": known are arrays, cifar, digits, image_folder, mnist'),
     ("source.root", "", "should be text, not null"),
-    ("source.root", '""', "names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data"),
+    ("source.root", '""', "is the checkout itself, which `dvc repro` would hash: write the path of the folder or file with the data"),
     ("source.root", "nowhere", "nowhere does not exist: name the folder or archive that holds the data"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),

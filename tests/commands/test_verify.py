@@ -354,7 +354,7 @@ def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]])
     shutil.copy("params.yaml", "foreign.safetensors")
     tensor_file.save(Path("checkpoint.safetensors"), {"weight": torch.zeros(1)}, {"state": {}})
     for name, said in {
-        "foreign.safetensors": "is no whole safetensors file",
+        "foreign.safetensors": "is not a complete safetensors file",
         "checkpoint.safetensors": "or is no model file (params: Field required)",
         "nowhere.safetensors": "is missing",
         "nobody": f"no run of the journal in {checkout}/.pipeline/journal: the newest run is {run_name()}",
@@ -428,7 +428,11 @@ def test_a_header_is_read_as_far_as_that_of_a_model_file(checkout: Path, refused
 
 def test_scoring_is_refused_as_in_the_stage(checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
-    assert refused("verify") == refused("evaluate") == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always right: write less"]
+    assert (
+        refused("verify")
+        == refused("evaluate")
+        == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always correct: write a smaller number"]
+    )
     project.write_params(Path(), QUICK)
 
     def no_memory(*_: object, **__: object) -> None:

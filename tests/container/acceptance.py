@@ -82,7 +82,7 @@ TRIALS: dict[str, Callable[[], str]] = {
     "PIPELINE_DEVICE=cuda:0": says(r"training on cuda:0", *GPU, "--env", "PIPELINE_DEVICE=cuda:0", IMAGE, "check"),
     "PIPELINE_DEVICE=cuda:99 is refused": says(r"numbered from 0", *GPU, "--env", "PIPELINE_DEVICE=cuda:99", IMAGE, "check", code=2),
     "precision auto is bf16": says(r"in bf16", *GPU, IMAGE, "check"),
-    "without --gpus all it says so": says(r"not used: it was not handed to this container.*--gpus all", IMAGE, "check"),
+    "without --gpus all it says so": says(r"not used: it is not available in this container.*--gpus all", IMAGE, "check"),
     "train.compile: default": compiled,
     "all hardened flags": says(r"training on cuda[\s\S]*test accuracy", *GPU, *HARDENED, IMAGE),
     "docker stop, and on to the end": stopped,

@@ -129,7 +129,7 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_ends_well(ima
         with container(*words) as first:
             wait_until_said(first, "Running stage")
             said = run(*words, code=2)
-            assert f"error: {HOME}: a job in the container {inspect(first)['Id'][:12]} is at work here: wait until it has ended" in said
+            assert f"error: {HOME}: a job in the container {inspect(first)['Id'][:12]} is using this checkout: wait until it ends" in said
             assert "mlflow, version" in run(*words, "mlflow", "--version"), "what runs no DVC is free to look on"
             assert docker.docker("wait", first).strip() == "0", docker.docker("logs", first)
 
