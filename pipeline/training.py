@@ -59,11 +59,11 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
     model = Model(
         network,
         preprocessing(spec.inputs, channels_last=settings.channels_last),
-        half=chosen == "half",
+        half=chosen == "bf16-true",
         channels_last=settings.channels_last,
     )
     params.model.initialize_from_data(network, partial(examples, model, prepared.train))
-    state = TrainState.begin(model, params.optimizer, precision=chosen, average_decay=settings.average_decay, device=device)
+    state = TrainState.begin(model, params.optimizer, precision=chosen, ema_decay=settings.ema_decay, device=device)
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
         raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")
     return state
@@ -207,7 +207,7 @@ class Training:
         """Rebuild the batch of `step`, save it beside the checkpoints, and describe the batch and its learning rate."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.save(
-            batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
+            batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
 
     def exported(self) -> tuple[Tensors, int]:

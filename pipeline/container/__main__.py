@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.__main__ import BAD_INPUT, VERBS, report_error, report_os_error
+from pipeline.__main__ import BAD_INPUT, VERBS, print_error, print_os_error
 from pipeline.container import checkout, job_environment, supervision
 from pipeline.container.checkout import Checkout
 from pipeline.refusal import Refusal
@@ -37,9 +37,9 @@ def main(words: list[str]) -> int:
     try:
         return run(commands_for(words))
     except Refusal as refusal:
-        return report_error(str(refusal), BAD_INPUT)
+        return print_error(str(refusal), BAD_INPUT)
     except OSError as error:
-        return report_os_error(error)
+        return print_os_error(error)
 
 
 def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
@@ -72,7 +72,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
         environment = job_environment.variables(job.top, os.environ, commit=commit(job, built, is_edited=bool(edited)))
         environment |= {SUMMARY_FOLLOWS: "true"} if commands == REPRO else {}
         code = supervision.run_all(commands, environment, top=job.top)
-    if code and cgroup.killed_for_memory():
+    if code and cgroup.num_oom_kills():
         report("the kernel killed a process of this container, which was out of memory: raise its limit (`docker run --memory`)")
     if job.copy_of and (commands == REPRO or (code and NEED_RESULTS & set(commands[0]))):
         is_kept = os.path.ismount(job.top)

@@ -145,14 +145,14 @@ def refuse_divergence(row: Row, step: int) -> None:
 
 
 def compare(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
-    """Update the best validation, and keep its weights where `keep` is `best`; the first of equal values wins."""
+    """Update the best validation, and keep its weights where `export_weights` is `best`; the first of equal values wins."""
     value = row[plan.settings.metric]
     better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)
     if not better:
         progress.stale += 1
         return
     progress.best_value, progress.best_step, progress.stale = value, state.step, 0
-    if plan.settings.keep == "best":
+    if plan.settings.export_weights == "best":
         progress.best = weights(state)
 
 

@@ -85,7 +85,7 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
     """Build the model with these weights, for inference. Raises Refusal where the weights do not fit the model."""
-    settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "half"
+    settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
     channels_last = manifest.inference.train.channels_last
     try:
         with refusing(path):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives, download
-from pipeline.io.reading.tree import BROKEN
+from pipeline.io.reading.tree import READ_ERRORS
 from pipeline.io.untrusted import reason
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
@@ -101,7 +101,7 @@ def find(root: Path, variant: Variant) -> Path:
 
 def read(place: Path, variant: Variant) -> dict[str, bytes]:
     """Return the contents of the dataset's files by file name, from any folder of the tree. Raises Refusal where some are missing."""
-    tree = archives.opened(place)
+    tree = archives.open_tree(place)
     wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
     if len(chosen) > len(wanted):
@@ -114,7 +114,7 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
                 refuse_too_much(contents, place)
     except Refusal:
         raise
-    except BROKEN as error:
+    except READ_ERRORS as error:
         raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): fetch it again") from None
     missing = sorted(wanted - set(contents))
     if missing:

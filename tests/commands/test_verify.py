@@ -262,7 +262,7 @@ def test_a_weight_that_differs_after_training_again_is_named(checkout: Path, ver
     assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", verify("--retrain")[-1])
 
 
-BEST = {**QUICK, "train.steps": 8, "train.keep": "best"}
+BEST = {**QUICK, "train.steps": 8, "train.export_weights": "best"}
 
 
 def test_a_step_that_differs_after_training_again_is_named(checkout: Path, verify: Verify) -> None:
@@ -317,9 +317,9 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(
     ("changes", "steps"),
     [
         ({}, {10}),
-        ({"train.keep": "best"}, {3, 6, 9, 10}),
+        ({"train.export_weights": "best"}, {3, 6, 9, 10}),
         ({"train.patience": 2}, {9, 10}),
-        ({"train.keep": "best", "train.patience": 2}, {3, 6, 9, 10}),
+        ({"train.export_weights": "best", "train.patience": 2}, {3, 6, 9, 10}),
     ],
 )
 def test_a_training_can_end_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:
@@ -359,7 +359,7 @@ def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]])
     shutil.copy("params.yaml", "foreign.safetensors")
     tensor_file.save(Path("checkpoint.safetensors"), {"weight": torch.zeros(1)}, {"state": {}})
     for name, message in {
-        "foreign.safetensors": "is no whole safetensors file",
+        "foreign.safetensors": "is not a complete safetensors file",
         "checkpoint.safetensors": "or is no model file (params: Field required)",
         "nowhere.safetensors": "is missing",
         "nobody": f"no run of the journal in {checkout}/.pipeline/journal: the newest run is {run_name()}",
@@ -436,7 +436,11 @@ def test_scoring_is_refused_as_in_the_stage_evaluate(
     checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
-    assert refused("verify") == refused("evaluate") == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always right: write less"]
+    assert (
+        refused("verify")
+        == refused("evaluate")
+        == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always correct: write a smaller number"]
+    )
     project.write_params(Path(), QUICK)
 
     def no_memory(*_: object, **__: object) -> None:

@@ -178,7 +178,7 @@ def test_code_that_another_container_runs_is_not_replaced(tmp_path: Path, image:
         elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
         assert copied(image, home) == (home, []), "there is nothing to replace"
         (image / "params.yaml").write_text("newer", encoding="utf-8")
-        with pytest.raises(Refusal, match="is at work here"):
+        with pytest.raises(Refusal, match="is using this checkout"):
             copied(image, home)
         assert (home / "params.yaml").read_text() == "params.yaml"
 

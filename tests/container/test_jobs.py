@@ -136,10 +136,8 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(imag
         with container(*words) as first:
             wait_for_output(first, "Running stage")
             output = run(*words, code=2)
-            assert (
-                f"error: {HOME}: a job in a container (host name {inspect(first)['Id'][:12]}) is at work here: wait until it has ended"
-                in output
-            )
+            holder = f"a job in a container (host name {inspect(first)['Id'][:12]})"
+            assert f"error: {HOME}: {holder} is using this checkout: wait until it ends" in output
             assert "mlflow, version" in run(*words, "mlflow", "--version"), "verbs that run no DVC do not wait"
             assert docker.docker("wait", first).strip() == "0", docker.docker("logs", first)
 

@@ -19,7 +19,7 @@ CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.chdir(project.make(tmp_path, {"model": CONVNET, "train.micro_batch_size": 24, "train.keep": "best"}))
+    monkeypatch.chdir(project.make(tmp_path, {"model": CONVNET, "train.micro_batch_size": 24, "train.export_weights": "best"}))
     assert main(["prepare"]) == 0
     assert main(["train"]) == 0
     return tmp_path

@@ -90,7 +90,7 @@ WRONG = {
     "numbers as names": ({"classes": np.arange(3)}, "write the names as `np.array([...], dtype=str)`"),
     "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
     "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),
-    "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is stored column by column: save `numpy.ascontiguousarray(x)`"),
+    "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is in Fortran order: save `numpy.ascontiguousarray(x)`"),
     "unknown names": ({"train-input": INPUTS}, "does not know the array train-input: the names are classes, inputs"),
     "both forms": ({"test-inputs": INPUTS}, "both with and without a split"),
 }
@@ -111,16 +111,16 @@ def test_missing_arrays_are_named(tmp_path):
     content = {"train-inputs": INPUTS, "train-targets": TARGETS, "test-inputs": INPUTS[:, 1:], "test-targets": TARGETS}
     assert "images of different shapes [(3, 5, 3), (4, 5, 3)]" in refusal(stored(tmp_path / "c", "npz", content))
     content = {"inputs": INPUTS, "train-inputs": INPUTS, "train_inputs": INPUTS}
-    assert "is there twice" in refusal(stored(tmp_path / "d", "npz", content))
+    assert "has the same name as" in refusal(stored(tmp_path / "d", "npz", content))
 
 
 def test_a_damaged_file_is_refused(tmp_path):
     folder = stored(tmp_path, "folder", GOOD)
     whole = (folder / "inputs.npy").read_bytes()
     (folder / "inputs.npy").write_bytes(whole[:-1])
-    assert "it is cut or damaged" in refusal(folder)
+    assert "it is truncated or damaged" in refusal(folder)
     (folder / "inputs.npy").write_bytes(b"no array")
-    assert "is no .npy array" in refusal(folder)
+    assert "is not an .npy array" in refusal(folder)
     (folder / "inputs.npy").write_bytes(b"\x93NUMPY\x03\x00" + whole[8:])
     assert "its format is (3, 0)" in refusal(folder)
     (tmp_path / "x.npz").write_bytes(b"no archive")

@@ -94,8 +94,8 @@ def test_a_download_that_fails_leaves_nothing_and_says_which_files_to_put_where(
     with served(write(tmp_path / "shop", packed=True, files=contents())) as (address, _):
         monkeypatch.setattr(mnist.torchvision_class("mnist"), "mirrors", [address, "ftp://127.0.0.1/", address + "nowhere/"])
         message = refusal(tmp_path)
-    assert "sent other bytes than published" in message
-    assert "is no web address" in message
+    assert "does not have the published checksum" in message
+    assert "is not an http or https URL" in message
     assert "404" in message
     assert not list((tmp_path / "MNIST/raw").iterdir())
 

@@ -135,7 +135,7 @@ def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, c
 
 def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
     (root / "cat/broken.png").write_bytes(b"broken")
-    assert "cat/broken.png: cannot be decoded (is no image that Pillow reads)" in refusal(root, tmp_path)
+    assert "cat/broken.png: cannot be decoded (is not an image that Pillow can read)" in refusal(root, tmp_path)
     prepared = run(root, tmp_path, on_corrupt="skip")
     assert sum(len(split) for split in prepared.splits.values()) == 20
     said = capsys.readouterr().out

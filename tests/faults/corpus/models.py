@@ -18,7 +18,7 @@ from tests.faults.hostile import MODEL, Case
 
 FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = (
     "was not written by this pipeline",
-    "is no whole safetensors file",
+    "is not a complete safetensors file",
     "is damaged",
     "do not fit the model",
 )
