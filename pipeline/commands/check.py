@@ -36,14 +36,16 @@ def run() -> None:
     document = problems.gather(lambda: Document.read(paths.params))
     plan = check_all(document, environment, problems) if document else None
     problems.refuse()
-    print(f"check: {paths.params} is fine: {plan}")
+    print(f"check: {paths.params} is valid: {plan}")
 
 
 def refuse_curly_brace(top: Path) -> None:
     """Raise Refusal for a checkout path with which every `dvc repro` fails after its first stage."""
     path = str(top.resolve())
     if "{" in path or "}" in path:
-        raise Refusal(f"{shown(path)}: this path has a curly brace, which DVC takes for a format: move the checkout to a path without one")
+        raise Refusal(
+            f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: move the checkout to a path without one one"
+        )
 
 
 class Problems:

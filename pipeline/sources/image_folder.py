@@ -80,8 +80,8 @@ class Settings(SourceSettings):
                 continue
             said = f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})"
             if self.on_corrupt == "fail":
-                raise Refusal(f"{said}: mend or remove it, or write `source.on_corrupt: skip`")
-            print(f"prepare: left out {said}")
+                raise Refusal(f"{said}: repair or remove it, or write `source.on_corrupt: skip`")
+            print(f"prepare: skipped {said}")
 
     @property
     def place(self) -> str:

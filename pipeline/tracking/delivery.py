@@ -195,7 +195,7 @@ class Delivery:
     def _note(self, tag: str, event: events.Event, error: Exception) -> None:
         """Print why MLflow does not accept an event, and set a tag with the redacted reason."""
         reason = self._store.address.redacted(f"{event.kind}: {type(error).__name__}: {error}")[:500]
-        print(f"tracking: MLflow does not take an event of {self.folder.name}: {reason}", flush=True)
+        print(f"tracking: MLflow rejected an event of {self.folder.name}: {reason}", flush=True)
         self._sender.tag({tag: reason})
 
     def _tidy(self) -> None:

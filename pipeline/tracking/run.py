@@ -94,7 +94,7 @@ class Run:
         except Exception as error:  # tracking must never stop a training
             if not self._complained:
                 self._complained = True
-                mirror_process.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
+                mirror_process.say(self._environment, f"continues without a complete record: {type(error).__name__}: {error}")
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def sync(environment: Environment, build: Build) -> int:
     """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
     pending = [folder for folder in journal.journals(environment.root) if cursor.is_pending(folder)]
     if not pending:
-        print("tracking: nothing is left to deliver: each run is in a store, and goes to no second one")
+        print("tracking: nothing to deliver: every run is already in a store, and is never sent to a second one")
         return 0
     if importlib.util.find_spec("mlflow") is None:
         print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")

@@ -198,11 +198,9 @@ def refuse_unusable(database: Path) -> None:
             f"{database}: is damaged, not a store of MLflow, or being created by it just now: {away}, then put a copy in its place or run `python -m pipeline sync`"
         )
     if found not in known:
-        raise Refusal(
-            f"{database}: was written by a newer version than {version} (schema {found}): use that version, or name another store"
-        )
+        raise Refusal(f"{database}: was written by a newer version than {version} (schema {found}): use that version, or another store")
     raise Refusal(
-        f"{database}: has schema {found}, {version} needs {known[0]}: copy it, then run `mlflow db upgrade sqlite:///{database}`; "
+        f"{database}: has schema {found}, but {version} needs {known[0]}: back it up, then run `mlflow db upgrade sqlite:///{database}`; "
         f"if the upgrade fails, {away} and run `python -m pipeline sync`"
     )
 
@@ -226,7 +224,7 @@ def describing(text: str) -> dict[str, str]:
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
     """Return the message that the run that the user named is not used."""
-    return f"MLFLOW_RUN_ID={named} is not used, for MLflow has no such run, or it was deleted, or the model already has a run: {journal} goes to the run {run_id}"
+    return f"MLFLOW_RUN_ID={named} is not used: the run does not exist, was deleted, or the model already has another run; {journal} is sent to run {run_id}"
 
 
 def is_passing(error: Exception) -> bool:

@@ -79,19 +79,19 @@ def pickled(path: Path) -> None:
 SPOILED_DATA: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no folder": (lambda folder: folder.rename("elsewhere"), "spec.json", "is missing: run `dvc repro prepare`"),
     "no description": (lambda folder: (folder / "spec.json").unlink(), "spec.json", "is missing: run `dvc repro prepare`"),
-    "another format": (lambda folder: change(folder / "spec.json", "format", "webdataset"), "spec.json", "is not of the format"),
-    "a key too many": (lambda folder: change(folder / "spec.json", "extra", 1), "spec.json", "is not of the format"),
-    "no JSON": (lambda folder: (folder / "spec.json").write_bytes(b"\xff{"), "spec.json", "is not of the format"),
-    "a flipped bit": (lambda folder: flip(folder / "train-inputs.npy"), "train-inputs.npy", "is not the file that spec.json describes"),
+    "another format": (lambda folder: change(folder / "spec.json", "format", "webdataset"), "spec.json", "does not have the format"),
+    "a key too many": (lambda folder: change(folder / "spec.json", "extra", 1), "spec.json", "does not have the format"),
+    "no JSON": (lambda folder: (folder / "spec.json").write_bytes(b"\xff{"), "spec.json", "does not have the format"),
+    "a flipped bit": (lambda folder: flip(folder / "train-inputs.npy"), "train-inputs.npy", "does not match its digest in spec.json"),
     "appended bytes": (
         lambda folder: append(folder / "valid-targets.npy", b"x"),
         "valid-targets.npy",
-        "is not the file that spec.json describes",
+        "does not match its digest in spec.json",
     ),
     "pickled objects": (
         lambda folder: pickled(folder / "train-targets.npy"),
         "train-targets.npy",
-        "is not the file that spec.json describes",
+        "does not match its digest in spec.json",
     ),
     "a missing array": (lambda folder: (folder / "test-inputs.npy").unlink(), "test-inputs.npy", "run `dvc repro"),
 }

@@ -246,7 +246,7 @@ def test_a_shell_sees_the_same(parameters: Parameters) -> None:
 def test_good_parameters_are_called_fine_with_what_will_run(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("check: params.yaml is fine: convnet on digits, training on ")
+    assert said.out.startswith("check: params.yaml is valid: convnet on digits, training on ")
     assert said.err == ""
 
 
@@ -256,7 +256,7 @@ def test_check_names_the_architecture_and_not_the_library_that_it_comes_from(
     model = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
     project.write_params(Path(), {"model": model})
     assert main(["check"]) == 0
-    assert capsys.readouterr().out.startswith("check: params.yaml is fine: mobilenet_v3_small on digits, training on ")
+    assert capsys.readouterr().out.startswith("check: params.yaml is valid: mobilenet_v3_small on digits, training on ")
 
 
 def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,9 +33,13 @@ def images(folder: Path, classes: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("classes", "changes", "message"),
     [
-        ({"cat": 9}, {}, "has one class only (cat): nothing can be learned"),
+        ({"cat": 9}, {}, "has only one class (cat): add samples of a second class"),
         ({"cat": 9, "dog": 0}, {}, "has no samples of dog: add some, or remove the class"),
-        ({"cat": 9, "dog": 2}, {"source": {**SOURCE, "test": 0.0}}, "the dataset brings no test split: write the share to keep for it"),
+        (
+            {"cat": 9, "dog": 2},
+            {"source": {**SOURCE, "test": 0.0}},
+            "the dataset has no test split of its own: write the share to split off",
+        ),
         (
             {"cat": 9, "dog": 9},
             {"source": {**SOURCE, "valid": 0.0}, "train.export_weights": "best"},

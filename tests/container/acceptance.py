@@ -53,7 +53,7 @@ def volume_with(edit: str) -> Iterator[tuple[str, str]]:
 
 def compiled() -> str:
     with volume_with("s/compile: .*/compile: default/") as flags:
-        return prints(r"params.yaml was changed by hand[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
+        return prints(r"params.yaml was edited[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
 
 
 def stopped() -> str:
@@ -68,7 +68,7 @@ def stopped() -> str:
             code = output("inspect", "--format", "{{.State.ExitCode}}", name)
         finally:
             output("rm", "--force", name)
-        again = prints(r"going on after step[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
+        again = prints(r"resuming after step[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
         return again if code == "143" else f"docker stop ended with {code}, not 143\n{again}"
 
 

@@ -93,5 +93,5 @@ def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: 
     settings = mlp.Settings(name="mlp", width=1000, depth=2, dropout=0.0)
     meta_model.refuse_too_large(settings, SPEC)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 10**6}))
-    with pytest.raises(Refusal, match="the weights of this mlp take 0 GB, the machine has 0 GB: make it smaller"):
+    with pytest.raises(Refusal, match="the weights of this mlp take 0 GB, the machine has 0 GB: choose a smaller model"):
         meta_model.refuse_too_large(settings, SPEC)

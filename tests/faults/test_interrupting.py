@@ -59,7 +59,7 @@ def test_a_validation_is_not_awaited_and_is_made_again_first(
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
     said = capsys.readouterr().out
-    assert f"going on after step {step}" in said
+    assert f"resuming after step {step}" in said
     assert f"train: step {step} of 24: " in said, "the interrupted validation is made again"
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 

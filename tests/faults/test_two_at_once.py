@@ -116,7 +116,7 @@ def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins
     with in_the_middle(folder, *JOB) as job:
         job.process.send_signal(signal.SIGTERM)
         assert job.end().code == 128 + signal.SIGTERM
-    assert "going on after step" in repeat(folder, *JOB)
+    assert "resuming after step" in repeat(folder, *JOB)
     assert digests(folder) == twins.digests
 
 

@@ -127,7 +127,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_p
     again = begin(params, prepared, tmp_path)
     said = capsys.readouterr().out
     assert f"warning: {newest}: is damaged" in said
-    assert "going on after step 4" in said
+    assert "resuming after step 4" in said
     list(again.reports())
     assert same(whole.state.tensors(), again.state.tensors())
 

@@ -101,7 +101,11 @@ def published_checksum(monkeypatch):
 
 
 DAMAGE = {
-    "test_batch.bin": {"has 3072 bytes, not records of 3073": bytes(3072), "has 0 bytes": b"", "has the label 10": b"\x0a" + bytes(3072)},
+    "test_batch.bin": {
+        "has 3072 bytes, which is not a multiple of 3073": bytes(3072),
+        "has 0 bytes": b"",
+        "has the label 10": b"\x0a" + bytes(3072),
+    },
     "batches.meta.txt": {"names 2 classes, not 10": b"cat\ndog\n"},
 }
 

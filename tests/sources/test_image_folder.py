@@ -70,7 +70,7 @@ def test_processes_decode_to_the_same_bytes_and_words_as_threads(tmp_path, monke
     assert found[0] == found[1]
     blocks, said, corrupt, oversized = found[0]
     assert sum(len(positions) for _, positions, _ in blocks) == 198
-    assert said.count("prepare: left out source.root: ") == 2
+    assert said.count("prepare: skipped source.root: ") == 2
     assert ".png: cannot be decoded (" in corrupt
     assert "declares more than 10 pixels: remove it, or raise source.max_pixels" in oversized
 

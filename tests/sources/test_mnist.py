@@ -104,7 +104,7 @@ DAMAGE = {
     "train-images-idx3-ubyte": {
         "is not an idx file of bytes in 3 dimensions": b"\0\0\x0d\3" + bytes(12),
         "cannot be read": b"\0\0",
-        "holds 3 bytes, its header says [2, 2, 2]": struct.pack(">HBB3I", 0, 8, 3, 2, 2, 2) + b"123",
+        "has 3 bytes, but its header says [2, 2, 2]": struct.pack(">HBB3I", 0, 8, 3, 2, 2, 2) + b"123",
         "train has 7 images and 30 labels": idx(np.zeros((7, 6, 5), np.uint8)),
         "images of different sizes": idx(np.zeros((30, 5, 5), np.uint8)),
     },

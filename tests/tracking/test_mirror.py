@@ -258,7 +258,7 @@ def test_a_named_run_that_cannot_be_used_is_said_with_the_run_that_is(told: Told
     new.close()
     delivered(told, new.folder)
     assert f"MLFLOW_RUN_ID={named} is not used" in (said := capsys.readouterr().out)
-    assert f"{new.folder.name} goes to the run {told.run_of(new.folder.name).info.run_id}" in said
+    assert f"{new.folder.name} is sent to run {told.run_of(new.folder.name).info.run_id}" in said
 
 
 @pytest.mark.parametrize("num_others", [0, 300])
@@ -309,7 +309,7 @@ def test_sync_delivers_what_is_left(told: Told, capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     assert all(f"{writing.folder.name}: delivered" in said for writing in left)
     assert run.sync(told.environment, tiny.build) == 0
-    assert "nothing is left" in capsys.readouterr().out
+    assert "nothing to deliver" in capsys.readouterr().out
 
 
 def test_a_mirror_also_delivers_what_earlier_runs_left(told: Told) -> None:

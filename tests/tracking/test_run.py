@@ -108,7 +108,7 @@ def test_a_stage_says_that_its_run_is_not_the_one_that_was_named(
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         mirror_process.MirrorProcess(process, training.folder, environment).wait(1)
     said = capsys.readouterr().err
-    assert said.count("MLFLOW_RUN_ID=another is not used") == said.count("goes to the run this") == told
+    assert said.count("MLFLOW_RUN_ID=another is not used") == said.count("is sent to run this") == told
 
 
 def test_broken_tracking_is_said_once_and_stops_nothing(alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

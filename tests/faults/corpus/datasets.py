@@ -161,16 +161,16 @@ MNIST: dict[str, tuple[str, Callable[[], bytes | None], str]] = {
     "a pipe": (LABELS, lambda: None, "Is a device, a pipe or a socket"),
 }
 CIFAR: dict[str, tuple[Callable[[], None], str]] = {
-    "pickled batches": (pictures(pickled), "not records of"),
+    "pickled batches": (pictures(pickled), "which is not a multiple of"),
     "labels beyond the classes": (pictures(lambda: {"test_batch.bin": b"\xff" * 3073}), "has the label 255"),
-    "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "not records of"),
-    "no records": (pictures(lambda: {"test_batch.bin": b""}), "not records of"),
+    "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "which is not a multiple of"),
+    "no records": (pictures(lambda: {"test_batch.bin": b""}), "which is not a multiple of"),
     "no names": (pictures(lambda: {"batches.meta.txt": b"\xff\0"}), "names 1 classes"),
     "a terabyte of names": (
         lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)),
         "bytes, more than",
     ),
-    "batches of forty megabytes": (grown, "bytes of samples, which no CIFAR has"),
+    "batches of forty megabytes": (grown, "bytes of samples, more than any CIFAR"),
     "a pipe for names": (lambda: (pictures(dict)(), replaced(PICTURES / "batches.meta.txt", os.mkfifo)()), "a pipe"),
     "a pipe for a batch": (lambda: (pictures(dict)(), replaced(PICTURES / "test_batch.bin", os.mkfifo)()), "a pipe"),
     "an archive that is a pickle": (published(lambda: pickle.dumps(Touch())), "cannot be read as a whole"),

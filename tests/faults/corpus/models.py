@@ -20,7 +20,7 @@ FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = (
     "was not written by this pipeline",
     "is not a complete safetensors file",
     "is damaged",
-    "do not fit the model",
+    "do not match the model",
 )
 UNMADE = "should be"
 
@@ -190,7 +190,7 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
     "a gigantic residual network": (network(name="resnet", depth=18, width=65_536), "needs images of at least 8x8"),
     "a network of torchvision": (
         network(name="torchvision", architecture="vit_h_14", stem="original", weights=None),
-        "does not take images of 4x4",
+        "does not accept images of 4x4",
     ),
     "images of 65535x65535": (spec(shape=[65_535, 65_535, 1]), UNFIT),
     "images of 65535x65535 for a convolution": (

@@ -143,7 +143,7 @@ LATE: dict[str, tuple[Callable[[], object], str, str]] = {
     "a network beyond the memory": (
         lambda: widen("name: convnet", "width: 65536", "dropout: 0.0"),
         "train",
-        "GB: make it smaller",
+        "GB: choose a smaller model",
     ),
 }
 
