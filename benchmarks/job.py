@@ -34,10 +34,10 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 RECIPE: dict[str, Any] = {
     "seed": SEED,
-    "optimizer": {"name": "sgd", "learning_rate": 0.02, "weight_decay": 5e-4, "vector_factor": 1.0, "momentum": 0.9, "nesterov": True},
-    "schedule": {"name": "constant", "warmup": 0.0},
+    "optimizer": {"name": "sgd", "learning_rate": 0.02, "weight_decay": 5e-4, "bias_lr_scale": 1.0, "momentum": 0.9, "nesterov": True},
+    "schedule": {"name": "constant", "warmup_ratio": 0.0},
     "augment": {
-        "crop": CROP,
+        "crop_padding": CROP,
         "resized_crop": 0.0,
         "flip": "random",
         "brightness": 0.0,
@@ -55,8 +55,8 @@ RECIPE: dict[str, Any] = {
         "label_smoothing": 0.0,
         "clip_norm": None,
         "on_nonfinite": "stop",
-        "average_decay": 0.0,
-        "keep": "last",
+        "ema_decay": 0.0,
+        "export_weights": "last",
         "metric": "valid/accuracy",
         "patience": None,
     },

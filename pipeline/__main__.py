@@ -10,17 +10,17 @@ from typing import Any
 
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
-from pipeline.runtime.interruption import Interrupted, tell
+from pipeline.runtime.interruption import Interrupted, record_exit_code
 
 VERBS = {
-    "repro": "check, `dvc repro` and summary; no other container works in this checkout meanwhile",
-    "prepare": "stage: from a source to data/prepared/",
-    "train": "stage: from data/prepared/ to models/model.safetensors",
-    "evaluate": "stage: score the test split with the model file",
+    "repro": "check, `dvc repro` and summary, with the checkout locked against other containers",
+    "prepare": "stage: write data/prepared/ from the source",
+    "train": "stage: train on data/prepared/ and write models/model.safetensors",
+    "evaluate": "stage: evaluate the model file on the test split",
     "check": "validate params.yaml, the environment and the machine before anything runs",
-    "summary": "print the result; see that its run is in MLflow",
-    "verify": "recompute what a model or run says of itself; name the first thing that differs",
-    "preset": "put a preset in place as params.yaml",
+    "summary": "print the result, and record its run if it is missing in MLflow",
+    "verify": "recompute what a model file or run records, and report the first difference",
+    "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "deliver what MLflow has not yet received",
     "schema": "write params.schema.json and docs/parameters.md",
@@ -31,30 +31,31 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "nargs": "?",
             "default": "models/model.safetensors",
             "metavar": "MODEL|RUN",
-            "help": "a model file (%(default)s unless named), or a run by its folder of the journal or its id in MLflow",
+            "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow",
         },
-        "--retrain": {"action": "store_true", "help": "train anew as well, and compare every byte"},
+        "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
     },
     "preset": {"name": {}},
     "ui": {
-        "--host": {"default": "127.0.0.1", "help": "%(default)s unless named; 0.0.0.0 in a container"},
-        "--port": {"type": int, "default": 5000, "help": "%(default)s unless named"},
+        "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
+        "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},
     },
     "sync": {"--follow": {"metavar": "JOURNAL", "help": "deliver one journal until its stage has ended, as the stages do by themselves"}},
 }
 BAD_INPUT = 2
 INTERRUPTED = 130
-MOST_LINES, MOST_SHOWN = 20, 2000
-MOUNTED = "it is mounted, or belongs to another user, and cannot be replaced: change it where it comes from, or mount its folder"
-MENDABLE = {
-    errno.ENOSPC: "the disk is full: free some space and run the same command again",
-    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
+MAX_LINES, MAX_SHOWN = 20, 2000
+MOUNTED = "it is a mount point or belongs to another user and cannot be replaced: change the original file, or mount its folder"
+FIXABLE = {
+    errno.ENOSPC: "the disk is full: free some space, then run the same command again",
+    errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
     errno.EBUSY: MOUNTED,
     errno.EPERM: MOUNTED,
-    errno.EROFS: "the file system is read-only: run in a folder that can be written",
+    errno.EROFS: "the file system is read-only: run in a writable folder",
     errno.EACCES: "permission denied: run as the owner of this folder, or change its permissions",
     **dict.fromkeys(
-        (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP), "the file system has no locks (flock): use one that has, such as a local disk"
+        (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP),
+        "the file system does not support file locks (flock): use one that does, such as a local disk",
     ),
 }
 NO_INODES = "the file system has no inodes left: remove files that are not needed, and run the same command again"
@@ -83,39 +84,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(verb)(**vars(options)) or 0
     except Refusal as refusal:
-        return report_error(str(refusal), BAD_INPUT)
+        return print_error(str(refusal), BAD_INPUT)
     except Interrupted as interrupted:
-        tell(interrupted.exit_code)
-        return report_error(str(interrupted), interrupted.exit_code)
+        record_exit_code(interrupted.exit_code)
+        return print_error(str(interrupted), interrupted.exit_code)
     except KeyboardInterrupt:
-        return report_error("interrupted", INTERRUPTED)
+        return print_error("interrupted", INTERRUPTED)
     except OSError as error:
-        return report_os_error(error)
+        return print_os_error(error)
 
 
-def report_os_error(error: OSError) -> int:
+def print_os_error(error: OSError) -> int:
     """Print an OS error that the user can fix, with the remedy, and return the exit code. Raises any other error again."""
-    if error.errno not in MENDABLE:
+    if error.errno not in FIXABLE:
         raise error
-    message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else MENDABLE[error.errno]
-    return report_error(f"{error.filename or 'writing'}: {message}", BAD_INPUT)
+    message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]
+    return print_error(f"{error.filename or 'writing'}: {message}", BAD_INPUT)
 
 
 def lacks_inodes(path: str | None) -> bool:
     """Return True if the file system of `path`, or of the working folder, has free space but no free inodes. False if it is unknown."""
     try:
-        found = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib
+        status = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib
     except OSError:
         return False
-    return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
+    return status.f_files > 0 and status.f_favail == 0 and status.f_bavail > 0
 
 
-def report_error(text: str, code: int) -> int:
+def print_error(text: str, code: int) -> int:
     lines = text.splitlines()
-    for line in lines[:MOST_LINES]:
-        print(f"error: {shown(line, MOST_SHOWN)}", file=sys.stderr)
-    if len(lines) > MOST_LINES:
-        print(f"error: ... and {len(lines) - MOST_LINES} more", file=sys.stderr)
+    for line in lines[:MAX_LINES]:
+        print(f"error: {shown(line, MAX_SHOWN)}", file=sys.stderr)
+    if len(lines) > MAX_LINES:
+        print(f"error: ... and {len(lines) - MAX_LINES} more", file=sys.stderr)
     return code
 
 

@@ -7,24 +7,24 @@ import torch
 from pipeline.data.batches.batch import BlockBatch
 from pipeline.io import tensor_file
 
-NAMED = 5
+MAX_LISTED = 5
 """Number of samples listed in the message."""
 
 
-def save(batch: BlockBatch, *, most: int, step: int, learning_rate: float, folder: Path) -> str:
+def save(batch: BlockBatch, *, max_samples: int, step: int, learning_rate: float, folder: Path) -> str:
     """Save a batch to `folder` and return a description: learning rate, samples, and the path of the file.
 
     The file holds the inputs, as augmented, the targets, and the rows (n,) of the train split.
-    `most` is the largest number of samples to build on the device at once. A failed write is only described.
+    `max_samples` is the largest number of samples to build on the device at once. A failed write is only described.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # one part at a time: the whole batch may not fit on the device
-    parts = [[tensor.cpu() for tensor in part if tensor is not None] for part in batch.parts(most)]
+    parts = [[tensor.cpu() for tensor in part if tensor is not None] for part in batch.parts(max_samples)]
     inputs, targets, *_ = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    samples = ", ".join(str(row) for row in batch.batch_index.rows[:NAMED].tolist())
+    samples = ", ".join(str(row) for row in batch.batch_index.rows[:MAX_LISTED].tolist())
     try:
         tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.batch_index.rows}, {"step": step})
-        place = f"its batch is in {path}"
+        saved = f"its batch is in {path}"
     except OSError as error:
-        place = f"its batch could not be written ({error.strerror})"
-    return f"at learning rate {learning_rate:.3g} and on samples {samples}, ... ({place})"
+        saved = f"its batch could not be written ({error.strerror})"
+    return f"at learning rate {learning_rate:.3g} and on samples {samples}, ... ({saved})"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Family:
+class Registry:
     """The choices in `package`, one module or folder each; a file cannot cause any other module to be imported."""
 
     package: str
@@ -32,7 +32,7 @@ class Family:
         return importlib.import_module(".".join(filter(None, (self.package, name, part))))
 
 
-MODELS = Family("pipeline.models", "model", needs_torch=True)
-SOURCES = Family("pipeline.sources", "dataset")
-INPUTS = Family("pipeline.inputs", "kind of inputs")
-TASKS = Family("pipeline.tasks", "kind of targets")
+MODELS = Registry("pipeline.models", "model", needs_torch=True)
+SOURCES = Registry("pipeline.sources", "dataset")
+INPUTS = Registry("pipeline.inputs", "kind of inputs")
+TASKS = Registry("pipeline.tasks", "kind of targets")

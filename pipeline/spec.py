@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, ValidationInfo, field_validator
 
 from pipeline.refusal import Refusal
-from pipeline.registry import INPUTS, TASKS, Family
+from pipeline.registry import INPUTS, TASKS, Registry
 
 Direction = Literal["max", "min"]
 MOST_BYTES = 2 * 2**20
@@ -96,8 +96,8 @@ class Spec(BaseModel):
     @classmethod
     def find_kind(cls, value: Any, info: ValidationInfo) -> Any:
         """Validate a mapping as the description that its `kind` names."""
-        family, part, name = (INPUTS, "description", "Inputs") if info.field_name == "inputs" else (TASKS, "targets", "Targets")
-        return description(value, family, part, name) if isinstance(value, Mapping) else value
+        registry, part, name = (INPUTS, "description", "Inputs") if info.field_name == "inputs" else (TASKS, "targets", "Targets")
+        return description(value, registry, part, name) if isinstance(value, Mapping) else value
 
     @property
     def num_outputs(self) -> int:
@@ -105,8 +105,8 @@ class Spec(BaseModel):
         return self.targets.num_outputs(self.inputs)
 
 
-def description(value: Mapping[str, Any], family: Family, part: str, name: str) -> Any:
+def description(value: Mapping[str, Any], registry: Registry, part: str, name: str) -> Any:
     kind = value.get("kind")
-    if kind not in family.names:
-        raise ValueError(f"there is no {family.noun} {kind!r}: known are {', '.join(family.names)}")
-    return getattr(family.module(str(kind), part), name).model_validate(value)
+    if kind not in registry.names:
+        raise ValueError(f"there is no {registry.noun} {kind!r}: known are {', '.join(registry.names)}")
+    return getattr(registry.module(str(kind), part), name).model_validate(value)

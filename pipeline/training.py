@@ -59,13 +59,15 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
     model = Model(
         network,
         preprocessing(spec.inputs, channels_last=settings.channels_last),
-        half=chosen == "half",
+        half=chosen == "bf16-true",
         channels_last=settings.channels_last,
     )
     params.model.initialize_from_data(network, partial(examples, model, prepared.train))
-    state = TrainState.begin(model, params.optimizer, precision=chosen, average_decay=settings.average_decay, device=device)
+    state = TrainState.begin(model, params.optimizer, precision=chosen, ema_decay=settings.ema_decay, device=device)
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
-        raise Refusal(f"train.activation_checkpointing: the model {params.model.title} has no blocks to compute again: write `false`")
+        raise Refusal(
+            f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `false`"
+        )
     return state
 
 
@@ -119,7 +121,7 @@ class Training:
         found = self.saver.checkpoints.newest()
         if found:
             self.restore(*found)
-        begun = f"going on after step {self.state.step}" if found else "from the start"
+        begun = f"resuming after step {self.state.step}" if found else "from the beginning"
         print(
             f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {self.plan.num_steps} steps, {begun}; "
             f"{self.train_split}",
@@ -180,7 +182,7 @@ class Training:
                     print(f"warning: {self.described(report.bad_step)}; it was skipped", flush=True)
                 if not warned and self.is_diverging(report):
                     warned = True
-                    print(f"warning: at step {report.step} the loss is far above that of guessing: {fit.REMEDY}", flush=True)
+                    print(f"warning: at step {report.step} the loss is far above that of uniform guessing: {fit.REMEDY}", flush=True)
                 yield report
         except fit.NotFinite as error:
             message = self.described(error.step, or_before=error.or_before)
@@ -197,17 +199,17 @@ class Training:
 
         With `or_before` the cause may be the step before it: its batch is also saved.
         """
-        message = f"the loss or the gradient of step {step} is not finite, {self.dumped(step)}"
+        message = f"step {step} has a non-finite loss or gradient, {self.dumped(step)}"
         if or_before:
-            message += f"; or a gradient before it was not, most likely that of step {step - 1}, {self.dumped(step - 1)}"
-            message += "; `train.report_every_steps: 1` tells which"
+            message += f"; or an earlier gradient was non-finite, most likely that of step {step - 1}, {self.dumped(step - 1)}"
+            message += "; set `train.report_every_steps: 1` to find out which"
         return message
 
     def dumped(self, step: int) -> str:
         """Rebuild the batch of `step`, save it beside the checkpoints, and describe the batch and its learning rate."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.save(
-            batch, most=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
+            batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
 
     def exported(self) -> tuple[Tensors, int]:

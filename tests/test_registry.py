@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.registry import MODELS, SOURCES, Family
+from pipeline.registry import MODELS, SOURCES, Registry
 from tests.imports import TOP
 from tests.specs import image_spec
 
 
 def test_the_names_are_the_modules() -> None:
-    for family, folder in ((MODELS, "models"), (SOURCES, "sources")):
+    for registry, folder in ((MODELS, "models"), (SOURCES, "sources")):
         modules = {path.stem for path in (TOP / "pipeline" / folder).glob("*.py")} - {"__init__"}
-        assert set(family.names) == modules
-        for name in family.names:
-            assert family.settings(name).model_fields["name"].annotation.__args__ == (name,)
+        assert set(registry.names) == modules
+        for name in registry.names:
+            assert registry.settings(name).model_fields["name"].annotation.__args__ == (name,)
 
 
 @pytest.mark.parametrize("name", ["convnt", "__init__", "os", "..params.train", "mlp.nn", "", "/etc/passwd"])
@@ -43,9 +43,9 @@ def test_a_new_file_is_a_new_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "zoo" / "__init__.py").write_text("")
     (tmp_path / "zoo" / "wide.py").write_text("class Settings: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    family = Family("zoo", "animal")
-    assert family.names == ("wide",)
-    assert family.settings("wide").__module__ == "zoo.wide"
+    registry = Registry("zoo", "animal")
+    assert registry.names == ("wide",)
+    assert registry.settings("wide").__module__ == "zoo.wide"
 
 
 def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +56,6 @@ def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "garden" / "__init__.py").write_text("")
     (tmp_path / "garden" / "wide.py").write_text(example, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    settings = Family("garden", "model").settings("wide")(name="wide", width=7)
+    settings = Registry("garden", "model").settings("wide")(name="wide", width=7)
     spec = image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
     assert settings.build(spec)(torch.zeros(5, 2, 4, 3)).shape == (5, 2)

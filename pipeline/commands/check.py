@@ -10,7 +10,7 @@ from typing import TypeVar
 from pipeline.io.untrusted import shown
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import glance, load, placed
+from pipeline.params.load import load, load_without_torch, with_lines
 from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams, SourceSettings
 from pipeline.params.train import TrainParams
@@ -29,21 +29,23 @@ def run() -> None:
     paths, problems = Paths(), Problems()
     if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # without records, write nothing: the checkout may be read-only
         with checkout_lock.held(paths.top):
-            for message in dict.fromkeys(dvc_locks.mend(dvc_folder)):
+            for message in dict.fromkeys(dvc_locks.repair(dvc_folder)):
                 print(f"check: {message}")
     problems.gather(lambda: refuse_curly_brace(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
     plan = check_all(document, environment, problems) if document else None
     problems.refuse()
-    print(f"check: {paths.params} is fine: {plan}")
+    print(f"check: {paths.params} is valid: {plan}")
 
 
 def refuse_curly_brace(top: Path) -> None:
     """Raise Refusal for a checkout path with which every `dvc repro` fails after its first stage."""
     path = str(top.resolve())
     if "{" in path or "}" in path:
-        raise Refusal(f"{shown(path)}: this path has a curly brace, which DVC takes for a format: move the checkout to a path without one")
+        raise Refusal(
+            f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: move the checkout to a path without one one"
+        )
 
 
 class Problems:
@@ -76,7 +78,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     All problems that can be found without torch are raised before torch is imported, which takes seconds.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
-    train = problems.gather(lambda: glance(document, TrainParams))
+    train = problems.gather(lambda: load_without_torch(document, TrainParams))
     evaluate = problems.gather(lambda: load(document, EvaluateParams))
     if prepare and (dataset := problems.gather(lambda: with_line(document, lambda: describe_dataset(prepare)))):
         splits, num_classes = dataset
@@ -93,7 +95,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     device = problems.gather(lambda: describe_machine(train, environment, document))
     problems.refuse()  # before anything is downloaded
     assert params
-    with interruption.raised():  # so that SIGTERM also removes partial downloads
+    with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
         problems.gather(lambda: with_line(document, lambda: fetch_data(prepare)))
         problems.gather(lambda: with_line(document, lambda: fetch_weights(params.model)))
     return f"{params.model.title} on {prepare.source.name}, {device}"
@@ -104,7 +106,7 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
     try:
         return attempt()
     except Refusal as refusal:
-        raise placed(document, refusal) from None
+        raise with_lines(document, refusal) from None
 
 
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:

@@ -11,7 +11,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption
 from pipeline.runtime.environment import SUMMARY_FOLLOWS
 
-TOLD = ".pipeline/interrupted"
+EXIT_CODE_PATH = ".pipeline/interrupted"
 
 
 def run() -> int:
@@ -30,10 +30,12 @@ def dvc_repro() -> int:
     After a signal this process also waits until DVC has ended.
     """
     sys.stdout.flush()
-    told = Path(TOLD).absolute()
-    told.unlink(missing_ok=True)  # a stage that outlived its DVC may have written it
+    exit_code_file = Path(EXIT_CODE_PATH).absolute()
+    exit_code_file.unlink(missing_ok=True)  # a stage that outlived its DVC may have written it
     try:
-        process = subprocess.Popen(["dvc", "repro"], env={**os.environ, SUMMARY_FOLLOWS: "true", interruption.TOLD_IN: str(told)})
+        process = subprocess.Popen(
+            ["dvc", "repro"], env={**os.environ, SUMMARY_FOLLOWS: "true", interruption.EXIT_CODE_FILE: str(exit_code_file)}
+        )
     except FileNotFoundError:
         raise Refusal("dvc is not on the PATH: run `source .venv/bin/activate`") from None
     # the terminal sends SIGINT to DVC too; a SIGTERM that `make` forwards reaches this process only, so pass it on
@@ -42,8 +44,8 @@ def dvc_repro() -> int:
     try:
         code = process.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if code and told.exists():
-        return int(told.read_text(encoding="utf-8"))
+        for number, previous in before.items():
+            signal.signal(number, previous)
+    if code and exit_code_file.exists():
+        return int(exit_code_file.read_text(encoding="utf-8"))
     return code if code >= 0 else 128 - code

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from pipeline.params.document import Document
-from pipeline.params.load import load, placed
+from pipeline.params.load import load, with_lines
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption, parent_watch
@@ -13,8 +13,8 @@ from pipeline.runtime.environment import Environment
 
 def run(stage: str) -> None:
     """Run the stage. A signal, or the end of DVC, stops it cleanly with Interrupted."""
-    with interruption.raised():
-        parent_watch.hold()
+    with interruption.raise_on_signal():
+        parent_watch.start()
         call(stage)
 
 
@@ -28,4 +28,4 @@ def call(stage: str) -> None:
         try:
             function(params, paths, environment, sections=document.data)
         except Refusal as refusal:
-            raise placed(document, refusal) from None
+            raise with_lines(document, refusal) from None

@@ -66,7 +66,7 @@ def refuse_taken(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise Refusal(f"{host}:{port} cannot be served ({error.strerror}): name another port, as in `make ui PORT=5050`") from None
+        raise Refusal(f"{host}:{port} cannot be used ({error.strerror}): choose another port, as in `make ui PORT=5050`") from None
 
 
 def serve(store: Store, host: str, port: int) -> None:

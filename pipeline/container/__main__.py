@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.__main__ import BAD_INPUT, VERBS, report_error, report_os_error
+from pipeline.__main__ import BAD_INPUT, VERBS, print_error, print_os_error
 from pipeline.container import checkout, job_environment, supervision
 from pipeline.container.checkout import Checkout
 from pipeline.refusal import Refusal
@@ -37,9 +37,9 @@ def main(words: list[str]) -> int:
     try:
         return run(commands_for(words))
     except Refusal as refusal:
-        return report_error(str(refusal), BAD_INPUT)
+        return print_error(str(refusal), BAD_INPUT)
     except OSError as error:
-        return report_os_error(error)
+        return print_os_error(error)
 
 
 def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
@@ -52,7 +52,7 @@ def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
         return (("echo", USAGE), (*VERB, *words))
     if words[0] in VERBS:
         return ((*VERB, *words),)
-    raise Refusal(f"there is no verb {words[0]!r}: known are {', '.join(VERBS)}, dvc ... and mlflow ...; without a verb, repro runs")
+    raise Refusal(f"there is no verb {words[0]!r}: the verbs are {', '.join(VERBS)}, dvc ... and mlflow ...; without one, repro runs")
 
 
 def run(commands: tuple[tuple[str, ...], ...]) -> int:
@@ -62,7 +62,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     job = checkout.find(Path.cwd(), IMAGE_CODE, homes, lock=built["requirements.lock"], mounted=mounted)
     if job.copy_of and (needs_git := NEEDS_GIT.match(" ".join(commands[0]))):
         raise Refusal(
-            f"`dvc {needs_git[1]}` needs Git, and this runs in a copy of {job.copy_of}, which has none: "
+            f"`dvc {needs_git[1]}` needs Git, but this runs in a copy of {job.copy_of} without Git: "
             'run it in a checkout, with `make docker-repro ARGS="dvc ..."` or `-v $PWD:$PWD -w $PWD --user $(id -u):$(id -g)`'
         )
     uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC ignores the locks of a DVC in another container
@@ -72,8 +72,8 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
         environment = job_environment.variables(job.top, os.environ, commit=commit(job, built, is_edited=bool(edited)))
         environment |= {SUMMARY_FOLLOWS: "true"} if commands == REPRO else {}
         code = supervision.run_all(commands, environment, top=job.top)
-    if code and cgroup.killed_for_memory():
-        report("the kernel killed a process of this container, which was out of memory: raise its limit (`docker run --memory`)")
+    if code and cgroup.num_oom_kills():
+        report("the OOM killer killed a process of this container: raise its memory limit (`docker run --memory`)")
     if job.copy_of and (commands == REPRO or (code and NEED_RESULTS & set(commands[0]))):
         is_kept = os.path.ismount(job.top)
         fate = "is mounted and keeps the results" if is_kept else f"is deleted with this container: -v NAME:{homes[0]} keeps the results"
@@ -94,7 +94,7 @@ def copy(source: Path, home: Path) -> list[str]:
         report(f"uid {os.getuid()} cannot write in {source}: this runs in a copy, {home}; {remedy}")
     edited = checkout.copy(source, home)
     for path in edited:
-        report(f"{home / path} was changed by hand and is not replaced")
+        report(f"{home / path} was edited: it is kept unchanged")
     return edited
 
 

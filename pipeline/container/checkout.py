@@ -37,13 +37,13 @@ def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Ite
     ignored = sorted(filter(is_checkout, {*mounted} - {image, *homes})) if source == image else []
     if ignored:
         raise Refusal(
-            f"{ignored[0]} is a checkout, but the job would run the image's code: add `-w {ignored[0]}` to run there "
+            f"{ignored[0]} is a checkout, but this job would run the image's own code: add `-w {ignored[0]}` to run there "
             "(`-v $PWD:$PWD -w $PWD` keeps paths valid outside), or mount only its data"
         )
     path = Paths(source).lock
     if not path.is_file() or files.digest(path) != lock:
         raise Refusal(
-            f"{path} is not the lock that this image was built from, and its versions are not the installed ones: run `make image` there"
+            f"{path} differs from the lock that this image was built from, so other versions are installed: run `make image` there"
         )
     if source != image and os.access(source, os.W_OK):
         return Checkout(source)

@@ -26,9 +26,9 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
     which saves and ends; DVC, which ignores SIGTERM; and this process, which repeats the signal if the stage was still starting.
     """
     exit_code_file = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
-    environment = {**environment, interruption.TOLD_IN: str(exit_code_file)}
+    environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
     signals: list[int] = []
-    for number in interruption.ASKED:
+    for number in interruption.STOP_SIGNALS:
         signal.signal(number, lambda number, _frame: signals.append(number))
     for command in commands:
         if signals:
@@ -70,7 +70,7 @@ def signal_stages(pid: int) -> bool:
     for process in descendants:
         with suppress(OSError):  # it has ended
             handled = HANDLED_SIGNALS.search(Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
-            if handled and int(handled[1], base=16) >> (interruption.ABANDONED - 1) & 1:
-                os.kill(process.pid, interruption.ABANDONED)
+            if handled and int(handled[1], base=16) >> (interruption.UNCOUNTED_STOP - 1) & 1:
+                os.kill(process.pid, interruption.UNCOUNTED_STOP)
                 num_signalled += 1
     return num_signalled > 0

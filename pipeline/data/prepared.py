@@ -70,7 +70,7 @@ class Prepared:
         """Open and verify a folder. Raises Refusal where it is missing, has another format, or differs from what `prepare` wrote."""
         record = read_record(folder)
         if TRAIN not in record.splits:
-            raise Refusal(f"{folder / 'spec.json'}: describes no train split: run `dvc repro -f prepare`")
+            raise Refusal(f"{folder / 'spec.json'}: does not describe a train split: run `dvc repro -f prepare`")
         splits = {name: open_split(folder, name, record) for name in SPLITS if name in record.splits}
         return cls(record.spec, files.digest_of(record.model_dump(mode="json")), splits)
 
@@ -91,7 +91,7 @@ def read_record(folder: Path) -> PreparedRecord:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole file"
         what = untrusted.shown(f"{place}: {first['msg']}")
-        raise Refusal(f"{path}: is not of the format {FORMAT} ({what}): run `dvc repro -f prepare`") from None
+        raise Refusal(f"{path}: does not have the format {FORMAT} ({what}): run `dvc repro -f prepare`") from None
     except OSError as error:
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
 
@@ -120,7 +120,7 @@ def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> 
     except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
     if array is None:
-        raise Refusal(f"{path}: is not the file that spec.json describes: run `dvc repro -f prepare`")
+        raise Refusal(f"{path}: does not match its digest in spec.json: run `dvc repro -f prepare`")
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        raise Refusal(f"{path}: holds {array.shape} {array.dtype}, spec.json says {shape}: run `dvc repro -f prepare`")
+        raise Refusal(f"{path}: has shape {array.shape} and dtype {array.dtype}, but spec.json says {shape}: run `dvc repro -f prepare`")
     return array

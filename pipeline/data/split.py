@@ -23,7 +23,7 @@ def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, 
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
     if TEST not in targets and not test:
-        raise Refusal("source.test: the dataset brings no test split: write the share to keep for it, such as `test: 0.2`")
+        raise Refusal("source.test: the dataset has no test split of its own: write the share to split off, such as `test: 0.2`")
     strata = task.strata(targets[TRAIN])
     for split, share in shares.items():
         if share:

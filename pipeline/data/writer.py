@@ -102,7 +102,7 @@ def write(raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], fol
                     written.append(block_targets[rows])
     for name, array in inputs.items():
         if not array.rows:
-            raise Refusal(f"source.root: every sample of {name} is corrupt: mend or replace them")
+            raise Refusal(f"source.root: every sample of {name} is corrupt: repair or replace them")
     task.refuse_unlearnable(np.concatenate(written), "train without its corrupt samples")
     record = PreparedRecord(
         format=FORMAT,

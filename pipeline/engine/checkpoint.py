@@ -43,7 +43,7 @@ class Checkpoints:
             except Refusal:
                 # rename it: by its step number it would stay the newest for ever
                 aside = path.replace(path.with_suffix(".damaged"))
-                print(f"warning: {path}: is damaged, and now {aside.name}: going back to the checkpoint before it", flush=True)
+                print(f"warning: {path}: is damaged and was moved to {aside.name}: using the checkpoint before it", flush=True)
         return None
 
     def paths(self) -> list[Path]:
@@ -83,10 +83,8 @@ class Saver:
             self.checkpoints.save(step, tensors, metadata)
             self.saved_step = step
         except OSError as error:
-            kept = f"the last good one is that of step {self.saved_step}" if self.saved_step else "there is none yet"
-            print(
-                f"warning: {error.filename}: the checkpoint cannot be written ({error.strerror}): {kept}; the training goes on", flush=True
-            )
+            kept = f"the newest complete one is of step {self.saved_step}" if self.saved_step else "there is none yet"
+            print(f"warning: {error.filename}: the checkpoint cannot be written ({error.strerror}): {kept}; training continues", flush=True)
 
 
 def snapshot(tensors: Tensors) -> Tensors:

@@ -116,8 +116,8 @@ def refuse_spoiled_state(state: TrainState) -> None:
         largest = float(torch.nn.utils.get_total_norm([*state.parameters, *kept], norm_type=math.inf))
     if not math.isfinite(largest):
         raise Refusal(
-            f"a weight, or what the optimizer keeps of its gradients, became {largest} at or before step {state.step}: {REMEDY}; "
-            "`train.report_every_steps: 1` tells the step"
+            f"a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
+            "set `train.report_every_steps: 1` to find the exact step"
         )
 
 
@@ -130,10 +130,10 @@ def refuse_standstill(state: TrainState, values: StepValues) -> None:
         return
     first = state.step - values.steps + 1
     if not state.scaler.is_enabled():
-        raise Refusal(f"every step from {first} to {state.step} had a loss or gradient that is not finite: {REMEDY}")
+        raise Refusal(f"every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
     if state.scaler.get_scale() < 1:
         raise Refusal(
-            f"every step before step {state.step} overflowed in fp16, however small the scale: {REMEDY}, or write `precision: fp32`"
+            f"every step before step {state.step} overflowed in fp16 even at the smallest loss scale: {REMEDY}, or write `precision: fp32`"
         )
 
 
@@ -145,14 +145,14 @@ def refuse_divergence(row: Row, step: int) -> None:
 
 
 def compare(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
-    """Update the best validation, and keep its weights where `keep` is `best`; the first of equal values wins."""
+    """Update the best validation, and keep its weights where `export_weights` is `best`; the first of equal values wins."""
     value = row[plan.settings.metric]
     better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)
     if not better:
         progress.stale += 1
         return
     progress.best_value, progress.best_step, progress.stale = value, state.step, 0
-    if plan.settings.keep == "best":
+    if plan.settings.export_weights == "best":
         progress.best = weights(state)
 
 

@@ -69,5 +69,5 @@ def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
     if size_bytes > memory_bytes:
         raise Refusal(
             f"model.name: the weights of this {model.title} take {size_bytes / 1e9:.0f} GB, the machine has {memory_bytes / 1e9:.0f} GB: "
-            "make it smaller"
+            "choose a smaller model"
         )

@@ -85,7 +85,7 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
     """Build the model with these weights, for inference. Raises Refusal where the weights do not fit the model."""
-    settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "half"
+    settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
     channels_last = manifest.inference.train.channels_last
     try:
         with refusing(path):
@@ -95,7 +95,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
             )
             model.network.load_state_dict(weights)
     except RuntimeError as error:
-        raise Refusal(f"{path}: its weights do not fit the model {settings.title} of this checkout: {untrusted.reason(error)}") from None
+        raise Refusal(f"{path}: its weights do not match the model {settings.title} of this checkout: {untrusted.reason(error)}") from None
     return model.eval().requires_grad_(False)
 
 
@@ -107,6 +107,6 @@ def refusing(path: Path) -> Iterator[None]:
     except ValidationError as error:
         first = error.errors()[0]
         what = untrusted.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-        raise Refusal(f"{path}: was not written by this pipeline, or is no model file ({what}): run `dvc repro`, or name another") from None
+        raise Refusal(f"{path}: is not a model file of this pipeline ({what}): run `dvc repro`, or choose another file") from None
     except Refusal as refusal:
         raise Refusal("\n".join(f"{path}: {line}" for line in str(refusal).splitlines())) from None

@@ -14,7 +14,7 @@ from torch.optim.sgd import sgd
 
 from pipeline.engine.precision import BF16_CAPABILITY
 
-QUINTIC = (3.4445, -4.7750, 2.0315)
+NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Jordan's Newton-Schulz coefficients: the steepest slope at 0 that still brings singular values to between about 0.7 and 1.2."""
 SMALLEST_NORM = 1e-7
 
@@ -29,12 +29,12 @@ class Muon(torch.optim.Optimizer):
     # GradScaler then sets `found_inf` on the optimizer instead of reading it on the host
     _step_supports_amp_scaling = True
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, nesterov: bool, iterations: int, normalise: bool) -> None:
-        super().__init__(groups, {"lr": lr, "nesterov": nesterov, "iterations": iterations, "normalise": normalise})
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, nesterov: bool, ns_steps: int, normalize_weights: bool) -> None:
+        super().__init__(groups, {"lr": lr, "nesterov": nesterov, "ns_steps": ns_steps, "normalize_weights": normalize_weights})
         for group in self.param_groups:
             for parameter in group["params"]:
-                kind = torch.promote_types(parameter.dtype, torch.float32) if group["hidden"] else parameter.dtype
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, dtype=kind)
+                dtype = torch.promote_types(parameter.dtype, torch.float32) if group["hidden"] else parameter.dtype
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, dtype=dtype)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -42,23 +42,23 @@ class Muon(torch.optim.Optimizer):
         assert closure is None
         # GradScaler sets `grad_scale` only where the gradients are still scaled
         assert getattr(self, "grad_scale", None) is None
-        undone = getattr(self, "found_inf", None)
+        found_inf = getattr(self, "found_inf", None)
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["hidden"]:
-                self.sgd_step(trained, group, undone)
+                self.sgd_step(trained, group, found_inf)
                 continue
-            for alike in by_shape(trained):
-                self.muon_step(alike, group, undone)
+            for same_shape in by_shape(trained):
+                self.muon_step(same_shape, group, found_inf)
 
-    def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
-        """Apply torch's fused SGD to `parameters`; nothing changes where `undone` is 1.0."""
+    def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
+        """Apply torch's fused SGD to `parameters`; nothing changes where `found_inf` is 1.0."""
         sgd(
             list(parameters),
             [cast("Tensor", parameter.grad) for parameter in parameters],
             [self.state[parameter]["momentum_buffer"] for parameter in parameters],
             fused=True,
-            found_inf=undone,
+            found_inf=found_inf,
             lr=group["lr"],
             momentum=group["momentum"],
             nesterov=group["nesterov"],
@@ -67,19 +67,19 @@ class Muon(torch.optim.Optimizer):
             maximize=False,
         )
 
-    def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], undone: Tensor | None) -> None:
-        """Update weights of one shape as one batch, which launches fewer kernels; nothing changes where `undone` is 1.0."""
-        kept = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        before, weights = matrices(kept), matrices(parameters)
+    def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
+        """Update weights of one shape as one batch, which launches fewer kernels; nothing changes where `found_inf` is 1.0."""
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        old_momentum, weights = matrices(buffers), matrices(parameters)
         gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
-        momentum = before.lerp(gradients, 1 - group["momentum"])
-        direction = orthogonal(gradients.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["iterations"])
+        momentum = old_momentum.lerp(gradients, 1 - group["momentum"])
+        update = orthogonalized(gradients.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
         rows, columns = weights.shape[1:]
-        length = group["lr"] * math.sqrt(max(1.0, rows / columns))
-        start = normalised(weights) if group["normalise"] else weights * (1 - group["lr"] * group["weight_decay"])
-        moved = start - length * direction
-        write(kept, momentum if undone is None else torch.where(undone > 0, before, momentum))
-        write(parameters, moved if undone is None else torch.where(undone > 0, weights, moved))
+        step_size = group["lr"] * math.sqrt(max(1.0, rows / columns))
+        start = normalized(weights) if group["normalize_weights"] else weights * (1 - group["lr"] * group["weight_decay"])
+        new_weights = start - step_size * update
+        write(buffers, momentum if found_inf is None else torch.where(found_inf > 0, old_momentum, momentum))
+        write(parameters, new_weights if found_inf is None else torch.where(found_inf > 0, weights, new_weights))
 
 
 def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -102,22 +102,22 @@ def write(tensors: Sequence[Tensor], values: Tensor) -> None:
         tensor.copy_(value.view(tensor.shape))
 
 
-def normalised(weights: Tensor) -> Tensor:
+def normalized(weights: Tensor) -> Tensor:
     """Rescale each matrix to Frobenius norm sqrt(rows), so that a learning rate is relative to the weight."""
     return weights / norms(weights) * math.sqrt(weights.shape[1])
 
 
-def orthogonal(batch: Tensor, iterations: int) -> Tensor:
+def orthogonalized(batch: Tensor, ns_steps: int) -> Tensor:
     """Return `batch` (n, rows, columns) with all singular values brought near 1 by the Newton-Schulz iteration, in the dtype of `batch`."""
-    first, third, fifth = QUINTIC
+    a, b, c = NS_COEFFICIENTS
     tall = batch.shape[1] > batch.shape[2]
     # the Gram matrix of the shorter side is the smaller one
-    found = (batch.mT if tall else batch).to(working_type(batch))
-    found = found / norms(found)
-    for _ in range(iterations):
-        gram = found @ found.mT
-        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth), found, beta=first)
-    return (found.mT if tall else found).to(batch.dtype)
+    x = (batch.mT if tall else batch).to(ns_dtype(batch))
+    x = x / norms(x)
+    for _ in range(ns_steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(batch.dtype)
 
 
 def norms(batch: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def norms(batch: Tensor) -> Tensor:
     return torch.clamp(batch.norm(dim=(1, 2), keepdim=True), min=SMALLEST_NORM)
 
 
-def working_type(batch: Tensor) -> torch.dtype:
+def ns_dtype(batch: Tensor) -> torch.dtype:
     """Return bf16, which suffices for the iteration, on a GPU that supports it, else the dtype of `batch`: emulated bf16 is slow."""
     if batch.device.type == "cuda" and torch.cuda.get_device_capability(batch.device) >= BF16_CAPABILITY:
         return torch.bfloat16

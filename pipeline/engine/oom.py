@@ -27,7 +27,9 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
                 raise
         # retry outside the handler: its exception keeps the allocated tensors alive
         if whole:
-            raise Refusal(f"train.compile: out of memory at step {state.step + 1}, and `graphs` takes a batch whole: write `default`")
+            raise Refusal(
+                f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `default`"
+            )
         make_room(state)
         halve(state, progress)
 
@@ -47,10 +49,10 @@ def halve(state: TrainState, progress: Progress) -> None:
     if not size:
         raise Refusal(
             f"train.micro_batch_size: out of memory at step {step} with one sample: choose a smaller model or image, "
-            "set `activation_checkpointing: true`, or free the memory that others use"
+            "set `activation_checkpointing: true`, or free memory that other processes use"
         )
     progress.switch(step, size)
     print(
-        f"train: out of memory at step {step}: micro-batches of {size} from here on; to begin so, write `micro_batch_size: {size}` in params.yaml",
+        f"train: out of memory at step {step}: using micro-batches of {size} from here on; to start with them, write `micro_batch_size: {size}` in params.yaml",
         flush=True,
     )

@@ -34,29 +34,31 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
     """Build one optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS have weight decay.
 
     The class of the module that owns a parameter decides, not the parameter's shape: class tokens, positional embeddings, tables of
-    relative positions and layer scales have two or more dimensions, too. A group's learning rate is that of the step times its `factor`.
+    relative positions and layer scales have two or more dimensions, too. A group's learning rate is that of the step times its `lr_scale`.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    matrices, inner = identities(module)
-    weights = {"params": [each for each in trained if id(each) in matrices], "weight_decay": settings.weight_decay, "factor": 1.0}
-    vectors = {"params": [each for each in trained if id(each) not in matrices], "weight_decay": 0.0, "factor": settings.vector_factor}
-    groups = [group for group in (weights, vectors) if group["params"]]
+    matrices, inner = matrix_ids(module)
+    decayed = [parameter for parameter in trained if id(parameter) in matrices]
+    undecayed = [parameter for parameter in trained if id(parameter) not in matrices]
+    weights = {"params": decayed, "weight_decay": settings.weight_decay, "lr_scale": 1.0}
+    others = {"params": undecayed, "weight_decay": 0.0, "lr_scale": settings.bias_lr_scale}
+    groups = [group for group in (weights, others) if group["params"]]
     match settings:
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
             optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
             if momentum:
-                begin_at_rest(optimizer, trained)
+                zero_momentum(optimizer, trained)
             return optimizer
         case AdamSettings(name=name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon):
-            kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-            return kind(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
-        case MuonSettings(learning_rate=learning_rate, nesterov=nesterov, iterations=iterations, normalise=normalise):
-            parted = [*part(weights, inner, settings), {**vectors, "hidden": False, "momentum": settings.outer_momentum}]
-            parted = [group for group in parted if group["params"]]
-            return Muon(parted, lr=learning_rate, nesterov=nesterov, iterations=iterations, normalise=normalise)
+            optimizer_class = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+            return optimizer_class(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
+        case MuonSettings(learning_rate=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights):
+            groups = [*split_hidden(weights, inner, settings), {**others, "hidden": False, "momentum": settings.sgd_momentum}]
+            groups = [group for group in groups if group["params"]]
+            return Muon(groups, lr=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights)
 
 
-def begin_at_rest(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
+def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
     """Initialise the momentum buffers with zeros, which gives the same first step.
 
     Torch would allocate them uninitialised, and they would stay so where the fp16 scaler skips the first step.
@@ -65,7 +67,7 @@ def begin_at_rest(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def identities(module: nn.Module) -> tuple[set[int], set[int]]:
+def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
     """Return the ids of the weights of MATRIX_LAYERS, and the subset that belongs to neither the first nor the last layer.
 
     Layers are in the order of `module`, frozen layers and embeddings included. A weight shared with an embedding belongs to the embedding.
@@ -77,16 +79,16 @@ def identities(module: nn.Module) -> tuple[set[int], set[int]]:
         for name, parameter in layer.named_parameters()
         if WEIGHT.fullmatch(name) and parameter.ndim >= 2
     ]
-    matrices = {identity for identity, _ in layers} - {identity for identity, is_matrix in layers if not is_matrix}
-    ends = {identity for identity, _ in (*layers[:1], *layers[-1:])}
+    matrices = {weight for weight, _ in layers} - {weight for weight, is_matrix in layers if not is_matrix}
+    ends = {weight for weight, _ in (*layers[:1], *layers[-1:])}
     return matrices, matrices - ends
 
 
-def part(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
+def split_hidden(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
     """Split `weights` into the group of hidden weights, whose ids are in `inner`, and that of the first and last layers."""
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
     return (
         {**weights, "params": hidden, "hidden": True, "momentum": settings.momentum},
-        {**weights, "params": outer, "hidden": False, "momentum": settings.outer_momentum, "factor": settings.outer_factor},
+        {**weights, "params": outer, "hidden": False, "momentum": settings.sgd_momentum, "lr_scale": settings.outer_lr_scale},
     )

@@ -12,7 +12,7 @@ from pipeline.refusal import Refusal
 if TYPE_CHECKING:
     from pipeline.params.loop import Precision
 
-ChosenPrecision = Literal["bf16", "fp16", "fp32", "half"]
+ChosenPrecision = Literal["bf16", "fp16", "fp32", "bf16-true"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BF16_CAPABILITY = (8, 0)
 FP16_CAPABILITY = (5, 3)
@@ -29,7 +29,7 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
     capability = torch.cuda.get_device_capability(device)
     if requested == "auto":
         return "bf16" if capability >= BF16_CAPABILITY else "fp16" if capability >= FP16_CAPABILITY else "fp32"
-    needed = {"bf16": BF16_CAPABILITY, "half": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(requested, (0, 0))
+    needed = {"bf16": BF16_CAPABILITY, "bf16-true": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(requested, (0, 0))
     if capability < needed:
         name = torch.cuda.get_device_name(device)
         raise Refusal(f"train.precision: {requested} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `auto`")
@@ -41,9 +41,9 @@ def refuse_lost_updates(precision: ChosenPrecision, device: torch.device) -> Non
 
     Its fused SGD leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
     """
-    if precision == "half" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
+    if precision == "bf16-true" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
         raise Refusal(
-            f"train.precision: half needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
+            f"train.precision: bf16-true needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
             "write `fp32`, or install requirements.lock"
         )
 
@@ -53,7 +53,7 @@ def dot(capability: tuple[int, int]) -> str:
 
 
 def autocast(precision: ChosenPrecision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the autocast context for a forward pass; it does nothing for `fp32` and `half`."""
+    """Return the autocast context for a forward pass; it does nothing for `fp32` and `bf16-true`."""
     if precision not in DTYPES:
         return nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[precision])

@@ -2,21 +2,21 @@
 
 import math
 
-from pipeline.params.schedule import ConstantSettings, FallingSettings, OneCycleSettings, ScheduleSettings
+from pipeline.params.schedule import ConstantSettings, DecaySettings, OneCycleSettings, ScheduleSettings
 
 
 def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
     """Return the multiple of the peak learning rate at `step` (from 0) of `num_steps`."""
-    warmup_steps = max(1.0, schedule.warmup * num_steps)
+    warmup_steps = max(1.0, schedule.warmup_ratio * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
     # without steps after the warm-up the last step is at the peak: a final factor of 0 would make a one-step training change nothing
     falling = max(0.0, step + 1 - warmup_steps) / (num_steps - warmup_steps) if num_steps > warmup_steps else 0.0
     match schedule:
         case ConstantSettings():
             return rising
-        case FallingSettings(name="linear", final_factor=final):
+        case DecaySettings(name="linear", final_factor=final):
             return rising if rising < 1 else 1.0 + (final - 1.0) * falling
-        case FallingSettings(final_factor=final):
+        case DecaySettings(final_factor=final):
             return rising if rising < 1 else between(1.0, final, falling)
         case OneCycleSettings(start_factor=start, final_factor=final):
             return between(start, 1.0, step / (warmup_steps - 1)) if rising < 1 else between(1.0, final, falling)

@@ -40,11 +40,11 @@ class TrainState:
 
     @classmethod
     def begin(
-        cls, model: Model, optimizer: OptimizerSettings, *, precision: ChosenPrecision, average_decay: float, device: torch.device
+        cls, model: Model, optimizer: OptimizerSettings, *, precision: ChosenPrecision, ema_decay: float, device: torch.device
     ) -> "TrainState":
-        """Move the model to `device` and build its optimizer, scaler and EMA; an `average_decay` of 0 means no EMA."""
+        """Move the model to `device` and build its optimizer, scaler and EMA; an `ema_decay` of 0 means no EMA."""
         model = model.to(device)
-        average = Average(model, average_decay) if average_decay else None
+        average = Average(model, ema_decay) if ema_decay else None
         built = optimizers.build(model, optimizer)
         return cls(model, built, scaler(precision, device), average, precision, device, Buffers(model.network))
 

@@ -11,7 +11,7 @@ OOM_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA er
 NO_ENGINE = "unable to find an engine to execute this computation"
 """cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates the latter."""
 REMEDIES = {
-    "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm has one value a channel left to average over: write a larger one",
+    "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger one",
     "does not have a deterministic implementation": "train.deterministic: write `false`, or choose a model without this operation",
 }
 
@@ -30,7 +30,7 @@ def in_words(*, size: str) -> Iterator[None]:
 def remedies(error: Exception, size: str) -> Iterator[str]:
     """Yield the remedies that apply to `error`."""
     if isinstance(error, RuntimeError) and is_out_of_memory(error):
-        yield f"{size}: the memory ran out where no step can be repeated: write a smaller one, or free what others use"
+        yield f"{size}: out of memory outside a retryable step: write a smaller one, or free memory that other processes use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
 
 

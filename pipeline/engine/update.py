@@ -101,7 +101,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
     The norm is None where it is not measured, the flag where steps are applied unconditionally.
     """
     for group in state.optimizer.param_groups:
-        group["lr"] = step_settings.learning_rate * group["factor"]
+        group["lr"] = step_settings.learning_rate * group["lr_scale"]
     # unscale first: the norm must be that of the true gradients
     state.scaler.unscale_(state.optimizer)
     wanted = step_settings.report or step_settings.skip_nonfinite or step_settings.clip_norm is not None

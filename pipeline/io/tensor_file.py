@@ -31,19 +31,19 @@ class Damaged(Refusal):
     """Raised for a readable file whose contents do not match the digest in it."""
 
     def __init__(self, path: Path, *, claimed: object, found: str) -> None:
-        super().__init__(f"{path}: is damaged: its contents do not match the digest in it: run `dvc repro`, or fetch it again")
+        super().__init__(f"{path}: is damaged: its contents do not match its digest: run `dvc repro`, or download it again")
         self.claimed, self.found = str(claimed), found
 
 
 def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
     """Write a tensor file atomically; equal inputs give equal bytes. `metadata` is stored as canonical JSON with a digest of everything."""
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    sealed = {**metadata, "digest": digest(stored, metadata)}
+    with_digest = {**metadata, "digest": digest(stored, metadata)}
     with files.replacing(path) as draft:
         draft.touch()  # creates the file with the mode of the umask; safetensors would set 0600
         mode = draft.stat().st_mode
         try:
-            save_file(stored, draft, metadata={KEY: files.canonical(sealed)})
+            save_file(stored, draft, metadata={KEY: files.canonical(with_digest)})
         except SafetensorError as error:
             raise as_os_error(error, path) from error
         draft.chmod(mode)
@@ -51,8 +51,8 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
 
 def as_os_error(error: SafetensorError, path: Path) -> Exception:
     """Convert an error of the operating system, such as a full disk, to OSError: safetensors has its number only in the message."""
-    found = OS_ERROR.search(str(error))
-    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
+    match = OS_ERROR.search(str(error))
+    return OSError(int(match[1]), os.strerror(int(match[1])), str(path)) if match else error
 
 
 def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict[str, Any]]:
@@ -72,19 +72,21 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
         raise Refusal(f"{path}: was not written by this pipeline: its metadata has no `{KEY}`") from None
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # RecursionError is a RuntimeError
-        raise Refusal(f"{path}: is no whole safetensors file ({untrusted.reason(error)}): run `dvc repro`, or fetch it again") from None
+        raise Refusal(
+            f"{path}: is not a complete safetensors file ({untrusted.reason(error)}): run `dvc repro`, or download it again"
+        ) from None
     if claimed != found:
         raise Damaged(path, claimed=claimed, found=found)
     return tensors, metadata
 
 
-def refuse_header(path: Path, most_bytes: int) -> None:
-    """Raise ValueError for a header of more than `most_bytes`, before it is parsed: the header determines how many objects are created."""
+def refuse_header(path: Path, max_bytes: int) -> None:
+    """Raise ValueError for a header of more than `max_bytes`, before it is parsed: the header determines how many objects are created."""
     untrusted.size_bytes(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-    if length > most_bytes:
-        raise ValueError(f"its header would have {length} bytes, more than {most_bytes}")
+    if length > max_bytes:
+        raise ValueError(f"its header would have {length} bytes, more than {max_bytes}")
 
 
 def digest(tensors: Tensors, metadata: Mapping[str, Any]) -> str:

@@ -5,14 +5,14 @@ import os
 import stat
 from pathlib import Path
 
-MOST_SHOWN = 240
+MAX_SHOWN = 240
 
 
 class TooLarge(OSError):
     """Raised for a file larger than the limit."""
 
-    def __init__(self, size: int, most: int) -> None:
-        super().__init__(errno.EFBIG, f"Has {size} bytes, more than {most}")
+    def __init__(self, size: int, max_length: int) -> None:
+        super().__init__(errno.EFBIG, f"Has {size} bytes, more than {max_length}")
 
 
 def size_bytes(path: Path) -> int:
@@ -25,20 +25,20 @@ def size_bytes(path: Path) -> int:
     return status.st_size
 
 
-def read(path: Path, most_bytes: int) -> bytes:
-    """Return the contents of a regular file. Raises OSError where it cannot be read, and TooLarge where it exceeds `most_bytes`."""
+def read(path: Path, max_bytes: int) -> bytes:
+    """Return the contents of a regular file. Raises OSError where it cannot be read, and TooLarge where it exceeds `max_bytes`."""
     size = size_bytes(path)
-    if size > most_bytes:
-        raise TooLarge(size, most_bytes)
+    if size > max_bytes:
+        raise TooLarge(size, max_bytes)
     with path.open("rb") as file:
-        return file.read(most_bytes)
+        return file.read(max_bytes)
 
 
-def shown(text: object, most: int = MOST_SHOWN) -> str:
+def shown(text: object, max_length: int = MAX_SHOWN) -> str:
     """Return untrusted text as one printable line: control characters and invalid UTF-8 are escaped, and a long text loses its middle."""
-    whole = str(text)
-    kept = whole if len(whole) <= most else f"{whole[: most // 2]}...{whole[-most // 4 :]}"
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in kept)
+    full = str(text)
+    shortened = full if len(full) <= max_length else f"{full[: max_length // 2]}...{full[-max_length // 4 :]}"
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in shortened)
 
 
 def reason(error: BaseException) -> str:

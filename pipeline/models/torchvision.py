@@ -66,7 +66,7 @@ class Settings(ModelSettings):
             try_out(network, images)
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
-                f"model.architecture: {self.architecture} with `stem: {self.stem}` does not take images of {images.height}x{images.width} "
+                f"model.architecture: {self.architecture} with `stem: {self.stem}` does not accept images of {images.height}x{images.width} "
                 f"({untrusted.reason(error)}): raise source.size, or choose another stem or architecture"
             ) from None
         return cast("nn.Module", network)
@@ -98,7 +98,7 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
     except Exception as error:  # network, archive and restricted unpickler raise many types
         path = cached(architecture, weights)
         if path.exists():  # torch's own message advises to unpickle the file, which may run its code
-            raise Refusal(f"model.weights: {path}: holds no whole weights: remove it, and they are downloaded again") from None
+            raise Refusal(f"model.weights: {path}: is not a complete weights file: remove it, and it is downloaded again") from None
         remedy = f"put {path.name} into {path.parent}, or write `weights: null`"
         raise Refusal(f"model.weights: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
     return found
@@ -141,4 +141,4 @@ def load_what_fits(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in pretrained.items() if name in own and tensor.shape == own[name].shape}
     network.load_state_dict(fitting, strict=False)
-    print(f"train: {len(fitting)} of {len(own)} tensors begin pretrained")
+    print(f"train: {len(fitting)} of {len(own)} tensors start from pretrained weights")

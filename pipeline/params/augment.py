@@ -14,7 +14,7 @@ COLOURS = 3
 
 
 class AugmentSettings(Section):
-    crop: Annotated[int, Field(ge=0, le=1024)]
+    crop_padding: Annotated[int, Field(ge=0, le=1024)]
     """Zero-pad each side by this many pixels, then crop a random window of the image's original size; 0 for none."""
     resized_crop: Share
     """Crop a window of random area, aspect ratio (3:4 to 4:3) and position, and resize it to the image's size. The value is the smallest
@@ -38,22 +38,22 @@ class AugmentSettings(Section):
 
     @field_validator("resized_crop")
     @classmethod
-    def is_the_only_crop(cls, resized_crop: float, info: ValidationInfo) -> float:
-        if resized_crop and info.data.get("crop"):
-            raise ValueError("does not go with augment.crop: write `crop: 0`, or `resized_crop: 0.0`")
+    def refuse_two_crops(cls, resized_crop: float, info: ValidationInfo) -> float:
+        if resized_crop and info.data.get("crop_padding"):
+            raise ValueError("cannot be combined with augment.crop_padding: write `crop_padding: 0`, or `resized_crop: 0.0`")
         return resized_crop
 
     def refuse_misfit(self, height: int, width: int, channels: int) -> None:
-        """Raise Refusal if `crop` may miss the image entirely, or if a colour change does not fit the number of channels (grey or RGB)."""
+        """Raise Refusal if `crop_padding` may miss the image entirely, or if a colour change does not fit the number of channels (grey or RGB)."""
         side = min(height, width)
-        if self.crop >= side:  # the padded images in memory would be mostly border, too
+        if self.crop_padding >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
-                f"augment.crop: {self.crop} pixels around images of {height}x{width}, whose windows may then miss the image: "
+                f"augment.crop_padding: {self.crop_padding} pixels around images of {height}x{width} allow crops of padding only: "
                 f"write at most {side - 1}"
             )
         for name, strength in {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}.items():
             fitting = (COLOURS,) if name == "saturation" else (1, COLOURS)
             if strength and channels not in fitting:
                 raise Refusal(
-                    f"augment.{name}: is for images of {' or '.join(map(str, fitting))} channels, and these have {channels}: write 0.0"
+                    f"augment.{name}: needs images of {' or '.join(map(str, fitting))} channels, these have {channels}: write 0.0"
                 )

@@ -17,16 +17,16 @@ from pipeline.io import untrusted
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 
-MOST_BYTES = 20_000
-MOST_VALUES = 2_000
-MOST_BITS = 4096
-DEEPEST = 20
-MOST_BRACKETS = 200
+MAX_BYTES = 20_000
+MAX_VALUES = 2_000
+MAX_BITS = 4096
+MAX_DEPTH = 20
+MAX_BRACKETS = 200
 """ruamel takes seconds to parse a thousand nested open brackets."""
-BROKEN = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
+CONSTRUCTION_ERRORS = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 """The exceptions that ruamel raises for a value that does not fit its tag."""
-TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
-WORDS = {"NoneType": "nothing", "list": "a list"}
+TEXT_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
+KIND_NAMES = {"NoneType": "empty", "list": "a list"}
 
 Location = tuple[str | int, ...]
 
@@ -47,48 +47,48 @@ class Document:
         try:
             data, root = parse(text)
         except MarkedYAMLError as error:
-            raise Refusal(f"{path}:{line_of(error)}: is not valid YAML: {complaint(error)}") from None
+            raise Refusal(f"{path}:{line_of(error)}: is not valid YAML: {describe(error)}") from None
         except ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
-            raise Refusal(f"{path}:{line}: is not valid YAML: holds the control character U+{error.character:04X}: remove it") from None
+            raise Refusal(f"{path}:{line}: is not valid YAML: contains the control character U+{error.character:04X}: remove it") from None
         except RecursionError:
-            raise Refusal(f"{path}:1: is nested too deeply: this cannot be a parameter file") from None
-        except BROKEN as error:
-            raise Refusal(f"{path}:1: holds a value that cannot be read: {untrusted.reason(error)}") from None
+            raise Refusal(f"{path}:1: is nested too deeply: this is not a parameter file") from None
+        except CONSTRUCTION_ERRORS as error:
+            raise Refusal(f"{path}:1: contains an invalid value: {untrusted.reason(error)}") from None
         if not isinstance(data, dict):
-            found = WORDS.get(type(data).__name__, "a single value")
-            raise Refusal(f"{path}:1: should hold sections such as `train:`, but holds {found}: copy one of presets/ there")
+            kind = KIND_NAMES.get(type(data).__name__, "a single value")
+            raise Refusal(f"{path}:1: should contain sections such as `train:`, but is {kind}: copy one of presets/ there")
         return cls(path, data, root)
 
     def line(self, location: Location) -> int:
         """Return the line number, from 1, of the deepest key of `location` that exists in the file."""
         node, line = self.root, 1
         for part in location:
-            found = child(node, part)
-            if found is None:
+            found_child = child(node, part)
+            if found_child is None:
                 break
-            node, line = found
+            node, line = found_child
         return line
 
 
 def read_text(path: Path) -> str:
     try:
-        content = untrusted.read(path, MOST_BYTES)
+        content = untrusted.read(path, MAX_BYTES)
         return content.decode("utf-8")
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: copy one of presets/ there") from None
     except untrusted.TooLarge:
-        raise Refusal(f"{path}:1: is larger than {MOST_BYTES} bytes: this cannot be a parameter file") from None
+        raise Refusal(f"{path}:1: is larger than {MAX_BYTES} bytes: this is not a parameter file") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Refusal(f"{path}:{line}: is not text in UTF-8 ({error.reason}): save it as UTF-8, or copy one of presets/ there") from None
+        raise Refusal(f"{path}:{line}: is not UTF-8 text ({error.reason}): save it as UTF-8, or copy one of presets/ there") from None
     except OSError as error:
-        raise Refusal(f"{path}: cannot be read ({error.strerror}): make it a file that you may read") from None
+        raise Refusal(f"{path}: cannot be read ({error.strerror}): make it a readable file") from None
 
 
 def refuse_brackets(text: str, path: Path) -> None:
-    if text.count("[") + text.count("{") > MOST_BRACKETS:
-        raise Refusal(f"{path}:1: holds more than {MOST_BRACKETS} brackets: this cannot be a parameter file")
+    if text.count("[") + text.count("{") > MAX_BRACKETS:
+        raise Refusal(f"{path}:1: contains more than {MAX_BRACKETS} brackets: this is not a parameter file")
 
 
 def parse(text: str) -> tuple[Any, Node]:
@@ -99,27 +99,27 @@ def parse(text: str) -> tuple[Any, Node]:
         if root is not None:
             refuse_excess(root)
             for node in mappings(root, set()):
-                node.value = [(named(key, text), value) for key, value in node.value]
-        return plain(None if root is None else yaml.constructor.construct_document(root)), root
+                node.value = [(as_text_key(key, text), value) for key, value in node.value]
+        return to_plain_data(None if root is None else yaml.constructor.construct_document(root)), root
 
 
 def refuse_excess(root: Node) -> None:
-    """Raise before construction if aliases and merges expand beyond MOST_VALUES (ValueError) or nest beyond DEEPEST (RecursionError)."""
+    """Raise before construction if aliases and merges expand beyond MAX_VALUES (ValueError) or nest beyond MAX_DEPTH (RecursionError)."""
     values, height = extent(root, {})
-    if height > DEEPEST:
+    if height > MAX_DEPTH:
         raise RecursionError
-    if values > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES} values, counting each alias: write them out")
+    if values > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES} values with all aliases expanded: write the values out")
 
 
-def extent(node: Node, known: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
+def extent(node: Node, extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
     """Return the number of values below a node, counting each use of an alias, and their nesting depth."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise RecursionError  # an alias that refers to its own parent recurses for ever
-    if id(node) not in known:
-        parts = [extent(part, known, depth + 1) for part in parts_of(node)]
-        known[id(node)] = 1 + sum(values for values, _ in parts), 1 + max((height for _, height in parts), default=0)
-    return known[id(node)]
+    if id(node) not in extents:
+        parts = [extent(part, extents, depth + 1) for part in parts_of(node)]
+        extents[id(node)] = 1 + sum(values for values, _ in parts), 1 + max((height for _, height in parts), default=0)
+    return extents[id(node)]
 
 
 def parts_of(node: Node) -> list[Node]:
@@ -138,11 +138,11 @@ def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
             yield node
 
 
-def named(key: Node, text: str) -> Node:
+def as_text_key(key: Node, text: str) -> Node:
     """Return the key as a text node with its source text, so that `~`, `true` or `[a, b]` is reported as an unknown key with its line."""
-    if key.tag in (TEXT, MERGE):
+    if key.tag in (TEXT_TAG, MERGE_TAG):
         return key
-    return ScalarNode(TEXT, text[key.start_mark.index : key.end_mark.index], key.start_mark, key.end_mark)
+    return ScalarNode(TEXT_TAG, text[key.start_mark.index : key.end_mark.index], key.start_mark, key.end_mark)
 
 
 def line_of(error: MarkedYAMLError) -> int:
@@ -150,11 +150,11 @@ def line_of(error: MarkedYAMLError) -> int:
     return mark.line + 1 if mark else 1
 
 
-def complaint(error: MarkedYAMLError) -> str:
+def describe(error: MarkedYAMLError) -> str:
     """Return ruamel's message, the line where the enclosing construct begins, and the remedy for a tab, which is invisible in an editor."""
     problem = str(error.problem).partition(" with value")[0]  # for a duplicate section, its whole contents would follow
-    begun = error.context_mark.line + 1 if error.context_mark else line_of(error)
-    context = f", {error.context} from line {begun}" if error.context and begun != line_of(error) else ""
+    start_line = error.context_mark.line + 1 if error.context_mark else line_of(error)
+    context = f", {error.context} from line {start_line}" if error.context and start_line != line_of(error) else ""
     return shown(problem) + context + (": indent with spaces" if r"'\t'" in problem else "")
 
 
@@ -168,18 +168,18 @@ def child(node: Node, part: str | int) -> tuple[Node, int] | None:
     return None
 
 
-def plain(value: Any) -> Any:
+def to_plain_data(value: Any) -> Any:
     """Convert to dicts with str keys, lists and scalars. Raises ValueError or TypeError for any other value."""
     if isinstance(value, Mapping):
-        return {plain(str(key)): plain(item) for key, item in value.items()}
+        return {to_plain_data(str(key)): to_plain_data(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return [to_plain_data(item) for item in value]
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ValueError(f"a number of {value.bit_length()} bits: write a smaller one")
     if value is None or isinstance(value, bool | int | float):
         return value
     if not isinstance(value, str | date):
-        raise TypeError(f"a {type(value).__name__} is no parameter: write text, numbers, lists and sections")
+        raise TypeError(f"a {type(value).__name__} is not a parameter: write text, numbers, lists and sections")
     text = str(value)
     text.encode()  # raises for a lone surrogate, which neither a file name nor JSON can hold
     return text

@@ -17,8 +17,8 @@ class EvaluateSettings(Section):
     """The k of `top_k_accuracy`: a sample counts as correct if its class is among the k most likely."""
     calibration_bins: Count
     """Number of equal-width confidence bins of the reliability curve and the expected calibration error."""
-    interval: Annotated[float, Field(gt=0, lt=1)]
-    """Confidence level of the accuracy interval: at least this share of all test splits gives an interval with the true accuracy."""
+    confidence_level: Annotated[float, Field(gt=0, lt=1)]
+    """Confidence level of `accuracy_interval`: at least this share of all test splits gives an interval with the true accuracy."""
     mistakes: Annotated[int, Field(ge=0, le=100)]
     """Number of most confidently wrong samples to show in a figure; 0 for none."""
     test_time_augmentation: Views
@@ -29,7 +29,7 @@ class EvaluateSettings(Section):
     def refuse_rank_beyond(self, num_classes: int) -> None:
         """Raise Refusal if `top_k` accuracy would always be 1 with so few classes."""
         if self.top_k > num_classes:
-            raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always right: write less")
+            raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always correct: write a smaller number")
 
 
 class EvaluateParams(Section):

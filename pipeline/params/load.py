@@ -11,16 +11,36 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.io import untrusted
-from pipeline.params.document import MOST_BYTES, Document, Location
+from pipeline.params.document import MAX_BYTES, Document, Location
 from pipeline.params.section import SECTIONS
 from pipeline.refusal import Refusal
-from pipeline.registry import Family
+from pipeline.registry import Registry
 
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
-MOST_SHOWN = 60
-NEAR = 0.7
+SUGGESTED = re.compile(r"(?:did you mean|is now) `(\w+)`")
+MAX_SHOWN = 60
+SIMILARITY = 0.7
+RENAMED = {
+    "model.name: speedy": "airbench",
+    "model.width": "block1_width",
+    "model.later_width": "block2_width",
+    "model.whitening_images": "whiten_images",
+    "model.whitening_epsilon": "whiten_eps",
+    "optimizer.vector_factor": "bias_lr_scale",
+    "optimizer.outer_factor": "outer_lr_scale",
+    "optimizer.outer_momentum": "sgd_momentum",
+    "optimizer.iterations": "ns_steps",
+    "optimizer.normalise": "normalize_weights",
+    "schedule.warmup": "warmup_ratio",
+    "augment.crop": "crop_padding",
+    "train.average_decay": "ema_decay",
+    "train.precision: half": "bf16-true",
+    "train.keep": "export_weights",
+    "evaluate.interval": "confidence_level",
+}
+"""The new name of each key, or value of a key, that had another one in an earlier version."""
 EXPECTED = {
     "int_type": "should be a whole number",
     "int_from_float": "should be a whole number",
@@ -41,48 +61,48 @@ def load(document: Document, params: type[Params]) -> Params:
     Sections that need torch for validation come last, and only where all others are valid: a typing error is reported before that slow
     import.
     """
-    glance(document, params)
-    return judged(document, *validate(document.data, params))
+    load_without_torch(document, params)
+    return value_or_refusal(document, *validate(document.data, params))
 
 
-def glance(document: Document, params: type[Params]) -> Params:
+def load_without_torch(document: Document, params: type[Params]) -> Params:
     """Validate like `load`, but without torch: of a section that needs torch, check only `name` and leave the other keys unvalidated."""
-    return judged(document, *validate(document.data, params, without_torch=True))
+    return value_or_refusal(document, *validate(document.data, params, without_torch=True))
 
 
-def judged(document: Document, value: Params | None, problems: list[Problem]) -> Params:
+def value_or_refusal(document: Document, value: Params | None, problems: list[Problem]) -> Params:
     """Return the value. Raises Refusal with all problems, including unknown section names."""
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
-        found = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
-        raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in found))
+        located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
+        raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in located))
     return value
 
 
 def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Params:
     """Validate data that was parsed elsewhere, such as the metadata of a model file; `origin` names its source in a Refusal."""
     length = len(json.dumps(data, default=str))
-    if length > MOST_BYTES:
-        raise Refusal(f"{origin}: has parameters of {length} characters, more than {MOST_BYTES}: these cannot be parameters")
+    if length > MAX_BYTES:
+        raise Refusal(f"{origin}: has parameters of {length} characters, more than {MAX_BYTES}: these are not parameters of this pipeline")
     value, problems = validate(data, params)
     if value is None:
         raise Refusal("\n".join(f"{origin}: {dotted(location)}: {message}" for location, message in problems))
     return value
 
 
-def placed(document: Document, refusal: Refusal) -> Refusal:
+def with_lines(document: Document, refusal: Refusal) -> Refusal:
     """Return the refusal with file and line added to each message that begins with a key of the document."""
-    return Refusal("\n".join(place(document, line) for line in str(refusal).splitlines()))
+    return Refusal("\n".join(with_line(document, line) for line in str(refusal).splitlines()))
 
 
-def place(document: Document, text: str) -> str:
+def with_line(document: Document, text: str) -> str:
     key = KEY.match(text)
     location = tuple(key[1].split(".")) if key else ()
     return f"{document.path}:{document.line(location)}: {text}" if location and location[0] in SECTIONS else text
 
 
 def dotted(location: Location) -> str:
-    return ".".join(untrusted.shown(part, MOST_SHOWN) for part in location)
+    return ".".join(untrusted.shown(part, MAX_SHOWN) for part in location)
 
 
 def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
@@ -102,17 +122,17 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, field in params.model_fields.items():
-        section, kinds = data.get(name), kinds_of(name, field)
-        if kinds is None or not isinstance(section, Mapping):
+        section, types = data.get(name), section_types(name, field)
+        if types is None or not isinstance(section, Mapping):
             continue
-        known = section.get("name") in kinds.names
-        fields[name] = (kinds.settings(section["name"]) if known and not (kinds.needs_torch and without_torch) else Any, ...)
+        known = section.get("name") in types.names
+        fields[name] = (types.settings(section["name"]) if known and not (types.needs_torch and without_torch) else Any, ...)
         if not known:
-            problems.append(unknown_kind(name, section, kinds))
+            problems.append(unknown_name(name, section, types))
     return create_model(params.__name__, __base__=params, **fields), problems
 
 
-class Kinds(NamedTuple):
+class SectionTypes(NamedTuple):
     """The types of a polymorphic section, whose `name` decides which other keys it has."""
 
     noun: str
@@ -121,24 +141,27 @@ class Kinds(NamedTuple):
     needs_torch: bool = False
 
 
-def kinds_of(section: str, field: FieldInfo) -> Kinds | None:
-    """Return the types of a section that is a registry family or a discriminated union; None for a section of one type."""
-    family = next((item for item in field.metadata if isinstance(item, Family)), None)
-    if family:
-        return Kinds(family.noun, family.names, family.settings, family.needs_torch)
+def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
+    """Return the types of a section that is a registry or a discriminated union; None for a section of one type."""
+    registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
+    if registry:
+        return SectionTypes(registry.noun, registry.names, registry.settings, registry.needs_torch)
     if field.discriminator is None:
         return None
     members = {name: member for member in get_args(field.annotation) for name in get_args(member.model_fields["name"].annotation)}
-    return Kinds(section, tuple(members), members.__getitem__)
+    return SectionTypes(section, tuple(members), members.__getitem__)
 
 
-def unknown_kind(name: str, section: Mapping[str, Any], kinds: Kinds) -> Problem:
+def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> Problem:
     if "name" in section:
-        return (name, "name"), f"there is no {kinds.noun} {shown(section['name'])}: {suggestion(section['name'], kinds.names)}"
-    misspelt = get_close_matches("name", section, n=1, cutoff=NEAR)
-    if misspelt:
-        return (name, misspelt[0]), "is not a key here: did you mean `name`?"
-    return (name, "name"), f"is missing: add `name:` to this section: known are {', '.join(kinds.names)}"
+        location, chosen = (name, "name"), section["name"]
+        if message := renamed_value(location, chosen):
+            return location, message
+        return location, f"there is no {types.noun} {shown(chosen)}: {suggestion(chosen, types.names)}"
+    misspelled = get_close_matches("name", section, n=1, cutoff=SIMILARITY)
+    if misspelled:
+        return (name, misspelled[0]), "is not a key here: did you mean `name`?"
+    return (name, "name"), f"is missing: add `name:` to this section: known are {', '.join(types.names)}"
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
@@ -150,11 +173,15 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             return location, f"is missing: add `{location[-1]}:` {into} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
             siblings = keys_of(resolved.model_fields[str(location[0])].annotation)
+            if (new_name := RENAMED.get(dotted(location))) in siblings:
+                return location, f"is now `{new_name}`: rename it"
             return location, f"is not a key here: {suggestion(location[-1], siblings)}"
+        case "literal_error" if message := renamed_value(location, problem["input"]):
+            return location, message
         case "value_error":
             return location, problem["msg"].removeprefix("Value error, ")
-    complaint = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
-    return location, f"{complaint}, not {shown(problem['input'])}"
+    expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
+    return location, f"{expected}, not {shown(problem['input'])}"
 
 
 def keys_of(section: Any) -> tuple[str, ...]:
@@ -163,16 +190,22 @@ def keys_of(section: Any) -> tuple[str, ...]:
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Drop "is missing" for a key that is already suggested for a misspelt one, so that one mistake gives one line."""
-    meant = {(*location[:-1], found[1]) for location, message in problems if (found := re.search(r"did you mean `(.+)`\?$", message))}
-    return [(location, message) for location, message in problems if location not in meant or not message.startswith("is missing")]
+    """Drop "is missing" for a key that is already suggested for a misspelled or renamed one, so that one mistake gives one line."""
+    suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
+    return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
+
+
+def renamed_value(location: Location, value: object) -> str | None:
+    """Return a message with the new name of a renamed value, or None."""
+    new_name = RENAMED.get(f"{dotted(location)}: {value}")
+    return f"`{value}` is now `{new_name}`: rename it" if new_name else None
 
 
 def suggestion(name: object, known: tuple[str, ...]) -> str:
-    close = get_close_matches(str(name), known, n=1, cutoff=NEAR)
+    close = get_close_matches(str(name), known, n=1, cutoff=SIMILARITY)
     return f"did you mean `{close[0]}`?" if close else f"known are {', '.join(known)}"
 
 
 def shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return untrusted.shown(text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "...")
+    return untrusted.shown(text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "...")

@@ -9,7 +9,7 @@ from pipeline.params.section import Count, Section, Share, Steps
 from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
 
-Precision = Literal["auto", "bf16", "fp16", "fp32", "half"]
+Precision = Literal["auto", "bf16", "fp16", "fp32", "bf16-true"]
 
 
 class LoopSettings(Section):
@@ -23,8 +23,8 @@ class LoopSettings(Section):
     """Largest number of samples per forward and backward pass; a smaller one needs less memory. See docs/training.md for BatchNorm and
     dropout."""
     precision: Precision
-    """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `half` also keeps the
-    weights in bf16."""
+    """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `bf16-true` keeps the weights
+    themselves in bf16."""
     deterministic: bool
     """Raise an error for operations whose result differs from run to run."""
     compile: Literal["off", "default", "graphs"]
@@ -40,70 +40,71 @@ class LoopSettings(Section):
     on_nonfinite: Literal["stop", "skip"]
     """After a step with a non-finite loss or gradient, `stop` ends the training and `skip` omits that step. fp16 always skips and counts
     such steps."""
-    average_decay: Share
+    ema_decay: Share
     """Decay of the EMA of the weights, which is validated and exported in place of the raw weights; 0 for none."""
     report_every_steps: Count
     """Steps between rows of the history."""
     validate_every_steps: Steps
     """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
-    keep: Literal["best", "last"]
+    export_weights: Literal["best", "last"]
     """The weights to export: those of the best validation, or the last."""
     metric: Annotated[str, Field(pattern=r"^valid/\w+$")]
-    """The metric that `keep: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`."""
+    """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`."""
     patience: PositiveInt | None
     """Stop after this many validations without an improvement; null for never."""
 
     @field_validator("steps")
     @classmethod
-    def says_the_length_once(cls, steps: int | None, info: ValidationInfo) -> int | None:
+    def require_one_length(cls, steps: int | None, info: ValidationInfo) -> int | None:
         if "epochs" in info.data and (steps is None) == (info.data["epochs"] is None):
-            raise ValueError("give the length once: a number for `epochs` or for `steps`, and null for the other")
+            raise ValueError("set either `epochs` or `steps`, and write null for the other")
         return steps
 
-    @field_validator("average_decay")
+    @field_validator("ema_decay")
     @classmethod
-    def has_digits_to_trail_with(cls, average_decay: float, info: ValidationInfo) -> float:
-        if average_decay and info.data.get("precision") == "half":
-            raise ValueError("an average in 16 bits would stand still: write 0.0, or another train.precision than `half`")
-        return average_decay
+    def refuse_ema_of_bf16_weights(cls, ema_decay: float, info: ValidationInfo) -> float:
+        if ema_decay and info.data.get("precision") == "bf16-true":
+            raise ValueError("a bf16 EMA would round its updates away: write 0.0, or another train.precision than `bf16-true`")
+        return ema_decay
 
     @field_validator("compile")
     @classmethod
-    def takes_the_batch_whole(cls, mode: str, info: ValidationInfo) -> str:
+    def refuse_graphs_of_micro_batches(cls, mode: str, info: ValidationInfo) -> str:
         if mode == "graphs" and info.data.get("micro_batch_size") != info.data.get("batch_size"):
-            raise ValueError("`graphs` takes a batch whole: write `compile: default`, or a micro_batch_size equal to batch_size")
+            raise ValueError("`graphs` needs micro_batch_size equal to batch_size: write `compile: default`, or make them equal")
         return mode
 
     @field_validator("activation_checkpointing")
     @classmethod
-    def is_not_compiled(cls, activation_checkpointing: bool, info: ValidationInfo) -> bool:
+    def refuse_compiled_checkpointing(cls, activation_checkpointing: bool, info: ValidationInfo) -> bool:
         if activation_checkpointing and info.data.get("compile", "off") != "off":
-            raise ValueError('does not go with train.compile: write `compile: "off"`, or `activation_checkpointing: false`')
+            raise ValueError('cannot be combined with train.compile: write `compile: "off"`, or `activation_checkpointing: false`')
         return activation_checkpointing
 
     @field_validator("micro_batch_size")
     @classmethod
-    def fits_into_the_batch(cls, micro_batch_size: int, info: ValidationInfo) -> int:
+    def refuse_larger_than_batch(cls, micro_batch_size: int, info: ValidationInfo) -> int:
         if micro_batch_size > info.data.get("batch_size", micro_batch_size):
             raise ValueError(f"is larger than train.batch_size ({info.data['batch_size']}): write at most that")
         return micro_batch_size
 
     @field_validator("validate_every_steps")
     @classmethod
-    def falls_on_a_report(cls, validate_every_steps: int, info: ValidationInfo) -> int:
-        between = info.data.get("report_every_steps", 1)
-        if validate_every_steps % between:
-            raise ValueError(
-                f"is no multiple of train.report_every_steps ({between}): write {-(-validate_every_steps // between) * between}"
-            )
+    def require_multiple_of_reports(cls, validate_every_steps: int, info: ValidationInfo) -> int:
+        interval = info.data.get("report_every_steps", 1)
+        if validate_every_steps % interval:
+            next_multiple = -(-validate_every_steps // interval) * interval
+            raise ValueError(f"is not a multiple of train.report_every_steps ({interval}): write {next_multiple}")
         return validate_every_steps
 
     def refuse_missing_validation(self, splits: Container[str]) -> None:
-        """Raise Refusal if `keep: best` or `patience` needs a valid split and `splits` has none."""
-        needs = {"train.keep: best": self.keep == "best", "train.patience": self.patience is not None}
+        """Raise Refusal if `export_weights: best` or `patience` needs a valid split and `splits` has none."""
+        needs = {"train.export_weights: best": self.export_weights == "best", "train.patience": self.patience is not None}
         for setting, needed in needs.items():
             if needed and VALID not in splits:
-                raise Refusal(f"{setting} needs a validation split: set source.valid above 0, or write `keep: last` and `patience: null`")
+                raise Refusal(
+                    f"{setting} needs a validation split: set source.valid above 0, or write `export_weights: last` and `patience: null`"
+                )
 
     def refuse_unknown_metric(self, metrics: Iterable[str]) -> None:
         """Raise Refusal if `metric` is not among the metrics of the task."""

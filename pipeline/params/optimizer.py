@@ -7,18 +7,18 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationInfo, fie
 from pipeline.params.section import Section, Share
 
 
-class EveryOptimizer(Section):
+class CommonOptimizerSettings(Section):
     name: str
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     learning_rate: PositiveFloat
     """Peak learning rate; the schedule scales it at each step."""
     weight_decay: NonNegativeFloat
     """Weight decay of linear, convolutional, attention and recurrent weights; biases, norms, scales, tokens and embeddings have none."""
-    vector_factor: PositiveFloat
+    bias_lr_scale: PositiveFloat
     """Learning-rate scale of all parameters without weight decay (biases, norms, ...), relative to the others."""
 
 
-class SgdSettings(EveryOptimizer):
+class SgdSettings(CommonOptimizerSettings):
     name: Literal["sgd"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     momentum: Share
@@ -28,13 +28,13 @@ class SgdSettings(EveryOptimizer):
 
     @field_validator("nesterov")
     @classmethod
-    def looks_along_a_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
+    def require_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
         if nesterov and info.data.get("momentum") == 0:
             raise ValueError("needs optimizer.momentum above 0: raise it, or write `nesterov: false`")
         return nesterov
 
 
-class AdamSettings(EveryOptimizer):
+class AdamSettings(CommonOptimizerSettings):
     name: Literal["adam", "adamw"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
     beta1: Share
@@ -45,27 +45,27 @@ class AdamSettings(EveryOptimizer):
     """adam and adamw only: added to the denominator to prevent division by zero."""
 
 
-class MuonSettings(EveryOptimizer):
+class MuonSettings(CommonOptimizerSettings):
     name: Literal["muon"]
     """`sgd`, `adam`, `adamw` or `muon`; each has keys of its own."""
-    outer_factor: PositiveFloat
+    outer_lr_scale: PositiveFloat
     """muon only: learning-rate scale of the first and the last layer's weights, relative to the hidden weights."""
     momentum: Share
     """muon only: momentum of the hidden weights."""
-    outer_momentum: Share
+    sgd_momentum: Share
     """muon only: momentum of all other parameters, which are updated by SGD."""
     nesterov: bool
-    """muon only: use Nesterov momentum; needs `momentum` and `outer_momentum` above 0."""
-    iterations: Annotated[int, Field(ge=1, le=100)]
+    """muon only: use Nesterov momentum; needs `momentum` and `sgd_momentum` above 0."""
+    ns_steps: Annotated[int, Field(ge=1, le=100)]
     """muon only: Newton-Schulz iterations to orthogonalise an update; 3 to 5 are usual."""
-    normalise: bool
+    normalize_weights: bool
     """muon only: rescale each hidden weight to norm sqrt(out_features) instead of applying weight decay; for layers followed by a norm."""
 
     @field_validator("nesterov")
     @classmethod
-    def looks_along_momenta(cls, nesterov: bool, info: ValidationInfo) -> bool:
-        if nesterov and 0 in (info.data.get("momentum"), info.data.get("outer_momentum")):
-            raise ValueError("needs optimizer.momentum and optimizer.outer_momentum above 0: raise them, or write `nesterov: false`")
+    def require_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
+        if nesterov and 0 in (info.data.get("momentum"), info.data.get("sgd_momentum")):
+            raise ValueError("needs optimizer.momentum and optimizer.sgd_momentum above 0: raise them, or write `nesterov: false`")
         return nesterov
 
 

@@ -33,18 +33,18 @@ class SourceSettings(Section):
     root: Path
     """The folder or file with the data, inside or outside the checkout; `dvc repro` detects its changes."""
     valid: Share
-    """Share of train to split off for validation; 0 for none, which needs `train.keep: last`. Unused where the source has a validation
+    """Share of train to split off for validation; 0 for none, which needs `train.export_weights: last`. Unused where the source has a validation
     split."""
     test: Share
     """Share of all samples to split off for the test, above 0. Unused, and may be 0, where the source has a test split."""
 
     @field_validator("root")
     @classmethod
-    def names_data(cls, root: Path) -> Path:
+    def refuse_unusable_root(cls, root: Path) -> Path:
         if root == Path():
-            raise ValueError("names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data")
+            raise ValueError("is the checkout itself, which `dvc repro` would hash: write the path of the folder or file with the data")
         if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
-            raise ValueError("holds a line end or another control character: rename the folder or file")
+            raise ValueError("contains a line break or another control character: rename the folder or file")
         return root
 
     def num_classes(self) -> int | None:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from pipeline.params.stages import STAGE_PARAMS
-from pipeline.registry import Family
+from pipeline.registry import Registry
 
 COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
 
@@ -22,11 +22,11 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return type and field; a registry family becomes the union of its members, discriminated by `name`."""
-    family = next((item for item in field.metadata if isinstance(item, Family)), None)
-    if family is None:
+    """Return type and field; a registry becomes the union of its members, discriminated by `name`."""
+    registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
+    if registry is None:
         return field.annotation, field
-    members = tuple(family.settings(name) for name in family.names)
+    members = tuple(registry.settings(name) for name in registry.names)
     return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # `|` cannot take a tuple of types
 
 
@@ -67,8 +67,8 @@ def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
     """Return the keys that every member of a section has."""
-    found = [set(resolve(whole, member)["properties"]) for member in members]
-    return set.intersection(*found) if found else set()
+    keys = [set(resolve(whole, member)["properties"]) for member in members]
+    return set.intersection(*keys) if keys else set()
 
 
 def names(whole: dict[str, Any], members: list[dict[str, Any]]) -> str:
@@ -78,8 +78,8 @@ def names(whole: dict[str, Any], members: list[dict[str, Any]]) -> str:
 
 
 def resolve(whole: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = whole["$defs"][reference["$ref"].rpartition("/")[2]]
-    return found
+    definition: dict[str, Any] = whole["$defs"][reference["$ref"].rpartition("/")[2]]
+    return definition
 
 
 def values(field: dict[str, Any]) -> str:

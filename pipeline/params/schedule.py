@@ -7,26 +7,26 @@ from pydantic import Field
 from pipeline.params.section import Section, Share
 
 
-class EverySchedule(Section):
+class CommonScheduleSettings(Section):
     name: str
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
-    warmup: Share
+    warmup_ratio: Share
     """Share of all steps over which the learning rate rises to its peak."""
 
 
-class ConstantSettings(EverySchedule):
+class ConstantSettings(CommonScheduleSettings):
     name: Literal["constant"]
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
 
 
-class FallingSettings(EverySchedule):
+class DecaySettings(CommonScheduleSettings):
     name: Literal["linear", "cosine"]
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     final_factor: Share
     """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
 
 
-class OneCycleSettings(EverySchedule):
+class OneCycleSettings(CommonScheduleSettings):
     name: Literal["one_cycle"]
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     start_factor: Share
@@ -35,4 +35,4 @@ class OneCycleSettings(EverySchedule):
     """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
 
 
-ScheduleSettings = Annotated[ConstantSettings | FallingSettings | OneCycleSettings, Field(discriminator="name")]
+ScheduleSettings = Annotated[ConstantSettings | DecaySettings | OneCycleSettings, Field(discriminator="name")]

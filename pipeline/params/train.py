@@ -26,10 +26,10 @@ class TrainParams(Section):
 
     @field_validator("train")
     @classmethod
-    def has_digits_for_its_optimizer(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
+    def refuse_bf16_moments(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
         optimizer = info.data.get("optimizer")
-        if train.precision == "half" and isinstance(optimizer, AdamSettings):
+        if train.precision == "bf16-true" and isinstance(optimizer, AdamSettings):
             raise ValueError(
-                f"precision: half has too few digits for the moments of {optimizer.name}: write `precision: auto`, or choose muon or sgd"
+                f"precision: bf16-true would round away the updates of {optimizer.name}'s moments: write `precision: auto`, or choose muon or sgd"
             )
         return train

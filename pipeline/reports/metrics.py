@@ -20,7 +20,7 @@ def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: Evalu
         "top_k_accuracy": float((predictions.rank < settings.top_k).mean()),
         "macro_f1": float(np.mean([scores["f1"] for scores in per_class.values()])),
         "expected_calibration_error": Calibration.of(predictions.confidence, correct, settings.calibration_bins).error,
-        "accuracy_interval": accuracy_interval(correct, settings.interval),
+        "accuracy_interval": accuracy_interval(correct, settings.confidence_level),
         "samples": len(correct),
         "per_class": per_class,
     }

@@ -48,7 +48,7 @@ class Predictions:
     def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":
         """Concatenate predictions. Raises Refusal where there are none, or where a logit was not finite."""
         if not parts:
-            raise Refusal("source.test: the test split is empty: there is nothing to evaluate; keep a share for it, such as `test: 0.2`")
+            raise Refusal("source.test: the test split is empty: split off a share for it, such as `test: 0.2`")
         names = [field.name for field in fields(cls)]
         whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
         damaged = np.flatnonzero(np.isnan(whole.confidence))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-QUOTA_AND_PERIOD, KILLED = re.compile(r"([1-9]\d*)\s+([1-9]\d*)\s*"), re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+QUOTA_AND_PERIOD, OOM_KILLS = re.compile(r"([1-9]\d*)\s+([1-9]\d*)\s*"), re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
@@ -18,16 +18,16 @@ def usable_cpus() -> int:
     cpus = len(os.sched_getaffinity(0))
     for folder in folders("cpu"):
         version_1 = read_or_empty(folder / "cpu.cfs_quota_us") + read_or_empty(folder / "cpu.cfs_period_us")
-        if found := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # "max ..." and -1: no quota
-            cpus = min(cpus, int(found[1]) // int(found[2]))
+        if match := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # "max ..." and -1: no quota
+            cpus = min(cpus, int(match[1]) // int(match[2]))
     return max(cpus, 1)
 
 
-def killed_for_memory() -> int:
+def num_oom_kills() -> int:
     """Return the number of OOM kills in the cgroup of this process; 0 where it is unknown."""
     for folder in folders("memory"):
-        if found := KILLED.search(read_or_empty(folder / "memory.events") or read_or_empty(folder / "memory.oom_control")):
-            return int(found[1])
+        if match := OOM_KILLS.search(read_or_empty(folder / "memory.events") or read_or_empty(folder / "memory.oom_control")):
+            return int(match[1])
     return 0
 
 

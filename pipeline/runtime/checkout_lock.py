@@ -37,7 +37,7 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
         while (holder := claim(file, namespace, place or f"on {socket.gethostname()}")) is not None:
             if time.monotonic() > deadline:
                 raise Refusal(
-                    f"{top.absolute()}: a job {holder or 'in another container'} is at work here: wait until it has ended, or stop it"
+                    f"{top.absolute()}: a job {holder or 'in another container'} is using this checkout: wait until it ends, or stop it"
                 )
             time.sleep(RETRY_S)
         yield
@@ -53,8 +53,8 @@ def claim(file: TextIO, namespace: str, place: str) -> str | None:
     # downgrading an exclusive flock to a shared one is not atomic: another namespace may have written in between, so read back the holder
     fcntl.flock(file, fcntl.LOCK_SH)
     file.seek(0)
-    holder, _, its_place = file.read().partition("\n")
+    holder, _, holder_place = file.read().partition("\n")
     if holder == namespace:
         return None
     fcntl.flock(file, fcntl.LOCK_UN)
-    return its_place
+    return holder_place

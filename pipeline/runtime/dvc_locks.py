@@ -11,17 +11,17 @@ import psutil
 from pipeline.io import files
 
 RECORD, GUARD = "rwlock", "rwlock.lock"
-CLOCKS_DIFFER_S = 2.0
+CLOCK_TOLERANCE_S = 2.0
 """Tolerance between the start time of a process and the modification time of a file."""
 
 
-def mend(temporary: Path) -> list[str]:
+def repair(temporary: Path) -> list[str]:
     """Repair DVC's lock records of stages and experiments below `.dvc/tmp`; return messages about repairs and about a running DVC.
 
     DVC writes a record in place: killed during the write, it leaves a truncated record, which every later DVC rejects. DVC also treats a
     lock as held if its process id is in use again by another process, which is likely in a new container, and reports the stage as busy.
     """
-    return [said for path in records(temporary) for said in mend_record(path)]
+    return [message for path in records(temporary) for message in repair_record(path)]
 
 
 def records(temporary: Path) -> list[Path]:
@@ -29,7 +29,7 @@ def records(temporary: Path) -> list[Path]:
     return [path for path in (temporary / RECORD, temporary / "exps" / RECORD) if path.exists()]
 
 
-def mend_record(path: Path) -> list[str]:
+def repair_record(path: Path) -> list[str]:
     """Repair one record and return messages. Change nothing while a DVC holds its lock file or while a process named in it is alive."""
     with files.locked(path.with_name(GUARD), wait=False) as free:
         if not free:
@@ -37,13 +37,13 @@ def mend_record(path: Path) -> list[str]:
         holders = parse(path.read_bytes())
         if holders is None:
             aside = path.replace(path.with_name(f"{RECORD}.damaged-{time.time_ns()}"))
-            return [f"{path}: a DVC that was killed left it half written: it is {aside.name} now"]
-        if living := [holder for holder in holders if lives(holder, path.stat().st_mtime)]:
-            return [f"another DVC is at work here (process {living[0]['pid']}): what needs the same stages is refused until it has ended"]
+            return [f"{path}: was truncated by a DVC that was killed: moved to {aside.name}"]
+        if alive := [holder for holder in holders if is_alive(holder, path.stat().st_mtime)]:
+            return [f"another DVC is running here (process {alive[0]['pid']}) and locks its stages until it ends"]
         if not holders:
             return []
         path.unlink()
-        return [f"{path}: named process {holders[0]['pid']}, a DVC that was killed: it is removed"]
+        return [f"{path}: was left by process {holders[0]['pid']}, a DVC that was killed: removed"]
 
 
 def parse(content: bytes) -> list[dict[str, Any]] | None:
@@ -62,16 +62,16 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"pid": int(holder["pid"]), "cmd": str(holder["cmd"])}
 
 
-def lives(holder: Mapping[str, Any], recorded_s: float) -> bool:
+def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
     """Return True if the process exists and can be the recorded one: a `dvc` or the same command, started before the record was written.
 
     Also return True if the system denies access to the process.
     """
     try:
         process = psutil.Process(holder["pid"])
-        begun_s, command = process.create_time(), " ".join(process.cmdline())
+        started_s, command = process.create_time(), " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
         return True
-    return begun_s <= recorded_s + CLOCKS_DIFFER_S and ("dvc" in command or holder["cmd"] in command)
+    return started_s <= recorded_s + CLOCK_TOLERANCE_S and ("dvc" in command or holder["cmd"] in command)

@@ -79,8 +79,8 @@ class Environment(BaseSettings):
         below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
         if self.tracking and below_root and ("?" in root or "%" in root):
             raise Refusal(
-                f"{shown(root)}: this path has a `?` or `%`, which the address of the MLflow store in it cannot hold: "
-                "move the checkout to a path without, or set MLFLOW_TRACKING_URI to a server"
+                f"{shown(root)}: this path contains `?` or `%`, which the URI of the MLflow store in it cannot contain: "
+                "move the checkout to a path without them, or set MLFLOW_TRACKING_URI to a server"
             )
 
 
@@ -97,5 +97,5 @@ def is_address(text: str) -> bool:
 def explain(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
-    complaint = DEVICES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
-    return f"{complaint.partition(', unable')[0]}, not {problem['input']!r}"
+    expected = DEVICES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
+    return f"{expected.partition(', unable')[0]}, not {problem['input']!r}"

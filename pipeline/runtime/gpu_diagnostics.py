@@ -20,16 +20,16 @@ def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
     if driver is None and not any(map(is_gpu, (system / "sys/bus/pci/devices").glob("*"))):
         return None
     if cuda is None:
-        return "this build of PyTorch knows no CUDA: install from requirements.lock"
+        return "this build of PyTorch has no CUDA support: install from requirements.lock"
     oldest = OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
     if driver is None:
         return f"its driver is not loaded: install NVIDIA's driver{f', {oldest} or newer' if oldest else ''}"
     if int(driver.partition(".")[0]) < oldest:
         return f"its driver {driver} is too old for CUDA {cuda}: install driver {oldest} or newer"
     if not (system / "dev/nvidiactl").exists():
-        return "it was not handed to this container: start it with `docker run --gpus all` (NVIDIA Container Toolkit)"
+        return "it is not available in this container: start it with `docker run --gpus all` (NVIDIA Container Toolkit)"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "none")
-    return "CUDA_VISIBLE_DEVICES hides it: unset that variable" if hidden else "CUDA does not start on it: `nvidia-smi` may say why"
+    return "CUDA_VISIBLE_DEVICES hides it: unset that variable" if hidden else "CUDA cannot initialize it: run `nvidia-smi` for the reason"
 
 
 def driver_version(system: Path) -> str | None:
@@ -38,8 +38,8 @@ def driver_version(system: Path) -> str | None:
         text = (system / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
-    return found[1] if found else None
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return match[1] if match else None
 
 
 def is_gpu(device: Path) -> bool:

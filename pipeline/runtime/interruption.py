@@ -10,11 +10,11 @@ from types import FrameType
 
 from pipeline.io import files
 
-ASKED = (signal.SIGTERM, signal.SIGINT)
-ABANDONED = signal.SIGUSR1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+UNCOUNTED_STOP = signal.SIGUSR1
 """Like SIGTERM, but never counts as the second signal. Sent by `parent_watch`, and by a sender that cannot know if a first signal
 arrived."""
-TOLD_IN = "PIPELINE_INTERRUPTED_FILE"
+EXIT_CODE_FILE = "PIPELINE_INTERRUPTED_FILE"
 """The variable with the path of a file for the exit code of an interrupted stage: `dvc repro` exits with 255 for any failed stage."""
 
 
@@ -39,26 +39,26 @@ class Interruption:
 
 
 @contextmanager
-def answered(answer: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, pass the first signal to `answer` and restore the default action for the next one, which kills the process."""
-    came = False
+def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
+    """Within the block, pass the first signal to `handler` and restore the default action for the next one, which kills the process."""
+    received = False
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        nonlocal came
-        first, came = not came, True
-        if number != ABANDONED:  # it may duplicate a signal that is still to come, which must not count as the second
-            for other in ASKED:
+        nonlocal received
+        first, received = not received, True
+        if number != UNCOUNTED_STOP:  # it may duplicate a signal that is still to come, which must not count as the second
+            for other in STOP_SIGNALS:
                 signal.signal(other, signal.SIG_DFL)
         if first:
-            answer(signal.SIGTERM if number == ABANDONED else number)
+            handler(signal.SIGTERM if number == UNCOUNTED_STOP else number)
 
-    before = {number: signal.signal(number, handle) for number in (*ASKED, ABANDONED)}
+    before = {number: signal.signal(number, handle) for number in (*STOP_SIGNALS, UNCOUNTED_STOP)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, previous in before.items():
             # a process that is already stopping ignores the signal of parent_watch, whose default action would kill it
-            signal.signal(number, signal.SIG_IGN if came and number == ABANDONED else handler)
+            signal.signal(number, signal.SIG_IGN if received and number == UNCOUNTED_STOP else previous)
 
 
 @contextmanager
@@ -66,24 +66,24 @@ def deferred() -> Iterator[Interruption]:
     """Within the block, only record the first signal; `Interruption.pause` raises it at a safe point."""
     interruption = Interruption()
 
-    def note(number: int) -> None:
+    def record(number: int) -> None:
         interruption.number = number
 
-    with answered(note):
+    with on_first_signal(record):
         yield interruption
 
 
-def give_up(number: int) -> None:
+def raise_interrupted(number: int) -> None:
     raise Interrupted(number)
 
 
-def raised() -> AbstractContextManager[None]:
+def raise_on_signal() -> AbstractContextManager[None]:
     """Within the block, the first signal raises Interrupted, so that cleanup code removes drafts and closes the run."""
-    return answered(give_up)
+    return on_first_signal(raise_interrupted)
 
 
-def tell(exit_code: int) -> None:
+def record_exit_code(exit_code: int) -> None:
     """Write the exit code of an interrupted stage for the process that started DVC. A failed write, as on a full disk, is ignored."""
-    if path := os.environ.get(TOLD_IN):
+    if path := os.environ.get(EXIT_CODE_FILE):
         with suppress(OSError):
             files.write_text(Path(path), str(exit_code))

@@ -47,11 +47,11 @@ class Machine:
     def fingerprint(self) -> dict[str, Any]:
         """Return everything except the inputs that decides the bytes of a result."""
         libraries = {library: metadata.version(library) for library in LIBRARIES}
-        found = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
+        machine = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
         if self.device.type == "cpu":
-            return found
+            return machine
         kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]  # untyped in torch
-        return found | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
+        return machine | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
     def memory(self) -> dict[str, float]:
         """Return the peak GPU memory so far, allocated and reserved, in megabytes; empty on a CPU."""
@@ -61,24 +61,24 @@ class Machine:
         return {f"memory/{kind}_megabytes": peaks.get(f"{kind}_bytes.all.peak", 0) / 1e6 for kind in ("allocated", "reserved")}
 
 
-def choose_device(wish: str) -> torch.device:
+def choose_device(requested: str) -> torch.device:
     """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if it is unavailable.
 
     `auto` falls back to the CPU, with a warning and the reason if the machine has a GPU.
     """
-    if wish == "cpu":
+    if requested == "cpu":
         return torch.device("cpu")
     if not cuda_is_available():
         obstacle = gpu_diagnostics.obstacle(torch.version.cuda)
-        if wish != "auto":
-            remedy = obstacle or "there is none: write `auto` or `cpu`"
-            raise Refusal(f"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: {remedy}")
+        if requested != "auto":
+            remedy = obstacle or "this machine has none: write `auto` or `cpu`"
+            raise Refusal(f"PIPELINE_DEVICE={requested}: no CUDA GPU can be used: {remedy}")
         if obstacle:
             print(f"warning: the NVIDIA GPU of this machine is not used: {obstacle}", file=sys.stderr, flush=True)
         return torch.device("cpu")
-    index = int(wish.partition(":")[2] or 0)
+    index = int(requested.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
-        raise Refusal(f"PIPELINE_DEVICE={wish}: there are {torch.cuda.device_count()} GPUs, numbered from 0: name one of them")
+        raise Refusal(f"PIPELINE_DEVICE={requested}: there are {torch.cuda.device_count()} GPUs, numbered from 0: choose one of them")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 

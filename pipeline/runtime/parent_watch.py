@@ -14,21 +14,21 @@ STARTED_BY_DVC = "DVC_STAGE"
 GRACE_S = 0.2  # a signal that killed DVC's process group reaches this process too and is handled first
 
 
-def hold() -> None:
+def start() -> None:
     """Watch DVC, and any shell in between, from a thread and interrupt this process when one of them ends. Does nothing without DVC."""
     if STARTED_BY_DVC not in os.environ:
         return
     try:
-        descriptors = [os.pidfd_open(pid) for pid in starters()]
+        descriptors = [os.pidfd_open(pid) for pid in ancestors_up_to_dvc()]
     except PermissionError:
         return  # a process of another user cannot be inspected
     except (ProcessLookupError, FileNotFoundError):  # it ended while it was inspected
-        let_go()
+        interrupt_self()
     else:
         threading.Thread(target=watch, args=(descriptors,), name="parent watch", daemon=True).start()
 
 
-def starters() -> Iterator[int]:
+def ancestors_up_to_dvc() -> Iterator[int]:
     """Yield the pids of the parent processes up to and including DVC, the first that was not itself started by DVC."""
     pid = os.getppid()
     while pid:  # 0 is a parent outside of this container
@@ -55,9 +55,9 @@ def watch(descriptors: list[int]) -> None:
         poll.register(descriptor, select.POLLIN)
     poll.poll()
     time.sleep(GRACE_S)
-    let_go()
+    interrupt_self()
 
 
-def let_go() -> None:
-    print("the DVC that started this stage is gone: the stage ends", file=sys.stderr, flush=True)
-    os.kill(os.getpid(), interruption.ABANDONED)
+def interrupt_self() -> None:
+    print("the DVC process that started this stage has ended: stopping the stage", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), interruption.UNCOUNTED_STOP)

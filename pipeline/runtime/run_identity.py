@@ -13,7 +13,7 @@ from pipeline.io import files, untrusted
 from pipeline.refusal import Refusal
 
 BRACKET = re.compile(r"\[|(?<!\$)\{")
-MOST_BYTES, MOST_BRACKETS = 20_000, 200
+MAX_BYTES, MAX_BRACKETS = 20_000, 200
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -50,12 +50,12 @@ def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[st
 def read_stage(stage: str, folder: Path) -> dict[str, Any]:
     path = folder / "dvc.yaml"
     try:
-        text = untrusted.read(path, MOST_BYTES).decode("utf-8")
+        text = untrusted.read(path, MAX_BYTES).decode("utf-8")
         refuse_brackets(text)
         content: dict[str, Any] = YAML(typ="safe", pure=True).load(text)["stages"][stage]
         "".join([*content["deps"], *content["params"]])  # raises TypeError for anything but strings
     except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: run the pipeline at the top of its checkout") from None
+        raise Refusal(f"{path}: is missing: run the pipeline in the top folder of its checkout") from None
     except (YAMLError, LookupError, TypeError, AttributeError, ValueError, OSError, RecursionError):
         raise Refusal(f"{path}: does not describe the stage {stage}: undo its changes with `git restore {path}`") from None
     return content
@@ -63,8 +63,8 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
 
 def refuse_brackets(text: str) -> None:
     """Raise ValueError for an implausible number of brackets, which ruamel would need seconds to parse."""
-    if len(BRACKET.findall(text)) > MOST_BRACKETS:
-        raise ValueError(f"more than {MOST_BRACKETS} brackets")
+    if len(BRACKET.findall(text)) > MAX_BRACKETS:
+        raise ValueError(f"more than {MAX_BRACKETS} brackets")
 
 
 def look_up(params: Mapping[str, Any], dotted: str) -> Any:

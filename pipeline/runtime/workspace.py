@@ -14,7 +14,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.run_identity import Inputs
 
 OLD_FOLDERS_KEPT = 2
-RECORD, KEPT = "inputs.json", "nonfinite-*"
+RECORD, DUMPS = "inputs.json", "nonfinite-*"
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 """Timeout and interval of retries: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
 
@@ -27,10 +27,10 @@ class Work:
 
     def clear(self) -> None:
         """Remove everything after the results are written, except dumps of non-finite steps (`nonfinite-*`), which stay until `prune`."""
-        if not any(self.folder.glob(KEPT)):
+        if not any(self.folder.glob(DUMPS)):
             shutil.rmtree(self.folder)
             return
-        for path in set(self.folder.iterdir()) - set(self.folder.glob(KEPT)) - {self.folder / RECORD}:
+        for path in set(self.folder.iterdir()) - set(self.folder.glob(DUMPS)) - {self.folder / RECORD}:
             path.unlink()
 
 
@@ -41,7 +41,7 @@ def claimed(root: Path, inputs: Inputs) -> Iterator[Work]:
     folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
     with claim(lock) as taken:
         if not taken:
-            raise Refusal(f"{folder}: another process trains from the same inputs: wait for it, or stop it")
+            raise Refusal(f"{folder}: another process is training with the same inputs: wait for it, or stop it")
         if not folder.exists():
             explain_new_start(parent, inputs)
             prune(parent)
@@ -68,12 +68,12 @@ def claim(lock: Path) -> Iterator[bool]:
         yield taken
 
 
-def others(parent: Path) -> list[Path]:
+def all_records(parent: Path) -> list[Path]:
     """Return the records of all work folders below `parent`, newest first."""
-    return sorted(parent.glob(f"*/{RECORD}"), key=age, reverse=True)
+    return sorted(parent.glob(f"*/{RECORD}"), key=last_change_s, reverse=True)
 
 
-def age(record: Path) -> float:
+def last_change_s(record: Path) -> float:
     """Return the time of the last change in the record's folder; 0.0 if another process has just removed it."""
     try:
         return max(path.stat().st_mtime for path in record.parent.iterdir())
@@ -83,12 +83,14 @@ def age(record: Path) -> float:
 
 def explain_new_start(parent: Path, inputs: Inputs) -> None:
     """If the newest work folder holds an unfinished training, print which of its inputs differ."""
-    for path in others(parent)[:1]:
+    for path in all_records(parent)[:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
             before = read_record(path)
             changed = [name for name, value in inputs.record.items() if before.get(name) != value]
             if unfinished and before and any(path.parent.glob("step-*")):
-                print(f"train: an unfinished training lies in {path.parent}, but its inputs differ ({', '.join(changed)}): starting anew")
+                print(
+                    f"train: the unfinished training in {path.parent} has other inputs ({', '.join(changed)}): starting from the beginning"
+                )
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -102,12 +104,12 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def prune(parent: Path) -> None:
     """Delete all unlocked work folders except the newest OLD_FOLDERS_KEPT, together with their lock files."""
-    kept = {path.parent.name for path in others(parent)[:OLD_FOLDERS_KEPT]}
+    newest = {path.parent.name for path in all_records(parent)[:OLD_FOLDERS_KEPT]}
     known = {path.stem for path in parent.glob("*.lock")} | {path.name for path in parent.iterdir() if path.is_dir()}
-    for key in known - kept:
+    for key in known - newest:
         with files.locked(lock_of(parent, key), wait=False) as free:
             if free:
                 if any((parent / key).glob("step-*")):
-                    print(f"train: the unfinished training in {parent / key} is dropped: of old ones the last {OLD_FOLDERS_KEPT} are kept")
+                    print(f"train: the unfinished training in {parent / key} is deleted: only the last {OLD_FOLDERS_KEPT} are kept")
                 shutil.rmtree(parent / key, ignore_errors=True)
                 lock_of(parent, key).unlink(missing_ok=True)

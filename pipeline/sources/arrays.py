@@ -58,7 +58,7 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
     listed = ", ".join(sorted(arrays)) or "no arrays"
     unknown = sorted(set(arrays) - KNOWN)
     if unknown:
-        raise Refusal(f"source.root: {root}: does not know the array {unknown[0]}: the names are {', '.join(sorted(KNOWN))}")
+        raise Refusal(f"source.root: {root}: has an unknown array {unknown[0]}: known are {', '.join(sorted(KNOWN))}")
     keys = {split: f"{split}-" for split in SPLITS if any(f"{split}-{part}" in arrays for part in PARTS)}
     if any(part in arrays for part in PARTS):
         if keys:
@@ -72,12 +72,14 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
 
 def read_targets(array: ArrayFile) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or len(array.shape) != 1:
-        raise Refusal(f"{array.place}: holds {array.shape} {array.dtype}: write whole class numbers, (samples,), such as int64")
+        raise Refusal(
+            f"{array.place}: holds {array.shape} {array.dtype}: write class numbers of shape (samples,) and an integer dtype, such as int64"
+        )
     if array.shape[0] == 0:
         raise Refusal(f"{array.place}: is empty: fill it, or remove the split")
     targets = next(array.blocks(array.shape[0]))
     if targets.min() < 0 or targets.max() > np.iinfo(np.int32).max:
-        raise Refusal(f"{array.place}: holds {targets.min()} to {targets.max()}: class numbers run from 0 on")
+        raise Refusal(f"{array.place}: holds {targets.min()} to {targets.max()}: class numbers start at 0")
     return targets.astype(np.int64)
 
 
@@ -93,7 +95,7 @@ def checked_inputs(array: ArrayFile, targets: NDArray[np.int64]) -> ArrayFile:
             f"{array.place}: is of shape {array.shape}: an image has at most {LARGEST_SIDE} pixels a side and {IMAGE_BYTES} bytes"
         )
     if array.shape[0] != len(targets):
-        raise Refusal(f"{array.place}: has {array.shape[0]} samples, its targets are {len(targets)}: make them equal")
+        raise Refusal(f"{array.place}: has {array.shape[0]} samples but {len(targets)} targets: make them equal")
     return array
 
 
@@ -113,9 +115,9 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
             )
         return tuple(str(number) for number in range(highest + 1))
     if highest >= len(names):
-        raise Refusal(f"source.root: {root}: has the class number {highest}, but classes names {len(names)}: add the missing names")
+        raise Refusal(f"source.root: {root}: has the class number {highest}, but `classes` has {len(names)} names: add the missing ones")
     if len(set(names)) < len(names) or not all(names):
-        raise Refusal(f"source.root: {root}: classes has an empty name or one name twice: give each class its own")
+        raise Refusal(f"source.root: {root}: `classes` has an empty or repeated name: give each class its own name")
     unfit = next((name for name in names if not name.isprintable() or len(name) > LONGEST_NAME), None)
     if unfit is not None:
         raise Refusal(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives, download
-from pipeline.io.reading.tree import BROKEN
+from pipeline.io.reading.tree import READ_ERRORS
 from pipeline.io.untrusted import reason
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
@@ -101,11 +101,13 @@ def find(root: Path, variant: Variant) -> Path:
 
 def read(place: Path, variant: Variant) -> dict[str, bytes]:
     """Return the contents of the dataset's files by file name, from any folder of the tree. Raises Refusal where some are missing."""
-    tree = archives.opened(place)
+    tree = archives.open_tree(place)
     wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
     if len(chosen) > len(wanted):
-        raise Refusal(f"source.root: {place}: has {len(chosen)} files of {len(wanted)} names: name the folder of one dataset")
+        raise Refusal(
+            f"source.root: {place}: has {len(chosen)} matching files instead of {len(wanted)}: set source.root to the folder of one dataset"
+        )
     contents: dict[str, bytes] = {}
     try:
         with tree.contents(chosen) as members:
@@ -114,8 +116,8 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
                 refuse_too_much(contents, place)
     except Refusal:
         raise
-    except BROKEN as error:
-        raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): fetch it again") from None
+    except READ_ERRORS as error:
+        raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): download it again") from None
     missing = sorted(wanted - set(contents))
     if missing:
         raise Refusal(f"source.root: {place}: has no {missing[0]}: name a folder with {variant.archive} or {variant.folder} in it")
@@ -125,13 +127,15 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
 def refuse_too_much(contents: Mapping[str, bytes], place: Path) -> None:
     total_bytes = sum(len(data) for data in contents.values())
     if total_bytes > MOST_BYTES:
-        raise Refusal(f"source.root: {place}: holds more than {MOST_BYTES} bytes of samples, which no CIFAR has: fetch it again")
+        raise Refusal(f"source.root: {place}: holds more than {MOST_BYTES} bytes of samples, more than any CIFAR: download it again")
 
 
 def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
     names = tuple(text.decode("ascii", "replace").split())
     if len(set(names)) != variant.num_classes:
-        raise Refusal(f"source.root: {place}: {variant.names} names {len(set(names))} classes, not {variant.num_classes}: fetch it again")
+        raise Refusal(
+            f"source.root: {place}: {variant.names} lists {len(set(names))} classes, not {variant.num_classes}: download it again"
+        )
     return names
 
 
@@ -139,11 +143,11 @@ def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64]
     """Return labels (n,) and images (n, height, width, channels). A record is the labels, then the red, green and blue planes by row."""
     length = variant.labels + PIXELS
     if len(data) == 0 or len(data) % length:
-        raise Refusal(f"source.root: {place}: has {len(data)} bytes, not records of {length}: fetch it again")
+        raise Refusal(f"source.root: {place}: has {len(data)} bytes, which is not a multiple of {length}: download it again")
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     labels = records[:, variant.labels - 1].astype(np.int64)
     if labels.max() >= variant.num_classes:
-        raise Refusal(f"source.root: {place}: has the label {labels.max()}, there are {variant.num_classes} classes: fetch it again")
+        raise Refusal(f"source.root: {place}: has the label {labels.max()}, but there are {variant.num_classes} classes: download it again")
     return labels, records[:, variant.labels :].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
 
 

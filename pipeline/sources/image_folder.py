@@ -11,8 +11,8 @@ from pydantic import Field
 
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives
+from pipeline.io.reading.class_folders import ClassFolders, Sample, find_classes
 from pipeline.io.reading.decoding import Decoder
-from pipeline.io.reading.layout import Layout, Sample, arrange
 from pipeline.io.reading.tree import Member, Tree
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
@@ -49,14 +49,14 @@ class Settings(SourceSettings):
     """Largest number of pixels of an image. Larger ones are refused before decoding: a few kilobytes can decompress to gigabytes."""
 
     def open(self, *, workers: int) -> RawDataset:
-        tree = archives.opened(self.root)
-        layout = arrange(tree.listing(), str(self.root))
+        tree = archives.open_tree(self.root)
+        layout = find_classes(tree.listing(), str(self.root))
         blocks = partial(self.blocks, tree, layout, workers=workers)
         return RawDataset(
             described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels)), layout.targets, blocks
         )
 
-    def blocks(self, tree: Tree, layout: Layout, *, workers: int) -> Generator[Block]:
+    def blocks(self, tree: Tree, layout: ClassFolders, *, workers: int) -> Generator[Block]:
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
         decoder.prepare()
         ordered = partial(on_threads, workers=workers)
@@ -80,8 +80,8 @@ class Settings(SourceSettings):
                 continue
             said = f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})"
             if self.on_corrupt == "fail":
-                raise Refusal(f"{said}: mend or remove it, or write `source.on_corrupt: skip`")
-            print(f"prepare: left out {said}")
+                raise Refusal(f"{said}: repair or remove it, or write `source.on_corrupt: skip`")
+            print(f"prepare: skipped {said}")
 
     @property
     def place(self) -> str:

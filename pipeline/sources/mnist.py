@@ -48,7 +48,7 @@ class Settings(SourceSettings):
         for split, numbers in targets.items():
             check(self.root, split, inputs[split], numbers, num_classes=len(dataset.classes))
         if inputs[TRAIN].shape[1:] != inputs[TEST].shape[1:]:
-            raise Refusal(f"source.root: {self.root}: train and test have images of different sizes: fetch the files again")
+            raise Refusal(f"source.root: {self.root}: train and test have images of different sizes: download the files again")
         height, width = inputs[TRAIN].shape[1:3]
         return RawDataset(ClassTargets(classes=tuple(dataset.classes)), Statistics((height, width, 1)), targets, partial(blocks, inputs))
 
@@ -95,15 +95,17 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     if (zeros, kind, depth) != (0, UINT8, dimensions):
         raise Refusal(f"source.root: {path}: is not an idx file of bytes in {dimensions} dimensions: remove it, and it is downloaded again")
     if len(data) != np.prod(shape, dtype=object):
-        raise Refusal(f"source.root: {path}: holds {len(data)} bytes, its header says {shape}: remove it, and it is downloaded again")
+        raise Refusal(f"source.root: {path}: has {len(data)} bytes, but its header says {shape}: remove it, and it is downloaded again")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np.int64], *, num_classes: int) -> None:
     if len(inputs) != len(targets) or len(targets) == 0:
-        raise Refusal(f"source.root: {root}: {split} has {len(inputs)} images and {len(targets)} labels: fetch the files again")
+        raise Refusal(f"source.root: {root}: {split} has {len(inputs)} images and {len(targets)} labels: download the files again")
     if targets.max() >= num_classes:
-        raise Refusal(f"source.root: {root}: {split} has the label {targets.max()}, there are {num_classes} classes: fetch the files again")
+        raise Refusal(
+            f"source.root: {root}: {split} has the label {targets.max()}, there are {num_classes} classes: download the files again"
+        )
 
 
 def blocks(inputs: dict[str, NDArray[np.uint8]]) -> Generator[Block]:

@@ -30,10 +30,10 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment, *, se
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
         if name in raw_dataset.targets and shares.get(name):
-            print(f"prepare: {name}: the dataset brings this split, so source.{name} is unused")
+            print(f"prepare: {name}: the dataset has this split of its own, so source.{name} is not used")
         if name in record.splits:
             entry = record.splits[name]
-            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt left out" if entry.left_out else ""))
+            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt skipped" if entry.left_out else ""))
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:

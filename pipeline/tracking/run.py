@@ -81,7 +81,7 @@ class Run:
         except Exception as error:  # tracking must never stop a training
             if not self._has_failed:
                 self._has_failed = True
-                mirror_process.say(self._environment, f"goes on without a complete record: {type(error).__name__}: {error}")
+                mirror_process.say(self._environment, f"continues without a complete record: {type(error).__name__}: {error}")
 
 
 def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:

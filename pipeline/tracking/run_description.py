@@ -55,7 +55,7 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
         provenance=provenance.gather(environment),
         datasets=datasets_of(document, prepared, ("test",)),
         subject=subject(document),
-        description=f"{subject(document)}; its training is not known here",
+        description=f"{subject(document)}; trained elsewhere",
         name=name_of(document, paths, environment),
     )
 

@@ -12,7 +12,7 @@ from pipeline.io import files, tensor_file
 from pipeline.io.tensor_file import Damaged, Tensors
 from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import from_data, load, placed
+from pipeline.params.load import from_data, load, with_lines
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.progress import progress
@@ -123,7 +123,7 @@ def compare_scores(
     try:
         _, found = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
     except Refusal as refusal:
-        raise placed(document, refusal) from None
+        raise with_lines(document, refusal) from None
     description = recorded.result_line(found)
     sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
     yield Comparison.of_values("score", description, sides, expected=expected, found=found)

@@ -26,7 +26,7 @@ class Sides:
     found: str
 
     def describe(self, expected: object, found: object) -> str:
-        return f"{short(expected)} in {self.expected}, {short(found)} in {self.found}"
+        return f"{short(expected)} in {self.expected}, but {short(found)} in {self.found}"
 
 
 @dataclass(frozen=True)

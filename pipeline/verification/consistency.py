@@ -28,11 +28,11 @@ def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepa
 def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
     """Return the steps before the last one after which a complete training can export its weights.
 
-    These are the steps of validations: of the best one (`keep: best`), or of the one that stopped the training early, which needs more
+    These are the steps of validations: of the best one (`export_weights: best`), or of the one that stopped the training early, which needs more
     than `patience` validations.
     """
     every = settings.validate_every_steps
-    if settings.keep == "best":
+    if settings.export_weights == "best":
         return range(every, num_steps, every)
     return range(0) if settings.patience is None else range((settings.patience + 1) * every, num_steps, every)
 

@@ -16,7 +16,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.refusal import Refusal
 from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.training import Training
-from tests.laws.test_resuming import MUON, SPEEDY
+from tests.laws.test_resuming import AIRBENCH, MUON
 from tests.specs import image_spec
 
 MACHINE = Machine(torch.device("cpu"), torch.get_num_threads())
@@ -40,7 +40,7 @@ def tested(prepared: Prepared) -> Iterator[Prepared]:
 
 
 def test_a_run_of_the_pipeline_depends_on_its_seed_only_and_learns(train_params, tested) -> None:
-    changes = {"model": SPEEDY, "optimizer": MUON, "train.epochs": None, "train.keep": "last"}
+    changes = {"model": AIRBENCH, "optimizer": MUON, "train.epochs": None, "train.export_weights": "last"}
     params = train_params(changes | {"train.steps": 30})
     first, again = (speedrun.train_pipeline(params, tested, MACHINE) for _ in range(2))
     assert first.accuracy == again.accuracy > 0.5  # three classes

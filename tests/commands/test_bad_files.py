@@ -79,19 +79,19 @@ def pickled(path: Path) -> None:
 SPOILED_DATA: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no folder": (lambda folder: folder.rename("elsewhere"), "spec.json", "is missing: run `dvc repro prepare`"),
     "no description": (lambda folder: (folder / "spec.json").unlink(), "spec.json", "is missing: run `dvc repro prepare`"),
-    "another format": (lambda folder: change(folder / "spec.json", "format", "webdataset"), "spec.json", "is not of the format"),
-    "a key too many": (lambda folder: change(folder / "spec.json", "extra", 1), "spec.json", "is not of the format"),
-    "no JSON": (lambda folder: (folder / "spec.json").write_bytes(b"\xff{"), "spec.json", "is not of the format"),
-    "a flipped bit": (lambda folder: flip(folder / "train-inputs.npy"), "train-inputs.npy", "is not the file that spec.json describes"),
+    "another format": (lambda folder: change(folder / "spec.json", "format", "webdataset"), "spec.json", "does not have the format"),
+    "a key too many": (lambda folder: change(folder / "spec.json", "extra", 1), "spec.json", "does not have the format"),
+    "no JSON": (lambda folder: (folder / "spec.json").write_bytes(b"\xff{"), "spec.json", "does not have the format"),
+    "a flipped bit": (lambda folder: flip(folder / "train-inputs.npy"), "train-inputs.npy", "does not match its digest in spec.json"),
     "appended bytes": (
         lambda folder: append(folder / "valid-targets.npy", b"x"),
         "valid-targets.npy",
-        "is not the file that spec.json describes",
+        "does not match its digest in spec.json",
     ),
     "pickled objects": (
         lambda folder: pickled(folder / "train-targets.npy"),
         "train-targets.npy",
-        "is not the file that spec.json describes",
+        "does not match its digest in spec.json",
     ),
     "a missing array": (lambda folder: (folder / "test-inputs.npy").unlink(), "test-inputs.npy", "run `dvc repro"),
 }
@@ -117,17 +117,17 @@ def torch_pickle(path: Path) -> None:
 
 SPOILED_MODELS: dict[str, tuple[Callable[[], object], str]] = {
     "missing": (MODEL.unlink, "is missing: run `dvc repro`"),
-    "empty": (lambda: MODEL.write_bytes(b""), "is no whole safetensors file"),
-    "random": (lambda: MODEL.write_bytes(np.random.default_rng(1).bytes(5000)), "is no whole safetensors file"),
-    "text": (lambda: MODEL.write_text("version https://git-lfs.example/spec/v1\n"), "is no whole safetensors file"),
-    "cut in the header": (lambda: MODEL.write_bytes(MODEL.read_bytes()[:100]), "is no whole safetensors file"),
-    "cut at the end": (lambda: MODEL.write_bytes(MODEL.read_bytes()[:-1]), "is no whole safetensors file"),
-    "a flipped weight": (lambda: flip(MODEL), "is damaged: its contents do not match the digest in it"),
+    "empty": (lambda: MODEL.write_bytes(b""), "is not a complete safetensors file"),
+    "random": (lambda: MODEL.write_bytes(np.random.default_rng(1).bytes(5000)), "is not a complete safetensors file"),
+    "text": (lambda: MODEL.write_text("version https://git-lfs.example/spec/v1\n"), "is not a complete safetensors file"),
+    "cut in the header": (lambda: MODEL.write_bytes(MODEL.read_bytes()[:100]), "is not a complete safetensors file"),
+    "cut at the end": (lambda: MODEL.write_bytes(MODEL.read_bytes()[:-1]), "is not a complete safetensors file"),
+    "a flipped weight": (lambda: flip(MODEL), "is damaged: its contents do not match its digest"),
     "a flipped digit of the metadata": (
         lambda: MODEL.write_bytes(MODEL.read_bytes().replace(rb"\"step\":1", rb"\"step\":2")),
         "is damaged",
     ),
-    "a pickle": (lambda: torch_pickle(MODEL), "is no whole safetensors file"),
+    "a pickle": (lambda: torch_pickle(MODEL), "is not a complete safetensors file"),
     "of another program": (lambda: safetensors_of_another_program(MODEL), "was not written by this pipeline"),
     "a folder": (lambda: (MODEL.unlink(), MODEL.mkdir()), "models/model.safetensors"),
 }
@@ -164,11 +164,11 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
 
 def test_validation_that_is_wanted_and_not_there_is_refused_at_its_line(arrays: Path, parameters: Parameters, refused: Refused) -> None:
     parameters.put("source.valid", "0")
-    line = parameters.put("train.keep", "best")
+    line = parameters.put("train.export_weights", "best")
     parameters.write()
     assert main(["prepare"]) == 0
     assert refused("train") == [
-        f"params.yaml:{line}: train.keep: best needs a validation split: set source.valid above 0, or write `keep: last` and `patience: null`"
+        f"params.yaml:{line}: train.export_weights: best needs a validation split: set source.valid above 0, or write `export_weights: last` and `patience: null`"
     ]
 
 
@@ -186,7 +186,7 @@ def test_images_too_small_for_the_model_are_refused_at_its_line(prepared: Path, 
         (errno.ENOSPC, "the disk is full"),
         (errno.EDQUOT, "the disk quota is used up"),
         (errno.EROFS, "the file system is read-only"),
-        (errno.ENOLCK, "the file system has no locks"),
+        (errno.ENOLCK, "the file system does not support file locks"),
     ],
 )
 def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
@@ -216,7 +216,7 @@ def tiny_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 def test_a_disk_that_is_really_full_ends_in_words(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
     np.savez(arrays, inputs=np.zeros((1200, 16, 16), np.uint8), targets=np.arange(1200) % 2)
     [said] = refused("prepare")
-    assert said.endswith("the disk is full: free some space and run the same command again")
+    assert said.endswith("the disk is full: free some space, then run the same command again")
     assert not (tiny_disk / "spec.json").exists()
 
 
@@ -231,7 +231,7 @@ def test_a_folder_that_may_not_be_written_is_named(arrays: Path, tiny_disk: Path
     subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
     [said] = refused("prepare")
     assert said.startswith("data/prepared/")
-    assert "the file system is read-only: run in a folder that can be written" in said
+    assert "the file system is read-only: run in a writable folder" in said
 
 
 def test_an_error_that_nobody_can_mend_keeps_its_traceback(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:

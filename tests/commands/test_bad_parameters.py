@@ -1,5 +1,6 @@
 """What a user may get wrong in `params.yaml`: every verb that reads it answers with file, line, key and remedy."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import pytest
 from torch.torch_version import TorchVersion
 
 from pipeline.__main__ import main
+from pipeline.params.load import RENAMED
 from tests import project
 from tests.commands.parameters import Parameters
 from tests.imports import TOP
@@ -21,12 +23,13 @@ VALUES = [
     ("train.epochs", "0", "should be greater than 0, not 0"),
     ("train.batch_size", "1" + "0" * 50, "should be less than or equal to 1000000, not 1" + "0" * 50),
     ("train.micro_batch_size", "65", "is larger than train.batch_size (64): write at most that"),
-    ("train.steps", "3", "give the length once: a number for `epochs` or for `steps`, and null for the other"),
-    ("train.validate_every_steps", "55", "is no multiple of train.report_every_steps (10): write 60"),
-    ("train.precision", "fp8", "should be 'auto', 'bf16', 'fp16', 'fp32' or 'half', not \"fp8\""),
+    ("train.steps", "3", "set either `epochs` or `steps`, and write null for the other"),
+    ("train.validate_every_steps", "55", "is not a multiple of train.report_every_steps (10): write 60"),
+    ("train.precision", "half", "`half` is now `bf16-true`: rename it"),
+    ("train.precision", "fp8", "should be 'auto', 'bf16', 'fp16', 'fp32' or 'bf16-true', not \"fp8\""),
     ("train.deterministic", "yes", 'should be `true` or `false`, not "yes"'),
     *(
-        ("source.root", f'"data/a{sign}b"', "holds a line end or another control character: rename the folder or file")
+        ("source.root", f'"data/a{sign}b"', "contains a line break or another control character: rename the folder or file")
         for sign in (r"\n", r"\r", r"\x85", r"\u2028", r"\x1b")
     ),
     ("seed", "-1", "should be greater than or equal to 0, not -1"),
@@ -34,12 +37,12 @@ VALUES = [
     ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),
     ("source.name", "imagenet", 'there is no dataset "imagenet": known are arrays, cifar, digits, image_folder, mnist'),
     ("source.root", "", "should be text, not null"),
-    ("source.root", '""', "names the checkout itself, which `dvc repro` would watch: name the folder or file that holds the data"),
+    ("source.root", '""', "is the checkout itself, which `dvc repro` would hash: write the path of the folder or file with the data"),
     ("source.root", "nowhere", "nowhere does not exist: name the folder or archive that holds the data"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),
-    ("model.name", "../evil", 'there is no model "../evil": known are convnet, mlp, resnet, speedy, torchvision'),
-    ("model.name", "[mlp]", 'there is no model ["mlp"]: known are convnet, mlp, resnet, speedy, torchvision'),
+    ("model.name", "../evil", 'there is no model "../evil": known are airbench, convnet, mlp, resnet, torchvision'),
+    ("model.name", "[mlp]", 'there is no model ["mlp"]: known are airbench, convnet, mlp, resnet, torchvision'),
     ("model.dropout", "1.0", "should be less than 1, not 1.0"),
     ("optimizer.name", "adamm", 'there is no optimizer "adamm": did you mean `adam`?'),
     ("optimizer.name", "", "there is no optimizer null: known are sgd, adam, adamw, muon"),
@@ -48,7 +51,7 @@ VALUES = [
     ("optimizer.learning_rate", "-.inf", "should be a finite number, not -Infinity"),
     ("optimizer.learning_rate", "1e999", "should be a finite number, not Infinity"),
     ("schedule.name", "onecycle", 'there is no schedule "onecycle": did you mean `one_cycle`?'),
-    ("evaluate.interval", "95", "should be less than 1, not 95"),
+    ("evaluate.confidence_level", "95", "should be less than 1, not 95"),
 ]
 
 
@@ -113,7 +116,7 @@ def test_something_else_than_a_section_is_named(parameters: Parameters, refused:
 
 def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: Refused) -> None:
     parameters.section(
-        "optimizer", "name: sgd", "learning_rate: 0.1", "weight_decay: 0", "vector_factor: 1", "momentum: 0.0", "nesterov: true"
+        "optimizer", "name: sgd", "learning_rate: 0.1", "weight_decay: 0", "bias_lr_scale: 1", "momentum: 0.0", "nesterov: true"
     )
     parameters.write()
     line = parameters.line("optimizer.nesterov")
@@ -122,28 +125,32 @@ def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: R
     ]
 
 
-def test_half_is_refused_where_it_has_too_few_digits(parameters: Parameters, refused: Refused) -> None:
-    parameters.put("train.precision", "half")
+def test_bf16_true_is_refused_where_it_would_round_updates_away(parameters: Parameters, refused: Refused) -> None:
+    parameters.put("train.precision", "bf16-true")
     parameters.write()
     [said] = refused("check")
-    place = f"params.yaml:{parameters.line('train.average_decay')}: train.average_decay"
-    assert said == f"{place}: an average in 16 bits would stand still: write 0.0, or another train.precision than `half`"
-    parameters.put("train.average_decay", "0.0")
+    place = f"params.yaml:{parameters.line('train.ema_decay')}: train.ema_decay"
+    assert said == f"{place}: a bf16 EMA would round its updates away: write 0.0, or another train.precision than `bf16-true`"
+    parameters.put("train.ema_decay", "0.0")
     parameters.write()
     [said] = refused("check")
-    assert said.startswith(f"params.yaml:{parameters.line('train')}: train: precision: half has too few digits for the moments of adamw")
+    assert said.startswith(
+        f"params.yaml:{parameters.line('train')}: train: precision: bf16-true would round away the updates of adamw's moments"
+    )
 
 
-def test_half_is_refused_on_a_cpu_whose_torch_loses_updates(parameters: Parameters, refused: Refused, monkeypatch) -> None:
-    sgd = ("learning_rate: 0.1", "weight_decay: 0.0", "vector_factor: 1.0", "momentum: 0.9", "nesterov: true")
+def test_bf16_true_is_refused_on_a_cpu_whose_torch_loses_updates(parameters: Parameters, refused: Refused, monkeypatch) -> None:
+    sgd = ("learning_rate: 0.1", "weight_decay: 0.0", "bias_lr_scale: 1.0", "momentum: 0.9", "nesterov: true")
     parameters.section("optimizer", "name: sgd", *sgd)
-    parameters.put("train.average_decay", "0.0")
-    line = parameters.put("train.precision", "half")
+    parameters.put("train.ema_decay", "0.0")
+    line = parameters.put("train.precision", "bf16-true")
     parameters.write()
     assert main(["check"]) == 0
     monkeypatch.setattr("torch.__version__", TorchVersion("2.13.0"))
     [said] = refused("check")
-    assert said.startswith(f"params.yaml:{line}: train.precision: half needs torch 2.14 or newer on a CPU, this is 2.13.0: write `fp32`")
+    assert said.startswith(
+        f"params.yaml:{line}: train.precision: bf16-true needs torch 2.14 or newer on a CPU, this is 2.13.0: write `fp32`"
+    )
 
 
 def test_neither_epochs_nor_steps_is_refused(parameters: Parameters, refused: Refused) -> None:
@@ -151,7 +158,7 @@ def test_neither_epochs_nor_steps_is_refused(parameters: Parameters, refused: Re
     parameters.put("train.steps", "null")
     parameters.write()
     [said] = refused("train")
-    assert said.startswith(f"params.yaml:{parameters.line('train.steps')}: train.steps: give the length once")
+    assert said.startswith(f"params.yaml:{parameters.line('train.steps')}: train.steps: set either `epochs` or `steps`")
 
 
 def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(parameters: Parameters, refused: Refused) -> None:
@@ -159,7 +166,7 @@ def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(par
     parameters.write()
     said = refused("check")
     assert [line.split(": ")[1] for line in said] == [f"optimizer.{key}" for key in ("momentum", "nesterov", "beta1", "beta2", "epsilon")]
-    assert "known are name, learning_rate, weight_decay, vector_factor, momentum, nesterov" in said[-1]
+    assert "known are name, learning_rate, weight_decay, bias_lr_scale, momentum, nesterov" in said[-1]
 
 
 def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(parameters: Parameters, refused: Refused) -> None:
@@ -181,9 +188,9 @@ def spoil_six_times(parameters: Parameters) -> list[str]:
         "source.name": parameters.put("source.name", "digit"),
         "model.name": parameters.put("model.name", "convnt"),
         "optimizer.lerning_rate": parameters.rename("optimizer.learning_rate", "lerning_rate"),
-        "augment.crop": parameters.put("augment.crop", "one"),
+        "augment.crop_padding": parameters.put("augment.crop_padding", "one"),
         "train.epochs": parameters.put("train.epochs", "0"),
-        "evaluate.interval": parameters.put("evaluate.interval", "95"),
+        "evaluate.confidence_level": parameters.put("evaluate.confidence_level", "95"),
     }
     parameters.write()
     return [f"params.yaml:{line}: {key}: " for key, line in places.items()]
@@ -239,7 +246,7 @@ def test_a_shell_sees_the_same(parameters: Parameters) -> None:
 def test_good_parameters_are_called_fine_with_what_will_run(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("check: params.yaml is fine: convnet on digits, training on ")
+    assert said.out.startswith("check: params.yaml is valid: convnet on digits, training on ")
     assert said.err == ""
 
 
@@ -249,7 +256,7 @@ def test_check_names_the_architecture_and_not_the_library_that_it_comes_from(
     model = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
     project.write_params(Path(), {"model": model})
     assert main(["check"]) == 0
-    assert capsys.readouterr().out.startswith("check: params.yaml is fine: mobilenet_v3_small on digits, training on ")
+    assert capsys.readouterr().out.startswith("check: params.yaml is valid: mobilenet_v3_small on digits, training on ")
 
 
 def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,3 +265,33 @@ def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters
         code = main(["check"])
         said = capsys.readouterr()
         assert code == 0 or all("source.root: " in line and "does not exist" in line for line in said.err.splitlines()), preset
+
+
+def test_a_renamed_key_is_answered_with_its_new_name_and_no_second_line(parameters: Parameters, refused: Refused) -> None:
+    renamed = {"bias_lr_scale": "optimizer.vector_factor", "warmup_ratio": "schedule.warmup", "crop_padding": "augment.crop"}
+    renamed |= {"ema_decay": "train.average_decay", "export_weights": "train.keep", "confidence_level": "evaluate.interval"}
+    lines = [parameters.rename(f"{old.partition('.')[0]}.{new}", old.partition(".")[2]) for new, old in renamed.items()]
+    parameters.write()
+    expected = [f"params.yaml:{line}: {old}: is now `{new}`: rename it" for line, (new, old) in zip(lines, renamed.items(), strict=True)]
+    assert refused("check") == expected
+
+
+def test_the_old_name_of_a_model_and_those_of_its_keys_are_answered_with_the_new_ones(parameters: Parameters, refused: Refused) -> None:
+    parameters.section("model", "name: speedy", "width: 8", "later_width: 8", "whitening_images: 9", "whitening_epsilon: 1e-3")
+    line = parameters.line("model.name")
+    parameters.write()
+    assert refused("check") == [f"params.yaml:{line}: model.name: `speedy` is now `airbench`: rename it"]
+    parameters.put("model.name", "airbench")
+    parameters.write()
+    missing, *renamed = refused("check")
+    assert missing.startswith(f"params.yaml:{line - 1}: model.block3_width: is missing")
+    new_names = ("block1_width", "block2_width", "whiten_images", "whiten_eps")
+    assert [message.partition("is now")[2] for message in renamed] == [f" `{name}`: rename it" for name in new_names]
+
+
+def test_every_renamed_key_is_known_under_its_new_name_only() -> None:
+    known = re.findall(r"^\| `([\w.]+)`", (TOP / "docs/parameters.md").read_text(encoding="utf-8"), re.MULTILINE)
+    for old, new in RENAMED.items():
+        if ": " not in old and old != "model.width":
+            assert old not in known, old
+            assert f"{old.partition('.')[0]}.{new}" in known, new

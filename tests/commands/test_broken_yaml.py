@@ -34,23 +34,23 @@ FILES: list[tuple[str, bytes, int, str]] = [
     ("alias", b"seed: 1\nmodel: *nowhere\n", 2, "found undefined alias 'nowhere'"),
     ("tag", b"seed: !!python/object/apply:os.system [ls]\n", 1, "could not determine a constructor for the tag"),
     ("two documents", b"seed: 1\n---\nseed: 2\n", 2, "found another document"),
-    ("control character", b"seed: 1\nmodel: \x01\n", 2, "holds the control character U+0001: remove it"),
+    ("control character", b"seed: 1\nmodel: \x01\n", 2, "contains the control character U+0001: remove it"),
     ("date", b"seed: 2020-13-45\n", 1, "month must be in 1..12"),
-    ("five thousand digits", b"seed: 1" + 5000 * b"0", 1, "holds a value that cannot be read"),
+    ("five thousand digits", b"seed: 1" + 5000 * b"0", 1, "contains an invalid value"),
     ("half a surrogate", b'seed: "\\ud800"\n', 1, "surrogates not allowed"),
-    ("empty", b"", 1, "holds nothing: copy one of presets/ there"),
-    ("comments", b"# later\n", 1, "holds nothing: copy one of presets/ there"),
-    ("list", b"- seed\n- model\n", 1, "should hold sections such as `train:`, but holds a list"),
-    ("word", b"hello\n", 1, "should hold sections such as `train:`, but holds a single value"),
-    ("pickle", b"\x80\x04\x95\x0e\x00", 1, "is not text in UTF-8 (invalid start byte): save it as UTF-8"),
-    ("binary", bytes(range(256)), 2, "is not text in UTF-8"),
-    ("latin-1", "seed: 1\n# für alle\n".encode("latin-1"), 2, "is not text in UTF-8"),
-    ("utf-16", "seed: 1\n".encode("utf-16"), 1, "is not text in UTF-8"),
-    ("zeros", 100 * b"\0", 1, "holds the control character U+0000"),
-    ("huge", 100_000 * b"# \n", 1, "is larger than 20000 bytes: this cannot be a parameter file"),
-    ("aliases that multiply", BOMB.encode(), 1, "more than 2000 values, counting each alias: write them out"),
+    ("empty", b"", 1, "but is empty: copy one of presets/ there"),
+    ("comments", b"# later\n", 1, "but is empty: copy one of presets/ there"),
+    ("list", b"- seed\n- model\n", 1, "should contain sections such as `train:`, but is a list"),
+    ("word", b"hello\n", 1, "should contain sections such as `train:`, but is a single value"),
+    ("pickle", b"\x80\x04\x95\x0e\x00", 1, "is not UTF-8 text (invalid start byte): save it as UTF-8"),
+    ("binary", bytes(range(256)), 2, "is not UTF-8 text"),
+    ("latin-1", "seed: 1\n# für alle\n".encode("latin-1"), 2, "is not UTF-8 text"),
+    ("utf-16", "seed: 1\n".encode("utf-16"), 1, "is not UTF-8 text"),
+    ("zeros", 100 * b"\0", 1, "contains the control character U+0000"),
+    ("huge", 100_000 * b"# \n", 1, "is larger than 20000 bytes: this is not a parameter file"),
+    ("aliases that multiply", BOMB.encode(), 1, "more than 2000 values with all aliases expanded: write the values out"),
     ("an alias of itself", b"a: &a [*a]\n", 1, "is nested too deeply"),
-    ("nested brackets", b"a: " + 900 * b"[" + 900 * b"]", 1, "holds more than 200 brackets: this cannot be a parameter file"),
+    ("nested brackets", b"a: " + 900 * b"[" + 900 * b"]", 1, "contains more than 200 brackets: this is not a parameter file"),
 ]
 
 
@@ -69,7 +69,7 @@ def test_a_missing_file_is_named_with_where_to_get_one(parameters: Parameters, r
     Path("params.yaml").unlink()
     assert refused(verb) == ["params.yaml: is missing: copy one of presets/ there"]
     Path("params.yaml").mkdir()
-    assert refused(verb) == ["params.yaml: cannot be read (Is a directory): make it a file that you may read"]
+    assert refused(verb) == ["params.yaml: cannot be read (Is a directory): make it a readable file"]
 
 
 @pytest.mark.parametrize(

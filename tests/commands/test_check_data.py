@@ -33,16 +33,20 @@ def images(folder: Path, classes: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("classes", "changes", "message"),
     [
-        ({"cat": 9}, {}, "has one class only (cat): nothing can be learned"),
+        ({"cat": 9}, {}, "has only one class (cat): add samples of a second class"),
         ({"cat": 9, "dog": 0}, {}, "has no samples of dog: add some, or remove the class"),
-        ({"cat": 9, "dog": 2}, {"source": {**SOURCE, "test": 0.0}}, "the dataset brings no test split: write the share to keep for it"),
+        (
+            {"cat": 9, "dog": 2},
+            {"source": {**SOURCE, "test": 0.0}},
+            "the dataset has no test split of its own: write the share to split off",
+        ),
         (
             {"cat": 9, "dog": 9},
-            {"source": {**SOURCE, "valid": 0.0}, "train.keep": "best"},
-            "train.keep: best needs a validation split: set source.valid above 0",
+            {"source": {**SOURCE, "valid": 0.0}, "train.export_weights": "best"},
+            "train.export_weights: best needs a validation split: set source.valid above 0",
         ),
-        ({"cat": 9, "dog": 9}, {"evaluate.top_k": 3}, "evaluate.top_k: 3 of 2 classes is always right: write less"),
-        ({}, {"source": DIGITS, "evaluate.top_k": 11}, "evaluate.top_k: 11 of 10 classes is always right: write less"),
+        ({"cat": 9, "dog": 9}, {"evaluate.top_k": 3}, "evaluate.top_k: 3 of 2 classes is always correct: write a smaller number"),
+        ({}, {"source": DIGITS, "evaluate.top_k": 11}, "evaluate.top_k: 11 of 10 classes is always correct: write a smaller number"),
     ],
     ids=["one class", "an empty class", "no test split", "no validation split", "more ranks than classes", "more ranks than digits"],
 )

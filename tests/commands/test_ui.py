@@ -66,7 +66,7 @@ def test_a_port_in_use_is_refused_with_another(refused: Callable[..., list[str]]
         taken.listen()
         port = taken.getsockname()[1]
         (told,) = refused("ui", "--port", str(port))
-    assert f"127.0.0.1:{port} cannot be served (Address already in use)" in told
+    assert f"127.0.0.1:{port} cannot be used (Address already in use)" in told
     assert "make ui PORT=" in told
 
 

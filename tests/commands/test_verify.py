@@ -144,7 +144,7 @@ def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
     assert model.endswith(f"run: {run_name()}")
     assert hint == "compare runs: make ui"
     reseal(lambda _, metadata: metadata.update(step=3))
-    assert refused("summary") == [f"metrics/evaluate.json: is of another model than {MODEL}: run `dvc repro`"]
+    assert refused("summary") == [f"metrics/evaluate.json: describes another model than {MODEL}: run `dvc repro`"]
     MODEL.unlink()
     assert refused("summary") == [f"{MODEL}: is missing: run `dvc repro`"]
 
@@ -196,7 +196,7 @@ DIGESTS = r"\w{12} in the file, \w{12} in this checkout \(`dvc status train` nam
 DIFFERENCES = {
     "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, \w{12} in its contents: it was damaged, or changed by hand"),
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
-    "damaged data": (damage_the_data, r"data: \w{12} in the file, damaged \(data/prepared/train-inputs.npy: is not the file.*"),
+    "damaged data": (damage_the_data, r"data: \w{12} in the file, damaged \(data/prepared/train-inputs.npy: does not match.*"),
     "edited code": (lambda: append("pipeline/engine/fit.py"), f"code: {DIGESTS}"),
     "missing code": (
         lambda: Path("pipeline/io/files.py").unlink(),
@@ -262,7 +262,7 @@ def test_a_weight_that_differs_after_training_again_is_named(checkout: Path, ver
     assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", verify("--retrain")[-1])
 
 
-BEST = {**QUICK, "train.steps": 8, "train.keep": "best"}
+BEST = {**QUICK, "train.steps": 8, "train.export_weights": "best"}
 
 
 def test_a_step_that_differs_after_training_again_is_named(checkout: Path, verify: Verify) -> None:
@@ -317,9 +317,9 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(
     ("changes", "steps"),
     [
         ({}, {10}),
-        ({"train.keep": "best"}, {3, 6, 9, 10}),
+        ({"train.export_weights": "best"}, {3, 6, 9, 10}),
         ({"train.patience": 2}, {9, 10}),
-        ({"train.keep": "best", "train.patience": 2}, {3, 6, 9, 10}),
+        ({"train.export_weights": "best", "train.patience": 2}, {3, 6, 9, 10}),
     ],
 )
 def test_a_training_can_end_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:
@@ -359,10 +359,10 @@ def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]])
     shutil.copy("params.yaml", "foreign.safetensors")
     tensor_file.save(Path("checkpoint.safetensors"), {"weight": torch.zeros(1)}, {"state": {}})
     for name, message in {
-        "foreign.safetensors": "is no whole safetensors file",
-        "checkpoint.safetensors": "or is no model file (params: Field required)",
+        "foreign.safetensors": "is not a complete safetensors file",
+        "checkpoint.safetensors": "is not a model file of this pipeline (params: Field required)",
         "nowhere.safetensors": "is missing",
-        "nobody": f"no run of the journal in {checkout}/.pipeline/journal: the newest run is {run_name()}",
+        "nobody": f"is neither a file nor a run in {checkout}/.pipeline/journal: the newest run is {run_name()}",
     }.items():
         (line,) = refused("verify", name)
         assert message in line
@@ -399,7 +399,10 @@ def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callabl
 
 INVALID_METADATA = {
     "no parameters": ({"params": {}}, "model: is missing"),
-    "an older format": ({"format": "pipeline-model-1"}, "is no model file (format: Input should be 'pipeline-model-2'): run `dvc repro`"),
+    "an older format": (
+        {"format": "pipeline-model-1"},
+        "is not a model file of this pipeline (format: Input should be 'pipeline-model-2'): run `dvc repro`",
+    ),
     "an unknown task": ({"spec.targets": {"kind": "guessing"}}, "there is no kind of targets 'guessing'"),
     "a model with a null byte": ({"params.model.name": "a\0b"}, "there is no model"),
     "a model of elsewhere": ({"params.model.name": "../../x"}, "there is no model"),
@@ -436,7 +439,11 @@ def test_scoring_is_refused_as_in_the_stage_evaluate(
     checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
-    assert refused("verify") == refused("evaluate") == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always right: write less"]
+    assert (
+        refused("verify")
+        == refused("evaluate")
+        == ["params.yaml:56: evaluate.top_k: 11 of 10 classes is always correct: write a smaller number"]
+    )
     project.write_params(Path(), QUICK)
 
     def no_memory(*_: object, **__: object) -> None:
@@ -445,4 +452,4 @@ def test_scoring_is_refused_as_in_the_stage_evaluate(
     monkeypatch.setattr(inference, "predict", no_memory)
     assert refused("verify") == refused("evaluate")
     (line,) = refused("verify")
-    assert "evaluate.batch_size: the memory ran out" in line
+    assert "evaluate.batch_size: out of memory" in line

@@ -53,7 +53,7 @@ def volume_with(edit: str) -> Iterator[tuple[str, str]]:
 
 def compiled() -> str:
     with volume_with("s/compile: .*/compile: default/") as flags:
-        return prints(r"params.yaml was changed by hand[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
+        return prints(r"params.yaml was edited[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
 
 
 def stopped() -> str:
@@ -68,7 +68,7 @@ def stopped() -> str:
             code = output("inspect", "--format", "{{.State.ExitCode}}", name)
         finally:
             output("rm", "--force", name)
-        again = prints(r"going on after step[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
+        again = prints(r"resuming after step[\s\S]*test accuracy", *GPU, *flags, IMAGE)()
         return again if code == "143" else f"docker stop ended with {code}, not 143\n{again}"
 
 
@@ -82,7 +82,7 @@ TRIALS: dict[str, Callable[[], str]] = {
     "PIPELINE_DEVICE=cuda:0": prints(r"training on cuda:0", *GPU, "--env", "PIPELINE_DEVICE=cuda:0", IMAGE, "check"),
     "PIPELINE_DEVICE=cuda:99 is refused": prints(r"numbered from 0", *GPU, "--env", "PIPELINE_DEVICE=cuda:99", IMAGE, "check", code=2),
     "precision auto is bf16": prints(r"in bf16", *GPU, IMAGE, "check"),
-    "without --gpus all the reason is printed": prints(r"not used: it was not handed to this container.*--gpus all", IMAGE, "check"),
+    "without --gpus all the reason is printed": prints(r"not used: it is not available in this container.*--gpus all", IMAGE, "check"),
     "train.compile: default": compiled,
     "all hardened flags": prints(r"training on cuda[\s\S]*test accuracy", *GPU, *HARDENED, IMAGE),
     "docker stop, and on to the end": stopped,

@@ -153,19 +153,19 @@ def test_a_volume_that_cannot_be_written_is_refused_and_not_skipped(tmp_path: Pa
 
 def test_a_checkout_with_another_lock_is_refused(tmp_path: Path, image: Path) -> None:
     mounted = make_checkout(tmp_path / "mounted", lock="torch==2\n")
-    with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from.*make image"):
+    with pytest.raises(Refusal, match=r"requirements.lock differs from the lock that this image was built from.*make image"):
         find(mounted, image, [tmp_path / "home"])
 
 
 def test_another_lock_that_is_mounted_over_the_images_is_refused(tmp_path: Path) -> None:
     mounted_over = make_checkout(tmp_path / "image", lock="torch==2\n")
-    with pytest.raises(Refusal, match=r"requirements.lock is not the lock that this image was built from"):
+    with pytest.raises(Refusal, match=r"requirements.lock differs from the lock that this image was built from"):
         find(mounted_over, mounted_over, [tmp_path / "home"])
 
 
 def test_a_mounted_checkout_that_the_job_would_ignore_is_refused(tmp_path: Path, image: Path) -> None:
     mounted, home = make_checkout(tmp_path / "mounted"), make_checkout(tmp_path / "home")
-    with pytest.raises(Refusal, match=rf"{mounted} is a checkout, but the job would run the image's code: add `-w {mounted}`"):
+    with pytest.raises(Refusal, match=rf"{mounted} is a checkout, but this job would run the image's own code: add `-w {mounted}`"):
         find(image, image, [home], mounted=[Path("/"), tmp_path / "none", mounted])
     assert find(mounted, image, [home], mounted=[mounted]) == Checkout(mounted)
     assert find(image, image, [home], mounted=[image, home]) == Checkout(home, copy_of=image)
@@ -178,7 +178,7 @@ def test_code_that_another_container_runs_is_not_replaced(tmp_path: Path, image:
         elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
         assert copied(image, home) == (home, []), "there is nothing to replace"
         (image / "params.yaml").write_text("newer", encoding="utf-8")
-        with pytest.raises(Refusal, match="is at work here"):
+        with pytest.raises(Refusal, match="is using this checkout"):
             copied(image, home)
         assert (home / "params.yaml").read_text() == "params.yaml"
 

@@ -77,7 +77,7 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
         run("--volume", f"{name}:{HOME}", image, "check")
         in_volume(name, image, "sed", "-i", "s/compile: .*/compile: default/; s/epochs: .*/epochs: 1/", "params.yaml")
         output = run("--volume", f"{name}:{HOME}", image)
-        assert f"container: {HOME}/params.yaml was changed by hand and is not replaced" in output
+        assert f"container: {HOME}/params.yaml was edited: it is kept unchanged" in output
         assert "test accuracy" in output
         assert f"container: {HOME} is mounted and keeps the results (docs/container.md, Results)" in output
         documented = f"tar -c -C {HOME} models metrics plots | tar -t"
@@ -86,7 +86,7 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
 
 
 def test_a_verb_runs_and_the_error_for_an_unknown_one_lists_all(image: str) -> None:
-    assert "check: params.yaml is fine" in run(*HARDENED, image, "check")
+    assert "check: params.yaml is valid" in run(*HARDENED, image, "check")
     output = run(image, "trian", code=2)
     assert output.startswith("error: there is no verb 'trian'")
     words = ("repro", "prepare", "train", "evaluate", "check", "verify", "dvc", "mlflow")
@@ -119,7 +119,7 @@ def test_a_mounted_checkout_that_is_not_the_working_folder_is_refused(image: str
     folder = clone(tmp_path / "theirs")
     make_accessible(folder)
     output = run("--volume", f"{folder}:/workspace", image, "check", code=2)
-    assert "/workspace is a checkout, but the job would run the image's code: add `-w /workspace`" in output
+    assert "/workspace is a checkout, but this job would run the image's own code: add `-w /workspace`" in output
 
 
 def test_another_lock_over_the_images_is_refused(image: str, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_another_lock_over_the_images_is_refused(image: str, tmp_path: Path) -> 
     (tmp_path / "lock").chmod(0o644)
     make_accessible(tmp_path / "lock")
     output = run("--volume", f"{tmp_path / 'lock'}:/opt/pipeline/requirements.lock:ro", image, "check", code=2)
-    assert "/opt/pipeline/requirements.lock is not the lock that this image was built from" in output
+    assert "/opt/pipeline/requirements.lock differs from the lock that this image was built from" in output
 
 
 def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(image: str) -> None:
@@ -136,10 +136,8 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(imag
         with container(*words) as first:
             wait_for_output(first, "Running stage")
             output = run(*words, code=2)
-            assert (
-                f"error: {HOME}: a job in a container (host name {inspect(first)['Id'][:12]}) is at work here: wait until it has ended"
-                in output
-            )
+            holder = f"a job in a container (host name {inspect(first)['Id'][:12]})"
+            assert f"error: {HOME}: {holder} is using this checkout: wait until it ends" in output
             assert "mlflow, version" in run(*words, "mlflow", "--version"), "verbs that run no DVC do not wait"
             assert docker.docker("wait", first).strip() == "0", docker.docker("logs", first)
 
@@ -151,13 +149,13 @@ def test_a_job_counts_the_cpus_of_its_quota(image: str) -> None:
 
 def test_a_kill_for_the_memory_limit_is_reported(image: str) -> None:
     output = run("--memory", "150m", image, "check", code=137)
-    assert "container: the kernel killed a process of this container, which was out of memory: raise its limit" in output
+    assert "container: the OOM killer killed a process of this container: raise its memory limit" in output
 
 
 def test_a_volume_for_raw_data_can_be_filled_by_any_user(image: str) -> None:
     with volume() as name:
         words = ("--volume", f"{name}:{HOME}/data/raw", "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}")
-        assert "params.yaml is fine" in run(*words, image, "check")
+        assert "params.yaml is valid" in run(*words, image, "check")
         run(*words, "--entrypoint", "touch", image, f"{HOME}/data/raw/x")
 
 
@@ -166,7 +164,7 @@ def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path:
     (tmp_path / "mine.yaml").write_text(text + "# mine\n", encoding="utf-8")
     make_accessible(tmp_path / "mine.yaml")
     words = ("--volume", f"{tmp_path / 'mine.yaml'}:{HOME}/params.yaml", image)
-    assert f"{HOME}/params.yaml was changed by hand and is not replaced" in run(*words, "check")
+    assert f"{HOME}/params.yaml was edited: it is kept unchanged" in run(*words, "check")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     output = run(*words, "preset", "cifar10-resnet", code=2)
     assert "error: params.yaml: it is mounted, or belongs to another user, and cannot be replaced" in output
@@ -196,7 +194,7 @@ def test_a_job_that_was_stopped_continues_to_the_same_bytes(image: str, default:
         assert re.search(r"step \d+ is saved", output)
         assert in_volume(name, image, "python", "-c", STATUS).split() == ["KILLED"]
         again = run(*words)
-        assert re.search(r"train: .* going on after step \d+", again), again
+        assert re.search(r"train: .* resuming after step \d+", again), again
         assert "test accuracy" in again
         assert in_volume(name, image, "sha256sum", MODEL).split()[0] == files.digest(default.folder / MODEL)
 

@@ -41,7 +41,7 @@ if sys.argv[1] == "late":
     print("starting", flush=True)
     time.sleep(1.5)
 try:
-    with interruption.raised():
+    with interruption.raise_on_signal():
         print("ready", flush=True)
         if sys.argv[1] == "quick":
             sys.exit(int(sys.argv[2]))
@@ -49,7 +49,7 @@ try:
 except interruption.Interrupted as interrupted:
     time.sleep(1.5)  # it saves; a signal that arrives meanwhile must not count as the second one
     print("saved", flush=True)
-    interruption.tell(interrupted.exit_code)
+    interruption.record_exit_code(interrupted.exit_code)
     sys.exit(interrupted.exit_code)
 """
 

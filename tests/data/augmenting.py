@@ -15,7 +15,7 @@ def colour(shape: tuple[int, int, int]) -> Spec:
 
 
 COLOUR = colour((6, 5, 3))
-NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop": 0}
+NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop_padding": 0}
 EVERYTHING = {
     "resized_crop": 0.2,
     "flip": "random",
@@ -26,7 +26,7 @@ EVERYTHING = {
     "mixup": 0.8,
     "cutmix": 1.0,
 }
-"""But for `crop`, which goes with no `resized_crop`."""
+"""All but `crop_padding`, which cannot be combined with `resized_crop`."""
 
 
 def settings(**wishes: float | str) -> AugmentSettings:

@@ -151,7 +151,7 @@ def test_a_changed_byte_is_noticed(tmp_path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(Refusal, match=r"valid-inputs\.npy: is not the file that spec\.json describes: run `dvc repro -f prepare`"):
+    with pytest.raises(Refusal, match=r"valid-inputs\.npy: does not match its digest in spec\.json: run `dvc repro -f prepare`"):
         Prepared.open(tmp_path)
     path.unlink()
     with pytest.raises(Refusal, match=r"valid-inputs\.npy: cannot be read"):
@@ -161,9 +161,9 @@ def test_a_changed_byte_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "another-2"}, r"is not of the format pipeline-prepared-2 \(format: "),
-        ({"extra": 1}, r"is not of the format pipeline-prepared-2 \(extra: "),
-        ({"format": "pipeline-prepared-1"}, r"is not of the format pipeline-prepared-2 .*: run `dvc repro -f prepare`"),
+        ({"format": "another-2"}, r"does not have the format pipeline-prepared-2 \(format: "),
+        ({"extra": 1}, r"does not have the format pipeline-prepared-2 \(extra: "),
+        ({"format": "pipeline-prepared-1"}, r"does not have the format pipeline-prepared-2 .*: run `dvc repro -f prepare`"),
         ({"spec": described(channels=1, classes=["a", "b", "c"])}, "spec.json says"),
         ({"spec": described(channels=3, classes=["a", "b"])}, "targets outside its 2 classes"),
         (

@@ -73,7 +73,7 @@ RECORDED = "rerrrrereaaraerarrrr"
 
 
 def test_a_missing_test_split_needs_a_share() -> None:
-    with pytest.raises(Refusal, match=r"source.test: .* brings no test split: write the share to keep for it, such as `test: 0.2`"):
+    with pytest.raises(Refusal, match=r"source.test: .* has no test split of its own: write the share to split off, such as `test: 0.2`"):
         assign({TRAIN: np.arange(40) % 4})
 
 

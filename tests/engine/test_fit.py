@@ -17,7 +17,9 @@ GOLDEN_LOSSES = [1.129226, 0.955638, 0.827676, 0.785125]
 
 def test_one_batch_can_be_memorised(train_params, prepared) -> None:
     changes = {"train.epochs": None, "train.steps": 200, "train.batch_size": 50, "train.micro_batch_size": 50, "train.label_smoothing": 0.0}
-    training = begin(train_params({**changes, "augment.crop": 0, "train.average_decay": 0.0, "optimizer.learning_rate": 0.01}), prepared)
+    training = begin(
+        train_params({**changes, "augment.crop_padding": 0, "train.ema_decay": 0.0, "optimizer.learning_rate": 0.01}), prepared
+    )
     last = run(training)[-1]
     assert last.metrics["train/objective"] < 0.02
     assert last.metrics["train/accuracy"] == 1.0
@@ -38,7 +40,7 @@ def test_observing_more_often_changes_nothing(train_params, prepared, report_eve
         "train.steps": 12,
         "train.batch_size": 16,
         "train.micro_batch_size": 8,
-        "train.keep": "last",
+        "train.export_weights": "last",
     }
     often, seldom = (
         begin(train_params({**changes, "train.report_every_steps": every, "train.validate_every_steps": every}), prepared)
@@ -50,7 +52,7 @@ def test_observing_more_often_changes_nothing(train_params, prepared, report_eve
 
 
 def test_each_report_averages_the_steps_since_the_last_one(train_params, prepared) -> None:
-    changes = {"train.epochs": None, "train.steps": 6, "train.keep": "last", "train.batch_size": 16, "train.micro_batch_size": 16}
+    changes = {"train.epochs": None, "train.steps": 6, "train.export_weights": "last", "train.batch_size": 16, "train.micro_batch_size": 16}
     every, pairs = (
         run(begin(train_params({**changes, "train.report_every_steps": n, "train.validate_every_steps": n}), prepared)) for n in (1, 2)
     )
@@ -65,7 +67,7 @@ def test_the_best_validation_is_kept_and_the_first_of_equals_wins(train_params, 
         "train.steps": 12,
         "train.report_every_steps": 1,
         "train.validate_every_steps": 1,
-        "train.keep": "best",
+        "train.export_weights": "best",
     }
     training = begin(train_params(changes), prepared)
     kept, values = {}, []
@@ -94,18 +96,18 @@ def test_training_stops_after_patience_validations_without_improvement(train_par
 
 def test_without_a_validation_split_the_last_weights_are_exported(train_params, prepared) -> None:
     del prepared.splits["valid"]
-    training = begin(train_params({"train.keep": "last", "train.epochs": 1}), prepared)
+    training = begin(train_params({"train.export_weights": "last", "train.epochs": 1}), prepared)
     assert all("valid/loss" not in report.metrics for report in run(training))
     assert training.progress.best is None
-    with pytest.raises(Refusal, match=r"train\.keep: best needs a validation split: set source\.valid above 0"):
-        begin(train_params({"train.keep": "best"}), prepared)
+    with pytest.raises(Refusal, match=r"train\.export_weights: best needs a validation split: set source\.valid above 0"):
+        begin(train_params({"train.export_weights": "best"}), prepared)
     with pytest.raises(Refusal, match=r"train\.patience needs a validation split"):
-        begin(train_params({"train.keep": "last", "train.patience": 3}), prepared)
+        begin(train_params({"train.export_weights": "last", "train.patience": 3}), prepared)
 
 
 def test_validation_scores_the_averaged_weights(train_params, prepared) -> None:
-    changes = {"train.epochs": None, "train.steps": 5, "optimizer.learning_rate": 0.5, "train.keep": "last"}
-    averaged, raw = (begin(train_params({**changes, "train.average_decay": decay}), prepared) for decay in (0.999, 0.0))
+    changes = {"train.epochs": None, "train.steps": 5, "optimizer.learning_rate": 0.5, "train.export_weights": "last"}
+    averaged, raw = (begin(train_params({**changes, "train.ema_decay": decay}), prepared) for decay in (0.999, 0.0))
     one, other = run(averaged)[-1].metrics, run(raw)[-1].metrics
     assert one["train/objective"] == other["train/objective"]
     assert one["valid/loss"] != other["valid/loss"]
@@ -130,7 +132,7 @@ def test_fp16_that_overflows_at_any_scale_ends_with_the_remedy(train_params, pre
     monkeypatch.setattr(last, "forward", lambda inputs: compute(inputs) * math.inf)
     # the scale begins at 65,536 and is halved by each overflow
     with pytest.raises(
-        Refusal, match=r"every step before step 17 overflowed in fp16, however small the scale: lower optimizer\.learning_rate"
+        Refusal, match=r"every step before step 17 overflowed in fp16 even at the smallest loss scale: lower optimizer\.learning_rate"
     ):
         run(training)
 
@@ -153,7 +155,7 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
             "train.precision": used,
             "train.epochs": None,
             "train.steps": 40,
-            "train.average_decay": 0.0,
+            "train.ema_decay": 0.0,
             "train.label_smoothing": 0.0,
         }
         training = begin(train_params(changes), prepared)
@@ -166,7 +168,7 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_model_learns_the_same_and_later_runs_find_it_compiled(train_params, prepared, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    changes = {"train.epochs": None, "train.steps": 6, "train.keep": "last", "train.batch_size": 16, "train.micro_batch_size": 16}
+    changes = {"train.epochs": None, "train.steps": 6, "train.export_weights": "last", "train.batch_size": 16, "train.micro_batch_size": 16}
     plain, compiled = (run(begin(train_params({**changes, "train.compile": wish}), prepared))[-1].metrics for wish in ("off", "default"))
     assert compiled == pytest.approx(plain, rel=1e-4)
     # as a later run does: nothing is in memory, and what was compiled is found on the disk
@@ -184,7 +186,7 @@ def test_channels_last_learns_the_same(train_params, prepared) -> None:
         "model": CONVNET,
         "train.epochs": None,
         "train.steps": 10,
-        "train.keep": "last",
+        "train.export_weights": "last",
         "train.batch_size": 16,
         "train.micro_batch_size": 16,
     }

@@ -21,7 +21,7 @@ MODELS: list[dict[str, Any]] = [
     {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.1},
     {"name": "convnet", "width": 4, "dropout": 0.1},
     {"name": "resnet", "depth": 10, "width": 8},
-    {"name": "speedy", "width": 8, "later_width": 16, "whitening_images": 20, "whitening_epsilon": 5e-4},
+    {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4},
     *(
         {"name": "torchvision", "architecture": architecture, "stem": "small", "weights": None}
         for architecture in ("resnet18", "regnet_y_400mf", "swin_t")
@@ -93,5 +93,5 @@ def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: 
     settings = mlp.Settings(name="mlp", width=1000, depth=2, dropout=0.0)
     meta_model.refuse_too_large(settings, SPEC)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 10**6}))
-    with pytest.raises(Refusal, match="the weights of this mlp take 0 GB, the machine has 0 GB: make it smaller"):
+    with pytest.raises(Refusal, match="the weights of this mlp take 0 GB, the machine has 0 GB: choose a smaller model"):
         meta_model.refuse_too_large(settings, SPEC)

@@ -13,7 +13,7 @@ from tests import project
 
 MODELS = [
     {"name": "convnet", "width": 4, "dropout": 0.1},
-    {"name": "speedy", "width": 8, "later_width": 16, "whitening_images": 20, "whitening_epsilon": 5e-4},
+    {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4},
 ]
 
 

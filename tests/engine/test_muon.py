@@ -12,13 +12,13 @@ SETTINGS = MuonSettings(
     name="muon",
     learning_rate=0.1,
     weight_decay=0.05,
-    vector_factor=2.0,
-    outer_factor=3.0,
+    bias_lr_scale=2.0,
+    outer_lr_scale=3.0,
     momentum=0.6,
-    outer_momentum=0.85,
+    sgd_momentum=0.85,
     nesterov=True,
-    iterations=5,
-    normalise=False,
+    ns_steps=5,
+    normalize_weights=False,
 )
 HIDDEN = {"2.weight", "3.weight", "6.weight"}
 
@@ -46,7 +46,7 @@ def gradients(module: nn.Module, number: int) -> None:
 def updated(module: nn.Module, settings: MuonSettings = SETTINGS, *, steps: int = 3) -> torch.optim.Optimizer:
     optimizer = optimizers.build(module, settings)
     for group in optimizer.param_groups:
-        group["lr"] = settings.learning_rate * group["factor"]
+        group["lr"] = settings.learning_rate * group["lr_scale"]
     for number in range(steps):
         gradients(module, number)
         optimizer.step()
@@ -71,23 +71,25 @@ def test_a_frozen_first_layer_is_the_first_all_the_same() -> None:
     assert not any(parameter is module[0].weight for group in optimizer.param_groups for parameter in group["params"])
 
 
-def of_torch(batch: torch.Tensor, iterations: int) -> torch.Tensor:
-    return torch.stack([_zeropower_via_newtonschulz(matrix, muon.QUINTIC, iterations, muon.SMALLEST_NORM) for matrix in batch]).float()
+def of_torch(batch: torch.Tensor, ns_steps: int) -> torch.Tensor:
+    return torch.stack(
+        [_zeropower_via_newtonschulz(matrix, muon.NS_COEFFICIENTS, ns_steps, muon.SMALLEST_NORM) for matrix in batch]
+    ).float()
 
 
-@pytest.mark.parametrize("working_type", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("ns_dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(2, 16, 40), (1, 40, 16)])
-def test_the_iteration_is_that_of_torch_but_for_its_rounding(monkeypatch: pytest.MonkeyPatch, shape, working_type: torch.dtype) -> None:
-    monkeypatch.setattr(muon, "working_type", lambda _: working_type)
+def test_the_iteration_is_that_of_torch_but_for_its_rounding(monkeypatch: pytest.MonkeyPatch, shape, ns_dtype: torch.dtype) -> None:
+    monkeypatch.setattr(muon, "ns_dtype", lambda _: ns_dtype)
     batch = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found, expected = muon.orthogonal(batch, 5), of_torch(batch, 5)
+    found, expected = muon.orthogonalized(batch, 5), of_torch(batch, 5)
     assert found.dtype == torch.float32
     assert (found - expected).norm() / expected.norm() < 0.03
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_hidden_weights_move_as_with_the_muon_of_torch(monkeypatch: pytest.MonkeyPatch, nesterov: bool) -> None:
-    monkeypatch.setattr(muon, "orthogonal", of_torch)
+    monkeypatch.setattr(muon, "orthogonalized", of_torch)
     ours, theirs = network(), network()
     updated(ours, SETTINGS.model_copy(update={"nesterov": nesterov}))
     views = {name: nn.Parameter(parameter.detach().flatten(1)) for name, parameter in theirs.named_parameters() if name in HIDDEN}
@@ -120,7 +122,7 @@ def test_all_other_parameters_move_as_with_sgd() -> None:
 @pytest.mark.parametrize("shape", [(2, 16, 40), (1, 40, 16), (3, 16, 16)])
 def test_an_update_is_nearly_orthogonal(shape: tuple[int, int, int]) -> None:
     batch = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = muon.orthogonal(batch, 8)
+    found = muon.orthogonalized(batch, 8)
     left, _, right = torch.linalg.svd(batch, full_matrices=False)
     values = torch.linalg.svdvals(found)
     assert found.shape == shape
@@ -131,8 +133,8 @@ def test_an_update_is_nearly_orthogonal(shape: tuple[int, int, int]) -> None:
 
 def test_matrices_of_one_shape_are_turned_each_by_itself() -> None:
     batch = torch.randn(3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    alone = torch.cat([muon.orthogonal(matrix[None], 4) for matrix in batch])
-    assert torch.allclose(muon.orthogonal(batch, 4), alone, rtol=1e-12)
+    alone = torch.cat([muon.orthogonalized(matrix[None], 4) for matrix in batch])
+    assert torch.allclose(muon.orthogonalized(batch, 4), alone, rtol=1e-12)
 
 
 def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_they_move() -> None:
@@ -140,7 +142,7 @@ def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_th
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     free = network()
     updated(free, SETTINGS.model_copy(update={"weight_decay": 0.0}), steps=1)
-    updated(module, SETTINGS.model_copy(update={"normalise": True}), steps=1)
+    updated(module, SETTINGS.model_copy(update={"normalize_weights": True}), steps=1)
     for name in HIDDEN:
         way = free.get_parameter(name) - before[name]
         at = before[name] * len(before[name]) ** 0.5 / before[name].norm()
@@ -150,7 +152,7 @@ def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_th
 def test_a_weight_of_zeros_stays_finite() -> None:
     module = network()
     nn.init.zeros_(module[2].weight)
-    updated(module, SETTINGS.model_copy(update={"normalise": True}))
+    updated(module, SETTINGS.model_copy(update={"normalize_weights": True}))
     assert all(parameter.isfinite().all() for parameter in module.parameters())
 
 

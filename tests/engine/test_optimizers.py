@@ -20,20 +20,20 @@ from tests.imports import TOP
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
-SGD = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, momentum=0.9, nesterov=True)
-ADAM = AdamSettings(name="adam", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
-ADAMW = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.05, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
+SGD = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, momentum=0.9, nesterov=True)
+ADAM = AdamSettings(name="adam", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
+ADAMW = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
 MUON = MuonSettings(
     name="muon",
     learning_rate=0.1,
     weight_decay=0.05,
-    vector_factor=2.0,
-    outer_factor=3.0,
+    bias_lr_scale=2.0,
+    outer_lr_scale=3.0,
     momentum=0.6,
-    outer_momentum=0.85,
+    sgd_momentum=0.85,
     nesterov=True,
-    iterations=5,
-    normalise=True,
+    ns_steps=5,
+    normalize_weights=True,
 )
 
 
@@ -70,7 +70,7 @@ def test_only_weights_of_linear_and_convolutional_layers_decay_or_are_orthogonal
     assert chosen(module, ADAMW, lambda group: group["weight_decay"] > 0) == matrices
     assert chosen(module, MUON, lambda group: group["weight_decay"] > 0) == matrices
     assert chosen(module, MUON, lambda group: group["hidden"]) == matrices - {first, last}
-    assert chosen(module, MUON, lambda group: group["factor"] == MUON.outer_factor) == {first, last}
+    assert chosen(module, MUON, lambda group: group["lr_scale"] == MUON.outer_lr_scale) == {first, last}
 
 
 def chosen(module: nn.Module, settings: OptimizerSettings, wanted: Callable[[Mapping[str, Any]], bool]) -> set[str]:

@@ -5,12 +5,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.engine.schedules import factor
-from pipeline.params.schedule import ConstantSettings, FallingSettings, OneCycleSettings
+from pipeline.params.schedule import ConstantSettings, DecaySettings, OneCycleSettings
 
-CONSTANT = ConstantSettings(name="constant", warmup=0.1)
-LINEAR = FallingSettings(name="linear", warmup=0.1, final_factor=0.05)
-COSINE = FallingSettings(name="cosine", warmup=0.1, final_factor=0.05)
-ONE_CYCLE = OneCycleSettings(name="one_cycle", warmup=0.3, start_factor=0.04, final_factor=0.0)
+CONSTANT = ConstantSettings(name="constant", warmup_ratio=0.1)
+LINEAR = DecaySettings(name="linear", warmup_ratio=0.1, final_factor=0.05)
+COSINE = DecaySettings(name="cosine", warmup_ratio=0.1, final_factor=0.05)
+ONE_CYCLE = OneCycleSettings(name="one_cycle", warmup_ratio=0.3, start_factor=0.04, final_factor=0.0)
 
 
 @given(st.integers(1, 500), st.data())
@@ -35,9 +35,9 @@ def test_cosine_ends_at_its_final_factor_and_is_half_way_in_the_middle() -> None
 @example(num_steps=100, warmup=0.999, final_factor=0.0)
 def test_the_last_of_several_steps_has_the_final_factor(num_steps: int, warmup: float, final_factor: float) -> None:
     for schedule in (
-        FallingSettings(name="linear", warmup=warmup, final_factor=final_factor),
-        FallingSettings(name="cosine", warmup=warmup, final_factor=final_factor),
-        OneCycleSettings(name="one_cycle", warmup=warmup, start_factor=0.04, final_factor=final_factor),
+        DecaySettings(name="linear", warmup_ratio=warmup, final_factor=final_factor),
+        DecaySettings(name="cosine", warmup_ratio=warmup, final_factor=final_factor),
+        OneCycleSettings(name="one_cycle", warmup_ratio=warmup, start_factor=0.04, final_factor=final_factor),
     ):
         assert factor(num_steps - 1, num_steps, schedule) == pytest.approx(final_factor)
 
@@ -52,7 +52,7 @@ def test_linear_falls_by_the_same_at_every_step() -> None:
 
 
 def test_linear_without_warm_up_is_what_airbench_trains_with() -> None:
-    schedule = FallingSettings(name="linear", warmup=0, final_factor=1 / 200)
+    schedule = DecaySettings(name="linear", warmup_ratio=0, final_factor=1 / 200)
     assert [factor(step, 200, schedule) for step in range(200)] == pytest.approx([1 - step / 200 for step in range(200)])
 
 
@@ -67,9 +67,9 @@ def test_one_cycle_rises_from_its_start_to_the_peak_and_falls_to_its_end() -> No
 def test_no_warm_up_begins_at_the_peak() -> None:
     for num_steps in (1, 2, 1000):
         for schedule in (
-            ConstantSettings(name="constant", warmup=0),
-            FallingSettings(name="linear", warmup=0, final_factor=0),
-            FallingSettings(name="cosine", warmup=0, final_factor=0),
-            OneCycleSettings(name="one_cycle", warmup=0, start_factor=0.1, final_factor=0),
+            ConstantSettings(name="constant", warmup_ratio=0),
+            DecaySettings(name="linear", warmup_ratio=0, final_factor=0),
+            DecaySettings(name="cosine", warmup_ratio=0, final_factor=0),
+            OneCycleSettings(name="one_cycle", warmup_ratio=0, start_factor=0.1, final_factor=0),
         ):
             assert factor(0, num_steps, schedule) == 1

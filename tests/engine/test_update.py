@@ -15,21 +15,21 @@ from pipeline.engine.update import StepSettings, update
 from pipeline.params.optimizer import AdamSettings, MuonSettings, SgdSettings
 from tests.engine.building import Identity, Parts, objective_of, same
 
-PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.0, nesterov=False)
-MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, vector_factor=1.0, momentum=0.9, nesterov=True)
-ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, vector_factor=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
+PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, momentum=0.0, nesterov=False)
+MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, momentum=0.9, nesterov=True)
+ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, bias_lr_scale=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
 
 MUON = MuonSettings(
     name="muon",
     learning_rate=0.1,
     weight_decay=0.1,
-    vector_factor=1.0,
-    outer_factor=1.0,
+    bias_lr_scale=1.0,
+    outer_lr_scale=1.0,
     momentum=0.6,
-    outer_momentum=0.9,
+    sgd_momentum=0.9,
     nesterov=True,
-    iterations=3,
-    normalise=True,
+    ns_steps=3,
+    normalize_weights=True,
 )
 
 
@@ -38,8 +38,8 @@ def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
 
 
-def state_of(module: nn.Module, *, settings=PLAIN, used: ChosenPrecision = "fp32", average_decay: float = 0.0) -> TrainState:
-    return TrainState.begin(Identity(module), settings, precision=used, average_decay=average_decay, device=torch.device("cpu"))
+def state_of(module: nn.Module, *, settings=PLAIN, used: ChosenPrecision = "fp32", ema_decay: float = 0.0) -> TrainState:
+    return TrainState.begin(Identity(module), settings, precision=used, ema_decay=ema_decay, device=torch.device("cpu"))
 
 
 SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, skip_nonfinite=False)
@@ -133,7 +133,7 @@ class Overflowing(nn.Module):
 @pytest.mark.parametrize("settings", [PLAIN, ADAM, MUON], ids=["sgd", "adamw", "muon"])
 def test_a_step_that_overflows_changes_nothing_but_the_scale_and_is_counted(settings) -> None:
     module = Overflowing()
-    state = state_of(module, settings=settings, used="fp16", average_decay=0.9)
+    state = state_of(module, settings=settings, used="fp16", ema_decay=0.9)
     step(state, samples(8, torch.float32))
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     scale = state.scaler.get_scale()
@@ -173,7 +173,7 @@ def test_averages_leave_out_the_steps_that_were_skipped() -> None:
 @pytest.mark.parametrize("settings", [PLAIN, MOMENTUM, ADAM, MUON], ids=["sgd", "momentum", "adamw", "muon"])
 def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_asked_for(settings) -> None:
     module = Overflowing()
-    state = state_of(module, settings=settings, average_decay=0.9)
+    state = state_of(module, settings=settings, ema_decay=0.9)
     step(state, samples(8, torch.float32), skip_nonfinite=True)
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     module.overflows = True
@@ -200,7 +200,7 @@ def test_biases_and_norms_move_by_their_factor(settings) -> None:
     moved = {}
     for factor in (1.0, 0.25):
         module = network()
-        step(state_of(module, settings=settings.model_copy(update={"vector_factor": factor, "weight_decay": 0.0})), samples(8))
+        step(state_of(module, settings=settings.model_copy(update={"bias_lr_scale": factor, "weight_decay": 0.0})), samples(8))
         moved[factor] = {name: parameter.detach() - before[name].detach() for name, parameter in module.named_parameters()}
     for name, way in moved[1.0].items():
         expected = way * 0.25 if way.ndim < 2 else way

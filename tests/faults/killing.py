@@ -32,11 +32,11 @@ CHANGES = {
     "train.batch_size": 15,
     "train.micro_batch_size": 8,
     "train.precision": "fp16",
-    "train.average_decay": 0.9,
-    "train.keep": "best",
+    "train.ema_decay": 0.9,
+    "train.export_weights": "best",
     "train.report_every_steps": 5,
     "train.validate_every_steps": 10,
-    "augment.crop": 1,
+    "augment.crop_padding": 1,
     "augment.cutout": 2,
 }
 VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}

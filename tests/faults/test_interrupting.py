@@ -19,7 +19,7 @@ CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.chdir(project.make(tmp_path, {"model": CONVNET, "train.micro_batch_size": 24, "train.keep": "best"}))
+    monkeypatch.chdir(project.make(tmp_path, {"model": CONVNET, "train.micro_batch_size": 24, "train.export_weights": "best"}))
     assert main(["prepare"]) == 0
     assert main(["train"]) == 0
     return tmp_path
@@ -59,7 +59,7 @@ def test_a_validation_is_not_awaited_and_is_made_again_first(
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
     said = capsys.readouterr().out
-    assert f"going on after step {step}" in said
+    assert f"resuming after step {step}" in said
     assert f"train: step {step} of 24: " in said, "the interrupted validation is made again"
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 

@@ -77,7 +77,7 @@ def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
     assert training.progress.rows == expected.progress.rows
     assert training.progress.switches == expected.progress.switches == [{"step": STEP, "micro_batch_size": 3}]
     assert (
-        f"out of memory at step {STEP}: micro-batches of 3 from here on; to begin so, write `micro_batch_size: 3`"
+        f"out of memory at step {STEP}: using micro-batches of 3 from here on; to start with them, write `micro_batch_size: 3`"
         in capsys.readouterr().out
     )
 
@@ -110,7 +110,9 @@ def test_a_batch_that_cuda_graphs_take_whole_is_not_cut(train_params, prepared, 
         Plan, "step_settings", lambda self, step, step_settings=Plan.step_settings: replace(step_settings(self, step), whole=True)
     )
     Shortage(training, monkeypatch, where="forward", call=0)
-    with pytest.raises(Refusal, match=f"train.compile: out of memory at step {STEP}, and `graphs` takes a batch whole: write `default`"):
+    with pytest.raises(
+        Refusal, match=f"train.compile: out of memory at step {STEP}, and `graphs` cannot use a smaller micro-batch: write `default`"
+    ):
         run(training)
 
 
@@ -209,9 +211,9 @@ def test_a_failure_inside_the_optimizer_ends_the_run_and_never_repeats_the_step_
 
         patch.setattr(torch.optim.AdamW, "step", fail)
         assert main(["train"]) == 2
-        assert "train.micro_batch_size: the memory ran out where no step can be repeated" in capsys.readouterr().err
+        assert "train.micro_batch_size: out of memory outside a retryable step" in capsys.readouterr().err
     assert main(["train"]) == 0
-    assert "going on after step 4" in capsys.readouterr().out
+    assert "resuming after step 4" in capsys.readouterr().out
     assert (folder / "models/model.safetensors").read_bytes() == whole
     assert json.loads((folder / "metrics/train.json").read_text())["steps"] == 8
 
@@ -222,4 +224,4 @@ def test_a_network_that_does_not_fit_is_said_in_words(folder: Path, monkeypatch,
 
     monkeypatch.setattr(Training, "begin", fail)
     assert main(["train"]) == 2
-    assert "model: the memory ran out where no step can be repeated: write a smaller one" in capsys.readouterr().err
+    assert "model: out of memory outside a retryable step: write a smaller one" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_an
     said = str(caught.value)
     rate = training.plan.learning_rate(BAD - 1)
     first = ", ".join(str(row) for row in tensors["rows"][:5].tolist())
-    assert said.startswith(f"train.on_nonfinite: the loss or the gradient of step {BAD} is not finite, at learning rate {rate:.3g} ")
+    assert said.startswith(f"train.on_nonfinite: step {BAD} has a non-finite loss or gradient, at learning rate {rate:.3g} ")
     assert f"on samples {first}, ... (its batch is in {path})" in said
     assert said.endswith("lower optimizer.learning_rate, or set or lower train.clip_norm, or write `on_nonfinite: skip`")
     assert metadata == {"step": BAD}
@@ -100,9 +100,9 @@ def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_name
     else:
         spoil_gradient(training, monkeypatch, 2)
     said = refused(training)
-    assert said.startswith("train.on_nonfinite: the loss or the gradient of step 3 is not finite, at learning rate ")
-    assert "; or a gradient before it was not, most likely that of step 2, at learning rate " in said
-    assert "; `train.report_every_steps: 1` tells which: lower optimizer.learning_rate" in said
+    assert said.startswith("train.on_nonfinite: step 3 has a non-finite loss or gradient, at learning rate ")
+    assert "; or an earlier gradient was non-finite, most likely that of step 2, at learning rate " in said
+    assert "; set `train.report_every_steps: 1` to find out which: lower optimizer.learning_rate" in said
     for step in (2, 3):
         path = tmp_path / f"nonfinite-{step:012d}.safetensors"
         assert f"(its batch is in {path})" in said
@@ -114,7 +114,7 @@ def test_a_gradient_is_named_alone_where_all_are_measured(train_params, prepared
     training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 1}), prepared)
     spoil_gradient(training, monkeypatch, step)
     said = refused(training)
-    assert said.startswith(f"train.on_nonfinite: the loss or the gradient of step {step} is not finite, ")
+    assert said.startswith(f"train.on_nonfinite: step {step} has a non-finite loss or gradient, ")
     assert "most likely" not in said
 
 
@@ -123,7 +123,7 @@ def test_a_loss_after_a_report_is_its_own_steps(train_params, prepared, monkeypa
     training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 2}), prepared)
     spoil(training, monkeypatch)
     said = refused(training)
-    assert said.startswith("train.on_nonfinite: the loss or the gradient of step 3 is not finite, ")
+    assert said.startswith("train.on_nonfinite: step 3 has a non-finite loss or gradient, ")
     assert "most likely" not in said
 
 
@@ -144,8 +144,8 @@ def test_what_became_infinite_where_no_loss_shows_it_ends_the_training(train_par
 
     monkeypatch.setattr(optimizer, "step", spoiling)
     said = refused(training)
-    assert said.startswith(f"a weight, or what the optimizer keeps of its gradients, became inf at or before step 4: {fit.REMEDY}; ")
-    assert said.endswith("`train.report_every_steps: 1` tells the step")
+    assert said.startswith(f"a weight or an optimizer state became inf at or before step 4: {fit.REMEDY}; ")
+    assert said.endswith("set `train.report_every_steps: 1` to find the exact step")
 
 
 def test_large_averages_of_squares_are_no_infinite_ones(train_params, prepared, monkeypatch) -> None:
@@ -196,7 +196,7 @@ def test_skipping_goes_on_as_if_the_step_had_changed_nothing_and_says_so(
     assert same(training.state.tensors(), other.state.tensors()), "what spoiled the step left a trace"
     assert all(torch.isfinite(tensor).all() for tensor in training.state.tensors().values())
     assert [row.get("train/skipped_steps") for row in training.progress.rows] == [None, 1, None, None, None]
-    assert f"warning: the loss or the gradient of step {BAD} is not finite" in capsys.readouterr().out
+    assert f"warning: step {BAD} has a non-finite loss or gradient" in capsys.readouterr().out
     assert (tmp_path / f"nonfinite-{BAD:012d}.safetensors").exists()
 
 
@@ -220,7 +220,7 @@ def test_a_run_that_skipped_resumes_to_the_same_bytes(train_params, prepared, tm
 def test_a_run_that_skips_every_step_ends(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({**CHANGES, "train.on_nonfinite": "skip"}), prepared)
     spoil(training, monkeypatch, steps=tuple(range(3, 99)))
-    with pytest.raises(Refusal, match="every step from 3 to 4 had a loss or gradient that is not finite: lower optimizer"):
+    with pytest.raises(Refusal, match="every step from 3 to 4 had a non-finite loss or gradient: lower optimizer"):
         run(training)
 
 
@@ -252,7 +252,7 @@ def test_the_batch_of_a_skipped_step_outlives_the_training(tmp_path: Path, monke
     for _ in range(2):  # a forced repeat of equal inputs is a training of its own
         assert main(["train"]) == 0
         said = capsys.readouterr().out
-        assert "from the start" in said
+        assert "from the beginning" in said
         (kept,) = tmp_path.glob(f".pipeline/work/*/nonfinite-{BAD:012d}.safetensors")
         assert str(kept.relative_to(tmp_path)) in said
         assert {path.name for path in kept.parent.iterdir()} == {kept.name, "inputs.json"}
@@ -262,7 +262,10 @@ def test_a_run_that_diverges_is_said_in_words_once(train_params, prepared, monke
     training = begin(train_params(CHANGES | {"train.report_every_steps": 1, "train.validate_every_steps": 9}), prepared)
     spoil(training, monkeypatch, steps=(3, 4, 5), factor=1e6)
     run(training)
-    assert capsys.readouterr().out.count("warning: at step 3 the loss is far above that of guessing: lower optimizer.learning_rate") == 1
+    assert (
+        capsys.readouterr().out.count("warning: at step 3 the loss is far above that of uniform guessing: lower optimizer.learning_rate")
+        == 1
+    )
 
 
 def test_nothing_waits_for_the_device_between_reports(train_params, prepared, monkeypatch) -> None:

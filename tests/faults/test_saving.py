@@ -103,7 +103,7 @@ def test_a_disk_that_refuses_is_said_and_the_training_goes_on_with_the_last_good
     training.saver.wait()
     assert same(whole.state.tensors(), training.state.tensors())
     path = tmp_path / "step-000000000004.safetensors"
-    said = f"warning: {path}: the checkpoint cannot be written ({os.strerror(number)}): the last good one is that of step 3; the training goes on"
+    said = f"warning: {path}: the checkpoint cannot be written ({os.strerror(number)}): the newest complete one is of step 3; training continues"
     assert said in capsys.readouterr().out
     assert [path.name for path in training.saver.checkpoints.paths()] == [f"step-{step:012}.safetensors" for step in (2, 3)]
 
@@ -135,8 +135,8 @@ def test_only_a_model_that_cannot_be_written_fails_and_the_repetition_begins_at_
         assert main(["train"]) == 2
     assert [path.name for path in asked].index("model.safetensors") == 12
     said = capsys.readouterr().err
-    assert "models/model.safetensors: the disk is full: free some space and run the same command again" in said
+    assert "models/model.safetensors: the disk is full: free some space, then run the same command again" in said
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
-    assert "going on after step 24" in capsys.readouterr().out
+    assert "resuming after step 24" in capsys.readouterr().out
     assert {name: files.digest(folder / name) for name in RESULTS} == whole

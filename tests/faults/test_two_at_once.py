@@ -21,7 +21,7 @@ STEPS = 2000
 CHANGES = {"train.steps": STEPS, "train.report_every_steps": 500, "train.validate_every_steps": 1000}
 QUIETLY = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10", "PIPELINE_DEVICE": "cpu"}
 BUSY = ("is busy, it is being blocked by", "Unable to acquire lock")
-TRAINS_ALREADY = "another process trains from the same inputs: wait for it, or stop it"
+TRAINS_ALREADY = "another process is training with the same inputs: wait for it, or stop it"
 TRAIN = ("dvc", "repro", "--force", "--single-item", "train")
 JOB = (sys.executable, "-m", "pipeline", "repro")
 WITHIN_S = 120
@@ -116,7 +116,7 @@ def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins
     with in_the_middle(folder, *JOB) as job:
         job.process.send_signal(signal.SIGTERM)
         assert job.end().code == 128 + signal.SIGTERM
-    assert "going on after step" in repeat(folder, *JOB)
+    assert "resuming after step" in repeat(folder, *JOB)
     assert digests(folder) == twins.digests
 
 
@@ -129,7 +129,7 @@ def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins
         refused = Command(twins.folder, *TRAIN).end()
         assert refused.code == 255
         assert "JSON structure is corrupted" in refused.said, "where DVC mends this itself, check need not"
-        assert "left it half written" in call(twins.folder, "python", "-m", "pipeline", "check", **QUIETLY)
+        assert "was truncated by a DVC that was killed" in call(twins.folder, "python", "-m", "pipeline", "check", **QUIETLY)
         repeat(twins.folder, *TRAIN)
     assert digests(twins.folder) == twins.digests
     assert remains(twins.folder) == []

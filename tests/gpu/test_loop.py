@@ -21,7 +21,7 @@ CONVNET = {"name": "convnet", "width": 8, "dropout": 0.1}
 RESNET = {"name": "resnet", "depth": 9, "width": 16}
 CHANGES = {
     "model": CONVNET,
-    "augment.crop": 2,
+    "augment.crop_padding": 2,
     "augment.flip": "random",
     "augment.cutout": 2,
     "train.steps": 12,
@@ -33,7 +33,7 @@ CHANGES = {
     "train.channels_last": True,
 }
 MIXED = {
-    "augment.crop": 0,
+    "augment.crop_padding": 0,
     "augment.resized_crop": 0.3,
     "augment.brightness": 0.3,
     "augment.contrast": 0.3,
@@ -44,18 +44,18 @@ MUON = {
     "name": "muon",
     "learning_rate": 0.02,
     "weight_decay": 0.01,
-    "vector_factor": 1.0,
-    "outer_factor": 1.0,
+    "bias_lr_scale": 1.0,
+    "outer_lr_scale": 1.0,
     "momentum": 0.9,
-    "outer_momentum": 0.9,
+    "sgd_momentum": 0.9,
     "nesterov": True,
-    "iterations": 3,
-    "normalise": True,
+    "ns_steps": 3,
+    "normalize_weights": True,
 }
 
 
-SPEEDY = {"name": "speedy", "width": 16, "later_width": 32, "whitening_images": 40, "whitening_epsilon": 5e-4}
-HALF = {"model": SPEEDY, "train.precision": "half", "train.average_decay": 0.0, "train.clip_norm": None}
+AIRBENCH = {"name": "airbench", "block1_width": 16, "block2_width": 32, "block3_width": 32, "whiten_images": 40, "whiten_eps": 5e-4}
+HALF = {"model": AIRBENCH, "train.precision": "bf16-true", "train.ema_decay": 0.0, "train.clip_norm": None}
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def test_no_step_waits_for_the_gpu(train_params, begin, monkeypatch, precision: 
     refuse_to_wait(begin(train_params(CHANGES | {"train.precision": precision, "train.on_nonfinite": "skip"})))
 
 
-@pytest.mark.parametrize("recipe", [{"train.precision": "bf16"}, {"train.precision": "fp16"}, HALF], ids=["bf16", "fp16", "half"])
+@pytest.mark.parametrize("recipe", [{"train.precision": "bf16"}, {"train.precision": "fp16"}, HALF], ids=["bf16", "fp16", "bf16-true"])
 def test_muon_does_not_wait_either(train_params, begin, recipe: dict) -> None:
     refuse_to_wait(begin(train_params(CHANGES | {"optimizer": MUON, **recipe, "train.on_nonfinite": "skip"})))
 
@@ -114,7 +114,7 @@ def test_mixing_does_not_wait_either(train_params, begin, monkeypatch, share: fl
     refuse_to_wait(begin(train_params(CHANGES | MIXED | {"train.precision": "bf16", "train.on_nonfinite": "skip"})))
 
 
-@pytest.mark.parametrize("wishes", [{"crop": 4, "flip": "random"}, augmenting.EVERYTHING], ids=["crop and flip", "everything"])
+@pytest.mark.parametrize("wishes", [{"crop_padding": 4, "flip": "random"}, augmenting.EVERYTHING], ids=["crop and flip", "everything"])
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict) -> None:
     spec = image_spec(shape=(37, 41, 3), classes=("a", "b", "c"), mean=(0.4, 0.5, 0.6), std=(0.2,) * 3)
@@ -133,7 +133,7 @@ RECIPES = {
     "adamw in fp16": {"train.precision": "fp16"},
     "adamw in bf16": {"train.precision": "bf16"},
     "muon in bf16": {"optimizer": MUON, "train.precision": "bf16"},
-    "speedy and muon in half": {"optimizer": MUON, **HALF},
+    "airbench and muon in bf16-true": {"optimizer": MUON, **HALF},
 }
 
 
@@ -173,7 +173,7 @@ def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, t
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("model", [CONVNET | {"dropout": 0.0}, RESNET, SPEEDY], ids=lambda model: model["name"])
+@pytest.mark.parametrize("model", [CONVNET | {"dropout": 0.0}, RESNET, AIRBENCH], ids=lambda model: model["name"])
 def test_compiled_in_bf16_the_gradient_is_that_of_the_plain_network(model: dict, monkeypatch, tmp_path) -> None:
     """At a size at which a maximum over an image is one of many."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
@@ -221,6 +221,6 @@ def test_memory_that_runs_out_halves_the_micro_batch(train_params, begin, capsys
 
 def test_activations_that_are_computed_again_take_less_memory(train_params, begin) -> None:
     large = CHANGES | {"model": {"name": "resnet", "depth": 18, "width": 64}, "train.batch_size": 8192, "train.micro_batch_size": 8192}
-    large |= {"train.average_decay": 0.0}
+    large |= {"train.ema_decay": 0.0}
     kept, again = (peak(begin(train_params(large | {"train.activation_checkpointing": wish}), str(wish))) for wish in (False, True))
     assert again < 0.8 * kept

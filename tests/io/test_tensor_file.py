@@ -77,7 +77,7 @@ def test_a_file_of_others_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="was not written by this pipeline"):
         tensor_file.load(path)
     path.write_bytes(pickle.dumps({"weight": [1.0]}))
-    with pytest.raises(Refusal, match="is no whole safetensors file"):
+    with pytest.raises(Refusal, match="is not a complete safetensors file"):
         tensor_file.load(path)
 
 

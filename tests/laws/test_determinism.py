@@ -44,7 +44,7 @@ CHANGES = {
     "source": {**IMAGES, "valid": 0.2, "test": 0.2},
     "model": {"name": "convnet", "width": 4, "dropout": 0.2},
     "augment": {
-        "crop": 0,
+        "crop_padding": 0,
         "resized_crop": 0.3,
         "flip": "random",
         "cutout": 2,
@@ -58,8 +58,8 @@ CHANGES = {
     "train.steps": 8,
     "train.batch_size": 32,
     "train.micro_batch_size": 12,
-    "train.average_decay": 0.9,
-    "train.keep": "best",
+    "train.ema_decay": 0.9,
+    "train.export_weights": "best",
     "train.validate_every_steps": 4,
 }
 NUM_IMAGES = 150  # of a class: together more than one thread is handed at once

@@ -19,30 +19,30 @@ COMMON = {
     "train.micro_batch_size": 6,
     "train.report_every_steps": 2,
     "train.validate_every_steps": 4,
-    "train.average_decay": 0.9,
-    "train.keep": "best",
+    "train.ema_decay": 0.9,
+    "train.export_weights": "best",
     "augment.flip": "random",
     "augment.cutout": 2,
 }
 CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
-SPEEDY = {"name": "speedy", "width": 8, "later_width": 16, "whitening_images": 20, "whitening_epsilon": 5e-4}
+AIRBENCH = {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4}
 MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
-SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "vector_factor": 0.5, "momentum": 0.9, "nesterov": True}
+SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "bias_lr_scale": 0.5, "momentum": 0.9, "nesterov": True}
 NO_MOMENTUM = {**SGD, "momentum": 0.0, "nesterov": False}
-ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "vector_factor": 0.5, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "bias_lr_scale": 0.5, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
 MUON = {
     "name": "muon",
     "learning_rate": 0.05,
     "weight_decay": 1e-3,
-    "vector_factor": 0.5,
-    "outer_factor": 0.5,
+    "bias_lr_scale": 0.5,
+    "outer_lr_scale": 0.5,
     "momentum": 0.6,
-    "outer_momentum": 0.9,
+    "sgd_momentum": 0.9,
     "nesterov": True,
-    "iterations": 3,
-    "normalise": True,
+    "ns_steps": 3,
+    "normalize_weights": True,
 }
-HALF = {"train.precision": "half", "train.average_decay": 0.0}
+HALF = {"train.precision": "bf16-true", "train.ema_decay": 0.0}
 VARIANTS = {
     "adamw": {"model": CONVNET},
     "adam": {"model": CONVNET, "optimizer": ADAM},
@@ -52,12 +52,18 @@ VARIANTS = {
     "muon in fp16": {"model": CONVNET, "optimizer": MUON, "train.precision": "fp16"},
     "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
-    "half": {"model": SPEEDY, "optimizer": MUON, **HALF},
-    "half with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},
-    "speedy": {"model": SPEEDY, "optimizer": MUON, "train.label_smoothing": 0.2},
+    "bf16-true": {"model": AIRBENCH, "optimizer": MUON, **HALF},
+    "bf16-true with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},
+    "airbench": {"model": AIRBENCH, "optimizer": MUON, "train.label_smoothing": 0.2},
     "mobilenet": {"model": MOBILENET},
-    "mixed samples": {"model": CONVNET, "augment.crop": 0, "augment.resized_crop": 0.3, "augment.mixup": 0.4, "augment.cutmix": 1.0},
-    "no average, last weights": {"model": CONVNET, "train.average_decay": 0.0, "train.keep": "last"},
+    "mixed samples": {
+        "model": CONVNET,
+        "augment.crop_padding": 0,
+        "augment.resized_crop": 0.3,
+        "augment.mixup": 0.4,
+        "augment.cutmix": 1.0,
+    },
+    "no average, last weights": {"model": CONVNET, "train.ema_decay": 0.0, "train.export_weights": "last"},
 }
 
 
@@ -121,7 +127,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_p
     again = begin(params, prepared, tmp_path)
     said = capsys.readouterr().out
     assert f"warning: {newest}: is damaged" in said
-    assert "going on after step 4" in said
+    assert "resuming after step 4" in said
     list(again.reports())
     assert same(whole.state.tensors(), again.state.tensors())
 

@@ -58,7 +58,7 @@ def test_the_preset_takes_the_steps_of_airbench() -> None:
     params = load(Document.read(PRESET), TrainParams)
     torch.manual_seed(0)
     images = 2 * avg_pool2d(torch.randn(200, 3, 36, 36), 5, stride=1).double()
-    model = params.model.model_copy(update={"width": 16, "later_width": 32})
+    model = params.model.model_copy(update={"block1_width": 16, "block2_width": 32, "block3_width": 32})
     ours = model.build(SPEC).double()
     model.initialize_from_data(ours, lambda count: images[:count])
     theirs, before = copy.deepcopy(ours), copy.deepcopy(ours)
@@ -70,7 +70,7 @@ def test_the_preset_takes_the_steps_of_airbench() -> None:
             network.zero_grad()
             (scale * cross_entropy(network(inputs), targets, label_smoothing=params.train.label_smoothing)).backward()
         for group in optimizer.param_groups:
-            group["lr"] = params.optimizer.learning_rate * group["factor"] * schedules.factor(step, NUM_STEPS, params.schedule)
+            group["lr"] = params.optimizer.learning_rate * group["lr_scale"] * schedules.factor(step, NUM_STEPS, params.schedule)
         optimizer.step()
         airbench.step(step)
     for (name, parameter), other, start in zip(ours.named_parameters(), theirs.parameters(), before.parameters(), strict=True):

@@ -40,10 +40,10 @@ VIEWS = {
 }
 CHANGES = {"train.batch_size": 16, "train.micro_batch_size": 16, "train.report_every_steps": 50, "train.validate_every_steps": 50}
 AUGMENTED = {
-    "augment.crop": 2,
+    "augment.crop_padding": 2,
     "augment.flip": "random",
     "train.clip_norm": None,
-    "train.average_decay": 0.0,
+    "train.ema_decay": 0.0,
     "train.label_smoothing": 0.0,
 }
 

@@ -18,7 +18,7 @@ SMALL: list[dict[str, Any]] = [
     {"name": "mlp", "width": 8, "depth": 3, "dropout": 0.0},
     {"name": "convnet", "width": 4, "dropout": 0.1},
     *({"name": "resnet", "depth": depth, "width": 8} for depth in (9, 12)),
-    {"name": "speedy", "width": 8, "later_width": 16, "whitening_images": 20, "whitening_epsilon": 5e-4},
+    {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4},
     {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None},
 ]
 SHAPES = [(8, 8, 1), (9, 12, 3)]
@@ -79,9 +79,9 @@ def test_width_is_the_width_of_the_first_stage() -> None:
     [
         (SMALL[2], (3, 8, 1), "model.name: convnet needs images of at least 4x4, these are 3x8: use mlp"),
         (SMALL[3], (8, 7, 1), "model.name: resnet needs images of at least 8x8, these are 8x7: use convnet"),
-        (SMALL[5], (1, 7, 1), "model.name: speedy needs images of at least 2x2, these are 1x7: use mlp"),
+        (SMALL[5], (1, 7, 1), "model.name: airbench needs images of at least 2x2, these are 1x7: use mlp"),
     ],
-    ids=["convnet", "resnet", "speedy"],
+    ids=["convnet", "resnet", "airbench"],
 )
 def test_images_that_are_too_small_are_refused_with_the_remedy(settings: dict[str, Any], shape: tuple[int, int, int], words: str) -> None:
     with pytest.raises(Refusal) as caught:

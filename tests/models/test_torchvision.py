@@ -72,7 +72,7 @@ def test_an_original_stem_for_colour_is_torchvisions_own() -> None:
 )
 def test_images_of_a_size_that_an_architecture_does_not_take_are_refused(architecture: str, spec: Spec) -> None:
     with pytest.raises(
-        Refusal, match=rf"model\.architecture: {architecture} with `stem: original` does not take images of .*: raise source.size"
+        Refusal, match=rf"model\.architecture: {architecture} with `stem: original` does not accept images of .*: raise source.size"
     ):
         settings(architecture).build(spec)
 
@@ -121,7 +121,7 @@ def test_pretrained_weights_are_taken_where_they_fit(cache: Path, capsys: pytest
     fresh = {name for name, tensor in network.state_dict().items() if not tensor.equal(whole.state_dict()[name])}
     assert fresh == {"classifier.3.weight", "classifier.3.bias"}, "only the head of other classes begins anew"
     total = len(whole.state_dict())
-    assert f"train: {total - 2} of {total} tensors begin pretrained" in capsys.readouterr().out
+    assert f"train: {total - 2} of {total} tensors start from pretrained weights" in capsys.readouterr().out
 
 
 def test_no_weights_means_nothing_is_looked_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +163,6 @@ def test_a_file_that_holds_no_weights_is_refused_and_nothing_in_it_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (cache / FILE).write_bytes(content)
-    with pytest.raises(Refusal, match=rf"model\.weights: {cache / FILE}: holds no whole weights: remove it"):
+    with pytest.raises(Refusal, match=rf"model\.weights: {cache / FILE}: is not a complete weights file: remove it"):
         initialized()
     assert not Path("was-run").exists()

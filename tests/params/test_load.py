@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from pipeline.params.document import Document
-from pipeline.params.load import from_data, load, placed, shown
+from pipeline.params.load import from_data, load, shown, with_lines
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.stages import STAGE_PARAMS
 from pipeline.params.train import TrainParams
@@ -67,7 +67,7 @@ def test_a_later_refusal_gets_the_line_of_the_key_that_it_begins_with() -> None:
     document = Document.read(TOP / "presets/digits.yaml")
     line = document.line(("source", "root"))
     text = "source.root: a: b\ndata/x: source.root: no\nsource.nothing: c\nPIPELINE_DEVICE=cuda: d"
-    assert str(placed(document, Refusal(text))).splitlines() == [
+    assert str(with_lines(document, Refusal(text))).splitlines() == [
         f"{document.path}:{line}: source.root: a: b",
         "data/x: source.root: no",
         f"{document.path}:{document.line(('source',))}: source.nothing: c",

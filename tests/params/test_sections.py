@@ -10,7 +10,7 @@ from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.loop import LoopSettings
 from pipeline.params.model import ModelSettings
-from pipeline.params.optimizer import EveryOptimizer
+from pipeline.params.optimizer import CommonOptimizerSettings
 from pipeline.params.prepare import SourceSettings
 from pipeline.params.section import Section
 from pipeline.params.stages import STAGE_PARAMS
@@ -95,9 +95,9 @@ def test_a_member_of_a_family_that_defines_no_verb_says_which_file_lacks_it() ->
         SourceSettings(name="wide", root=Path("data"), valid=0.1, test=0.1).open(workers=1)
 
 
-@pytest.mark.parametrize("key", ["learning_rate", "weight_decay", "vector_factor"])
+@pytest.mark.parametrize("key", ["learning_rate", "weight_decay", "bias_lr_scale"])
 def test_what_all_optimizers_share_is_bounded(key: str) -> None:
-    shared = {"learning_rate": 0.1, "weight_decay": 0.0, "vector_factor": 1.0, "name": "any"}
-    assert EveryOptimizer(**shared)
+    shared = {"learning_rate": 0.1, "weight_decay": 0.0, "bias_lr_scale": 1.0, "name": "any"}
+    assert CommonOptimizerSettings(**shared)
     with pytest.raises(ValidationError, match=key):
-        EveryOptimizer(**{**shared, key: -0.1})
+        CommonOptimizerSettings(**{**shared, key: -0.1})

@@ -16,7 +16,7 @@ from pipeline.reports import metrics
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Predictions
 
-SETTINGS = EvaluateSettings(batch_size=32, top_k=3, calibration_bins=10, interval=0.95, mistakes=4, test_time_augmentation="none")
+SETTINGS = EvaluateSettings(batch_size=32, top_k=3, calibration_bins=10, confidence_level=0.95, mistakes=4, test_time_augmentation="none")
 
 
 def evaluate(logits, targets, classes, settings):

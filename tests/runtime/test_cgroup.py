@@ -69,7 +69,7 @@ def test_the_quota_of_the_group_and_of_those_above_it_bounds_the_cpus(
 )
 def test_processes_that_the_memory_limit_killed_are_counted(groups: Path, membership: str, files: dict[str, str], killed: int) -> None:
     write(groups, membership, files)
-    assert cgroup.killed_for_memory() == killed
+    assert cgroup.num_oom_kills() == killed
 
 
 @pytest.mark.skipif(not any(cgroup.MOUNT.rglob("cgroup.procs")), reason="this system shows no control groups")

@@ -89,8 +89,8 @@ def test_a_check_in_another_namespace_leaves_the_record_of_a_living_dvc_and_name
         done = check_elsewhere()
         assert record.is_file()
         assert done.returncode == 2
-        assert f"error: {checkout}: a job on {socket.gethostname()} is at work here: wait until it has ended, or stop it" in done.stderr
-    assert "named process" in check_elsewhere().stdout, "with its holder gone it is a killed one's"
+        assert f"error: {checkout}: a job on {socket.gethostname()} is using this checkout: wait until it ends, or stop it" in done.stderr
+    assert "was left by process" in check_elsewhere().stdout, "with its holder gone it is a killed one's"
 
 
 def test_processes_of_one_namespace_hold_it_together(checkout: Path) -> None:
@@ -109,13 +109,13 @@ def test_another_host_with_the_same_number_of_its_namespace_is_refused(checkout:
     (checkout / "boot_id").write_text("of another host\n", encoding="ascii")
     with checkout_lock.held(checkout):
         monkeypatch.setattr(checkout_lock, "BOOT", checkout / "boot_id")
-        with pytest.raises(Refusal, match="is at work here"), checkout_lock.held(checkout):
+        with pytest.raises(Refusal, match="is using this checkout"), checkout_lock.held(checkout):
             pass
 
 
 def test_a_killed_holder_holds_no_more(checkout: Path) -> None:
     with elsewhere(checkout) as process:
-        with pytest.raises(Refusal, match="a job in the container c0ffee is at work here"), checkout_lock.held(checkout):
+        with pytest.raises(Refusal, match="a job in the container c0ffee is using this checkout"), checkout_lock.held(checkout):
             pass
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -139,7 +139,7 @@ def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(
         (checkout / "data/prepared/spec.json").unlink()
         monkeypatch.setenv("DVC_STAGE", "prepare")
         assert main(["prepare"]) == 2
-        assert "a job in the container c0ffee is at work here" in capsys.readouterr().err
+        assert "a job in the container c0ffee is using this checkout" in capsys.readouterr().err
         assert not (checkout / "data/prepared/spec.json").exists()
 
 

@@ -62,5 +62,5 @@ def test_a_gpu_that_a_variable_hides(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_gpu_that_does_not_start_and_a_pytorch_without_cuda(tmp_path: Path) -> None:
     system = machine(tmp_path, driver="580.65.06", handed_over=True)
-    assert obstacle("13.2", system=system) == "CUDA does not start on it: `nvidia-smi` may say why"
-    assert obstacle(None, system=system) == "this build of PyTorch knows no CUDA: install from requirements.lock"
+    assert obstacle("13.2", system=system) == "CUDA cannot initialize it: run `nvidia-smi` for the reason"
+    assert obstacle(None, system=system) == "this build of PyTorch has no CUDA support: install from requirements.lock"

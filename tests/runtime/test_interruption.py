@@ -44,21 +44,21 @@ def test_a_first_signal_only_sets_the_number_and_the_handlers_come_back(number: 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_where_nothing_can_wait_the_first_signal_raises_and_the_handlers_come_back(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
-    with pytest.raises(interruption.Interrupted) as caught, interruption.raised():
+    with pytest.raises(interruption.Interrupted) as caught, interruption.raise_on_signal():
         os.kill(os.getpid(), number)
     assert [signal.getsignal(each) for each in SIGNALS] == before
     assert caught.value.exit_code == 128 + number
 
 
 def test_the_end_of_dvc_is_a_first_signal_and_never_a_second() -> None:
-    assert run(interruption.ABANDONED) == (0, [str(int(signal.SIGTERM)), "done"])
-    assert run(signal.SIGINT, interruption.ABANDONED) == (0, [str(int(signal.SIGINT))] * 2 + ["done"])
+    assert run(interruption.UNCOUNTED_STOP) == (0, [str(int(signal.SIGTERM)), "done"])
+    assert run(signal.SIGINT, interruption.UNCOUNTED_STOP) == (0, [str(int(signal.SIGINT))] * 2 + ["done"])
 
 
 def test_a_signal_that_was_on_its_way_already_is_not_the_second_and_the_next_one_is() -> None:
     told = str(int(signal.SIGTERM))
-    assert run(interruption.ABANDONED, signal.SIGTERM) == (0, [told, told, "done"])
-    assert run(interruption.ABANDONED, signal.SIGTERM, signal.SIGTERM) == (-signal.SIGTERM, [told, told])
+    assert run(interruption.UNCOUNTED_STOP, signal.SIGTERM) == (0, [told, told, "done"])
+    assert run(interruption.UNCOUNTED_STOP, signal.SIGTERM, signal.SIGTERM) == (-signal.SIGTERM, [told, told])
 
 
 def test_an_interruption_is_no_error_that_a_handler_of_errors_could_swallow() -> None:

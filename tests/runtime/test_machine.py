@@ -38,7 +38,7 @@ def test_the_cpu_can_be_chosen_beside_gpus(two_gpus: list[int]) -> None:
 
 
 def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
-    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda:2: there are 2 GPUs, numbered from 0: name one of them"):
+    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda:2: there are 2 GPUs, numbered from 0: choose one of them"):
         choose_device("cuda:2")
 
 
@@ -46,7 +46,9 @@ def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
     for wish in ("cuda", "cuda:0"):
-        with pytest.raises(Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: there is none: write `auto` or `cpu`"):
+        with pytest.raises(
+            Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: this machine has none: write `auto` or `cpu`"
+        ):
             choose_device(wish)
 
 

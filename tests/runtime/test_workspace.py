@@ -47,7 +47,7 @@ def test_the_folder_of_equal_inputs_is_found_again_and_removed_after_success(tmp
 
 def test_a_second_process_of_equal_inputs_is_refused_and_one_of_others_is_not(tmp_path: Path) -> None:
     with workspace.claimed(tmp_path, BASE) as place:
-        with pytest.raises(Refusal, match=f"{place.folder}: another process trains from the same inputs: wait for it, or stop it"):
+        with pytest.raises(Refusal, match=f"{place.folder}: another process is training with the same inputs: wait for it, or stop it"):
             begin(tmp_path, BASE)
         begin(tmp_path, seeded(1))
     begin(tmp_path, BASE)
@@ -61,7 +61,7 @@ def test_a_new_start_says_which_inputs_changed(tmp_path: Path, capsys: pytest.Ca
     (folder / "step-000000000007.safetensors").touch()
     begin(tmp_path, replace(seeded(1), code="other"))
     said = capsys.readouterr().out
-    assert said == f"train: an unfinished training lies in {folder}, but its inputs differ (code, params): starting anew\n"
+    assert said == f"train: the unfinished training in {folder} has other inputs (code, params): starting from the beginning\n"
 
 
 def test_old_folders_are_dropped_to_two_the_newest_kept(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_an_unfinished_training_counts_by_its_last_checkpoint_and_is_not_dropped
     begin(tmp_path, seeded(3))
     assert folders(tmp_path) == {seeded(seed).key for seed in (0, 2, 3)}
     dropped = tmp_path / ".pipeline/work" / seeded(1).key
-    assert f"train: the unfinished training in {dropped} is dropped: of old ones the last 2 are kept" in capsys.readouterr().out
+    assert f"train: the unfinished training in {dropped} is deleted: only the last 2 are kept" in capsys.readouterr().out
 
 
 def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:

@@ -77,21 +77,21 @@ WRONG = {
     "flat inputs": ({"inputs": INPUTS.reshape(9, -1)}, "is of shape (9, 60): write (samples, height, width)"),
     "channels first": ({"inputs": np.zeros((9, 3, 32, 32), np.uint8)}, "channels come last, at most 16: `x.transpose(0, 2, 3, 1)`"),
     "no pixels": ({"inputs": np.zeros((9, 0, 4), np.uint8)}, "is of shape (9, 0, 4)"),
-    "lengths": ({"targets": TARGETS[:5]}, "has 9 samples, its targets are 5"),
-    "float targets": ({"targets": TARGETS * 1.0}, "holds (9,) float64: write whole class numbers"),
+    "lengths": ({"targets": TARGETS[:5]}, "has 9 samples but 5 targets"),
+    "float targets": ({"targets": TARGETS * 1.0}, "holds (9,) float64: write class numbers"),
     "one-hot targets": ({"targets": np.eye(9, dtype=int)}, "holds (9, 9) int64"),
-    "negative targets": ({"targets": TARGETS - 1}, "holds -1 to 1: class numbers run from 0 on"),
-    "huge targets": ({"targets": np.full(9, 2**63, np.uint64)}, "class numbers run from 0 on"),
+    "negative targets": ({"targets": TARGETS - 1}, "holds -1 to 1: class numbers start at 0"),
+    "huge targets": ({"targets": np.full(9, 2**63, np.uint64)}, "class numbers start at 0"),
     "gaps": ({"targets": TARGETS * 1000}, "has the class number 2000 but 9 samples"),
     "no samples": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "is empty"),
-    "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but classes names 2"),
-    "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but classes names 0"),
+    "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but `classes` has 2 names"),
+    "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but `classes` has 0 names"),
     "names twice": ({"classes": np.array(["a", "b", "a"])}, "one name twice"),
     "numbers as names": ({"classes": np.arange(3)}, "write the names as `np.array([...], dtype=str)`"),
     "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
     "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),
-    "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is stored column by column: save `numpy.ascontiguousarray(x)`"),
-    "unknown names": ({"train-input": INPUTS}, "does not know the array train-input: the names are classes, inputs"),
+    "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is in Fortran order: save `numpy.ascontiguousarray(x)`"),
+    "unknown names": ({"train-input": INPUTS}, "has an unknown array train-input: known are classes, inputs"),
     "both forms": ({"test-inputs": INPUTS}, "both with and without a split"),
 }
 
@@ -111,16 +111,16 @@ def test_missing_arrays_are_named(tmp_path):
     content = {"train-inputs": INPUTS, "train-targets": TARGETS, "test-inputs": INPUTS[:, 1:], "test-targets": TARGETS}
     assert "images of different shapes [(3, 5, 3), (4, 5, 3)]" in refusal(stored(tmp_path / "c", "npz", content))
     content = {"inputs": INPUTS, "train-inputs": INPUTS, "train_inputs": INPUTS}
-    assert "is there twice" in refusal(stored(tmp_path / "d", "npz", content))
+    assert "has the same name as" in refusal(stored(tmp_path / "d", "npz", content))
 
 
 def test_a_damaged_file_is_refused(tmp_path):
     folder = stored(tmp_path, "folder", GOOD)
     whole = (folder / "inputs.npy").read_bytes()
     (folder / "inputs.npy").write_bytes(whole[:-1])
-    assert "it is cut or damaged" in refusal(folder)
+    assert "it is truncated or damaged" in refusal(folder)
     (folder / "inputs.npy").write_bytes(b"no array")
-    assert "is no .npy array" in refusal(folder)
+    assert "is not an .npy array" in refusal(folder)
     (folder / "inputs.npy").write_bytes(b"\x93NUMPY\x03\x00" + whole[8:])
     assert "its format is (3, 0)" in refusal(folder)
     (tmp_path / "x.npz").write_bytes(b"no archive")

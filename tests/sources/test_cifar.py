@@ -82,7 +82,7 @@ def test_the_archive_is_downloaded_once_and_checked(tmp_path, monkeypatch):
     with served(archive.parent) as (address, asked):
         monkeypatch.setattr(cifar, "ADDRESS", address)
         message = refusal(root)
-        assert "sent other bytes than published (MD5 " in message
+        assert "does not have the published checksum (MD5 " in message
         assert f"put cifar-10-binary.tar.gz or the folder cifar-10-batches-bin into {root}" in message
         assert not list(root.iterdir())
         object.__setattr__(cifar.VARIANTS["cifar10"], "md5", hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest())
@@ -101,7 +101,11 @@ def published_checksum(monkeypatch):
 
 
 DAMAGE = {
-    "test_batch.bin": {"has 3072 bytes, not records of 3073": bytes(3072), "has 0 bytes": b"", "has the label 10": b"\x0a" + bytes(3072)},
+    "test_batch.bin": {
+        "has 3072 bytes, which is not a multiple of 3073": bytes(3072),
+        "has 0 bytes": b"",
+        "has the label 10": b"\x0a" + bytes(3072),
+    },
     "batches.meta.txt": {"names 2 classes, not 10": b"cat\ndog\n"},
 }
 

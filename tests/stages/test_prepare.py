@@ -109,7 +109,7 @@ def test_one_class_is_refused(root, tmp_path):
     for path in (root / "dog").iterdir():
         path.unlink()
     (root / "dog").rmdir()
-    assert "has one class only (cat): nothing can be learned" in refusal(root, tmp_path)
+    assert "has only one class (cat): add samples of a second class" in refusal(root, tmp_path)
 
 
 def test_a_class_with_one_sample_is_named(root, tmp_path):
@@ -119,7 +119,7 @@ def test_a_class_with_one_sample_is_named(root, tmp_path):
 
 
 def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, capsys):
-    assert "write the share to keep for it, such as `test: 0.2`" in refusal(root, tmp_path, test=0.0)
+    assert "write the share to split off, such as `test: 0.2`" in refusal(root, tmp_path, test=0.0)
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (tmp_path / "split" / split / name).mkdir(parents=True)
@@ -128,19 +128,19 @@ def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, c
     prepared = run(tmp_path / "split", tmp_path)
     assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 6, "valid": 2, "test": 8}
     said = capsys.readouterr().out
-    assert "prepare: test: the dataset brings this split, so source.test is unused\n" in said
+    assert "prepare: test: the dataset has this split of its own, so source.test is not used\n" in said
     assert "source.valid" not in said
     assert prepared.digest == run(tmp_path / "split", tmp_path / "again", test=0.0).digest
 
 
 def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
     (root / "cat/broken.png").write_bytes(b"broken")
-    assert "cat/broken.png: cannot be decoded (is no image that Pillow reads)" in refusal(root, tmp_path)
+    assert "cat/broken.png: cannot be decoded (is not an image that Pillow can read)" in refusal(root, tmp_path)
     prepared = run(root, tmp_path, on_corrupt="skip")
     assert sum(len(split) for split in prepared.splits.values()) == 20
     said = capsys.readouterr().out
     assert f"left out source.root: {root}: cat/broken.png: cannot be decoded" in said
-    assert ", 1 corrupt left out" in said
+    assert ", 1 corrupt skipped" in said
 
 
 def test_a_class_of_corrupt_images_is_refused(root, tmp_path):

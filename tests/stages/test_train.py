@@ -71,7 +71,7 @@ def test_an_interrupted_run_says_so_with_its_exit_code_and_goes_on_to_the_same_b
     assert [path.name for path in (folder / ".pipeline/work").glob("*/step-*")] == [f"step-{step:012}.safetensors"]
     capsys.readouterr()
     assert main(["train"]) == 0
-    assert f"going on after step {step}" in capsys.readouterr().out
+    assert f"resuming after step {step}" in capsys.readouterr().out
     assert digests(folder) == whole
 
 
@@ -91,7 +91,7 @@ def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: 
     monkeypatch.setenv("DVC_ROOT", str(broken))
     assert main(["train"]) == 0
     assert digests(folder) == off
-    assert "goes on without a complete record" in capsys.readouterr().err
+    assert "continues without a complete record" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -128,5 +128,5 @@ def test_a_changed_parameter_starts_anew_and_is_named(folder: Path, monkeypatch:
     capsys.readouterr()
     assert main(["train"]) == 0
     said = capsys.readouterr().out
-    assert "its inputs differ (params): starting anew" in said
-    assert "from the start" in said
+    assert "has other inputs (params): starting from the beginning" in said
+    assert "from the beginning" in said

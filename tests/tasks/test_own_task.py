@@ -69,7 +69,7 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             {"train.metric": "valid/accuracy"},
             "train.metric: there is no metric valid/accuracy: known are valid/loss, valid/mean_absolute_error",
         ),
-        ({"augment": {"crop": 1}}, "augment"),
+        ({"augment": {"crop_padding": 1}}, "augment"),
         ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
         ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: known are valid/loss, valid/accuracy"),
     ],

@@ -89,7 +89,7 @@ def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixi
 def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
     if settings.resized_crop:
         return ResizedCrop(settings.resized_crop, pixels)
-    return Crop(settings.crop, pixels) if settings.crop else Whole()
+    return Crop(settings.crop_padding, pixels) if settings.crop_padding else Whole()
 
 
 def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:

@@ -19,19 +19,19 @@ from pipeline.io.reading.tree import (
     Listing,
     Member,
     Tree,
-    in_byte_order,
+    errors_as_refusal,
     refuse_bomb,
     refuse_outside,
     refuse_repeated,
     refuse_too_large,
-    refusing,
+    sorted_by_bytes,
 )
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 1 << 20
-DEEPEST = 32
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+MAX_DEPTH = 32
+COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Accepted compression methods. For the others, zipfile decompresses a whole member at once, however little is read."""
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
@@ -41,11 +41,11 @@ Version = tuple[int, int, int]
 """The inode, size and modification time of a file, of which one changes when the contents change."""
 
 
-def opened(root: Path) -> Tree:
+def open_tree(root: Path) -> Tree:
     """Open the folder or archive at `root`, which must exist. The type of an archive is determined by its first bytes, not by its name."""
     if root.is_dir():
         return Folder(root)
-    with refusing(root):
+    with errors_as_refusal(root):
         untrusted.size_bytes(root)
         with root.open("rb") as file:
             start = file.read(6)
@@ -61,30 +61,32 @@ class Folder:
     root: Path
 
     def listing(self) -> Listing:
-        found = Listing()
-        self.collect(self.root, "", found, above=frozenset(), seen=set())
-        return in_byte_order(found)
+        listing = Listing()
+        self.collect(self.root, "", listing, parents=frozenset(), seen=set())
+        return sorted_by_bytes(listing)
 
-    def collect(self, folder: Path, prefix: str, found: Listing, *, above: frozenset[Identity], seen: set[Identity]) -> None:
+    def collect(self, folder: Path, prefix: str, listing: Listing, *, parents: frozenset[Identity], seen: set[Identity]) -> None:
         status = folder.stat()
-        here = (status.st_dev, status.st_ino)
-        if here in above:
-            raise Refusal(f"source.root: {shown(folder)}: is a link to a folder that holds it: remove the link")
-        if here in seen:  # else a few links per folder could multiply to an unbounded number of files
-            raise Refusal(f"source.root: {shown(folder)}: is reached twice, by links: remove one")
-        seen.add(here)
-        if len(above) > DEEPEST:
-            raise Refusal(f"source.root: {shown(folder)}: lies more than {DEEPEST} folders deep: name the folder of the images themselves")
+        identity = (status.st_dev, status.st_ino)
+        if identity in parents:
+            raise Refusal(f"source.root: {shown(folder)}: is a link to one of its parent folders: remove the link")
+        if identity in seen:  # else a few links per folder could multiply to an unbounded number of files
+            raise Refusal(f"source.root: {shown(folder)}: is reached twice through links: remove one of them")
+        seen.add(identity)
+        if len(parents) > MAX_DEPTH:
+            raise Refusal(
+                f"source.root: {shown(folder)}: lies more than {MAX_DEPTH} folders deep: set source.root to the folder of the images"
+            )
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = prefix + entry.name
                 if entry.is_file(follow_symlinks=False):  # known from scandir, without another system call
-                    found.files.append(name)
+                    listing.files.append(name)
                 elif (path := Path(entry.path)).is_dir():
-                    found.folders.append(name)
-                    self.collect(path, name + "/", found, above=above | {here}, seen=seen)
+                    listing.folders.append(name)
+                    self.collect(path, name + "/", listing, parents=parents | {identity}, seen=seen)
                 elif path.is_file() or not path.exists():  # a dangling link fails when it is read, like a corrupt file
-                    found.files.append(name)
+                    listing.files.append(name)
                 else:
                     raise Refusal(f"source.root: {shown(path)}: is a device, a pipe or a socket: remove it")
 
@@ -107,37 +109,37 @@ class Zip:
     version: Version
 
     def listing(self) -> Listing:
-        found = Listing()
-        with refusing(self.path), zipfile.ZipFile(self.path) as archive:
+        listing = Listing()
+        with errors_as_refusal(self.path), zipfile.ZipFile(self.path) as archive:
             for info in archive.infolist():
                 self.refuse_unusable(info)
-                (found.folders if info.is_dir() else found.files).append(info.filename)
+                (listing.folders if info.is_dir() else listing.files).append(info.filename)
             refuse_bomb(self.path, sum(info.file_size for info in archive.infolist()), self.path.stat().st_size)
-        refuse_repeated(self.path, found.files)
-        return in_byte_order(found)
+        refuse_repeated(self.path, listing.files)
+        return sorted_by_bytes(listing)
 
     def refuse_unusable(self, info: zipfile.ZipInfo) -> None:
         refuse_outside(self.path, info.filename)
         place = f"source.root: {self.path}: {shown(info.filename)}"
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise Refusal(f"{place}: is a link or a device: pack the file itself")
+            raise Refusal(f"{place}: is a link or a device: archive the file itself")
         if info.flag_bits & 1:
-            raise Refusal(f"{place}: is encrypted: pack it again without a password")
-        if info.compress_type not in PACKINGS:
-            raise Refusal(f"{place}: is packed by method {info.compress_type}: pack it again, stored or deflated")
+            raise Refusal(f"{place}: is encrypted: create the archive again without a password")
+        if info.compress_type not in COMPRESSION_METHODS:
+            raise Refusal(f"{place}: uses compression method {info.compress_type}: create the archive again, stored or deflated")
         refuse_too_large(self.path, info.filename, info.file_size)
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        kept_open(self.path, self.version)
+        open_zip(self.path, self.version)
         try:
             yield (Member(name, self) for name in names)
         finally:
-            kept_open.cache_clear()
+            open_zip.cache_clear()
 
     def read(self, name: str) -> bytes:
         """Return the contents of a member. It is read in blocks, so that no more than its declared size is decompressed."""
-        with kept_open(self.path, self.version).open(name) as file:
+        with open_zip(self.path, self.version).open(name) as file:
             return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
 
@@ -147,11 +149,11 @@ def version_of(path: Path) -> Version:
 
 
 @lru_cache(maxsize=1)
-def kept_open(path: Path, version: Version) -> zipfile.ZipFile:
+def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
     """Open a zip archive once per process. Raises Refusal where the file has changed since `version`."""
-    with refusing(path):
+    with errors_as_refusal(path):
         if version_of(path) != version:
-            raise Refusal(f"source.root: {path}: changed while it was read: leave it alone until the stage has ended")
+            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it until the stage has ended")
         return zipfile.ZipFile(path)
 
 
@@ -163,33 +165,33 @@ class Tar:
     opener: Callable[..., Any]
 
     def listing(self) -> Listing:
-        found = Listing()
-        with refusing(self.path):
+        listing = Listing()
+        with errors_as_refusal(self.path):
             for _, member in tarstream.members(self.path, self.opener):
                 refuse_outside(self.path, member.name)
                 if not (member.isdir() or member.isreg()) or member.issparse():
-                    raise Refusal(f"source.root: {self.path}: {shown(member.name)}: is a link or a device: pack the file itself")
+                    raise Refusal(f"source.root: {self.path}: {shown(member.name)}: is a link or a device: archive the file itself")
                 refuse_too_large(self.path, member.name, member.size)
-                (found.folders if member.isdir() else found.files).append(member.name)
-        refuse_repeated(self.path, found.files)
-        return found
+                (listing.folders if member.isdir() else listing.files).append(member.name)
+        refuse_repeated(self.path, listing.files)
+        return listing
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        members = self.wanted(iter(names))
+        members = self.select(iter(names))
         try:
             yield members
         finally:
             members.close()
 
-    def wanted(self, names: Iterator[str]) -> Any:
+    def select(self, names: Iterator[str]) -> Any:
         """Yield the named members; `names` must be in the order of the archive."""
         name = next(names, None)
-        with refusing(self.path):
+        with errors_as_refusal(self.path):
             for file, member in tarstream.members(self.path, self.opener):
                 if member.name == name:
                     refuse_too_large(self.path, member.name, member.size)
                     yield Member(name, tarstream.read(file, member))
                     name = next(names, None)
         if name is not None:
-            raise Refusal(f"source.root: {self.path}: {shown(name)}: is gone: the archive changed while it was read")
+            raise Refusal(f"source.root: {self.path}: {shown(name)}: is missing: the archive was changed while it was read")

@@ -14,13 +14,13 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from pipeline.io import untrusted
-from pipeline.io.reading.archives import PACKINGS
+from pipeline.io.reading.archives import COMPRESSION_METHODS
 from pipeline.io.reading.tree import refuse_bomb
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 
-MOST_ARRAYS = 100
-BROKEN = (OSError, EOFError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+MAX_ARRAYS = 100
+READ_ERRORS = (OSError, EOFError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -41,16 +41,16 @@ class ArrayFile:
         """
         try:
             with stream() as file:
-                shape, fortran, dtype = read_header(file)
+                shape, fortran_order, dtype = read_header(file)
                 expected = file.tell() + dtype.itemsize * prod(shape)
         except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
-            raise Refusal(f"{place}: is no .npy array ({untrusted.reason(error)}): write it with numpy.save or numpy.savez") from None
+            raise Refusal(f"{place}: is not an .npy array ({untrusted.reason(error)}): write it with numpy.save or numpy.savez") from None
         if dtype.hasobject or dtype.names:
             raise Refusal(f"{place}: holds {dtype}, which is not plain numbers or text: convert it before saving")
-        if fortran:
-            raise Refusal(f"{place}: is stored column by column: save `numpy.ascontiguousarray(x)`")
+        if fortran_order:
+            raise Refusal(f"{place}: is in Fortran order: save `numpy.ascontiguousarray(x)`")
         if size_bytes != expected:
-            raise Refusal(f"{place}: has {size_bytes} bytes, its header says {expected}: it is cut or damaged, write it again")
+            raise Refusal(f"{place}: has {size_bytes} bytes, but its header says {expected}: it is truncated or damaged, write it again")
         return cls(place, shape, dtype, stream)
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
@@ -63,7 +63,7 @@ class ArrayFile:
                     count = min(rows, self.shape[0] - start)
                     data = file.read(count * row_bytes)
                     yield np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
-        except BROKEN as error:
+        except READ_ERRORS as error:
             raise Refusal(f"{self.place}: cannot be read ({untrusted.reason(error)}): write it again") from None
 
 
@@ -71,28 +71,28 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(file)
     if version not in HEADERS:
         raise ValueError(f"its format is {version}")
-    shape, fortran, dtype = HEADERS[version](file)
+    shape, fortran_order, dtype = HEADERS[version](file)
     if any(extent < 0 for extent in shape):
         raise ValueError(f"its shape is {shape}")
-    return shape, fortran and len(shape) > 1, dtype
+    return shape, fortran_order and len(shape) > 1, dtype
 
 
 def array_files(root: Path) -> dict[str, ArrayFile]:
     """Return the arrays of a folder of `.npy` files or of an `.npz` file by name, with `_` in names replaced by `-`."""
-    found: dict[str, ArrayFile] = {}
-    for name, place, stream, size_bytes in in_folder(root) if root.is_dir() else in_archive(root):
+    arrays: dict[str, ArrayFile] = {}
+    for name, place, stream, size_bytes in folder_entries(root) if root.is_dir() else archive_entries(root):
         key = name.removesuffix(".npy").replace("_", "-")
-        if key in found:
-            raise Refusal(f"source.root: {place}: is there twice, as {found[key].place}: remove one")
-        found[key] = ArrayFile.open(f"source.root: {place}", stream, size_bytes)
-    return found
+        if key in arrays:
+            raise Refusal(f"source.root: {place}: has the same name as {arrays[key].place}: remove one of them")
+        arrays[key] = ArrayFile.open(f"source.root: {place}", stream, size_bytes)
+    return arrays
 
 
-Found = tuple[str, str, Callable[[], IO[bytes]], int]
+ArrayEntry = tuple[str, str, Callable[[], IO[bytes]], int]
 
 
-def in_folder(root: Path) -> Iterator[Found]:
-    for path in sorted(root.glob("*.npy"))[:MOST_ARRAYS]:
+def folder_entries(root: Path) -> Iterator[ArrayEntry]:
+    for path in sorted(root.glob("*.npy"))[:MAX_ARRAYS]:
         try:
             size_bytes = untrusted.size_bytes(path)
         except OSError as error:
@@ -100,7 +100,7 @@ def in_folder(root: Path) -> Iterator[Found]:
         yield path.name, shown(path), partial(open_file, path), size_bytes
 
 
-def in_archive(root: Path) -> Iterator[Found]:
+def archive_entries(root: Path) -> Iterator[ArrayEntry]:
     try:
         packed_bytes = untrusted.size_bytes(root)
         with zipfile.ZipFile(root) as archive:
@@ -108,10 +108,10 @@ def in_archive(root: Path) -> Iterator[Found]:
     except Exception as error:  # zipfile may raise any exception on untrusted bytes
         raise Refusal(f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({untrusted.reason(error)})") from None
     refuse_bomb(root, sum(member.file_size for member in members), packed_bytes)
-    for member in members[:MOST_ARRAYS]:
+    for member in members[:MAX_ARRAYS]:
         place = f"{root}: {shown(member.filename)}"
-        if member.compress_type not in PACKINGS:
-            raise Refusal(f"source.root: {place}: is packed by method {member.compress_type}: write it with numpy.savez")
+        if member.compress_type not in COMPRESSION_METHODS:
+            raise Refusal(f"source.root: {place}: uses compression method {member.compress_type}: write it with numpy.savez")
         yield member.filename, place, partial(open_member, root, member.filename), member.file_size
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.io.reading import images
-from pipeline.io.reading.tree import BROKEN, Member
+from pipeline.io.reading.tree import READ_ERRORS, Member
 from pipeline.io.untrusted import reason, shown
 from pipeline.refusal import Refusal
 
@@ -27,11 +27,11 @@ class Decoder:
 
     def prepare(self) -> None:
         """Set the limits of Pillow. Call it once in every process."""
-        images.bound(self.max_pixels)
+        images.set_pixel_limit(self.max_pixels)
 
     def decode(self, members: Sequence[Member]) -> Decoded:
         """Decode a chunk of files. Raises Refusal for an image that declares more than `max_pixels`."""
-        sheet = images.Sheet(len(members), self.size, self.channels)
+        strip = images.ImageStrip(len(members), self.size, self.channels)
         corrupt: dict[int, str] = {}
         for number, member in enumerate(members):
             try:
@@ -42,8 +42,8 @@ class Decoder:
                 corrupt[number] = str(error)
             except Refusal:
                 raise
-            except BROKEN as error:
+            except READ_ERRORS as error:
                 corrupt[number] = reason(error)
             else:
-                sheet.add(square)
-        return sheet.pixels(), corrupt
+                strip.add(square)
+        return strip.pixels(), corrupt

@@ -12,39 +12,39 @@ from pipeline.refusal import Refusal
 
 BLOCK_BYTES = 1 << 16
 MEGABYTE = 1_000_000
-SILENCE_S = 30.0
-MOST_BYTES = 2**30
+TIMEOUT_S = 30.0
+MAX_BYTES = 2**30
 """Upper bound for a download, so that an endless response does not fill the disk. Each supported dataset takes less than a fifth of it."""
 
 
 def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
     """Download to `path` from the first address that works. Raises Refusal with the error of each address and the remedy."""
-    answers = []
+    errors = []
     for address in addresses:
         try:
             with files.replacing(path) as draft:
                 receive(address, draft, md5=md5, label=path.name)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            answers.append(f"{address}: {error}")
+            errors.append(f"{address}: {error}")
         else:
             return
-    raise Refusal(f"source.root: {path.name} could not be downloaded ({'; '.join(answers)}): {remedy}")
+    raise Refusal(f"source.root: {path.name} could not be downloaded ({'; '.join(errors)}): {remedy}")
 
 
 def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
     """Download `address` to `draft`. Raises ValueError where the address, the size or the MD5 is wrong."""
     if not address.startswith(("https://", "http://")):
-        raise ValueError("is no web address")
+        raise ValueError("is not an http or https URL")
     state = hashlib.md5(usedforsecurity=False)
     print(f"downloading {address}", flush=True)
-    with urllib.request.urlopen(address, timeout=SILENCE_S) as response, draft.open("wb") as file:  # noqa: S310  # checked above
+    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response, draft.open("wb") as file:  # noqa: S310  # checked above
         size_bytes = int(response.headers.get("Content-Length") or 0)
         with progress(label, -(-size_bytes // MEGABYTE), "MB") as advance:
             while block := response.read(BLOCK_BYTES):
                 file.write(block)
                 state.update(block)
-                if file.tell() > MOST_BYTES:
-                    raise ValueError(f"sends more than {MOST_BYTES} bytes")
+                if file.tell() > MAX_BYTES:
+                    raise ValueError(f"sends more than {MAX_BYTES} bytes")
                 advance(file.tell() // MEGABYTE - advance.done)
     if state.hexdigest() != md5:
-        raise ValueError(f"sent other bytes than published (MD5 {state.hexdigest()}, not {md5})")
+        raise ValueError(f"does not have the published checksum (MD5 {state.hexdigest()}, not {md5})")

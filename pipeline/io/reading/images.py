@@ -15,14 +15,14 @@ from pipeline.io.untrusted import reason
 REFUSED_FORMATS = {"EPS"}
 # Tried first: some other readers inspect more than the first bytes, which doubles the time for an image of 32x32 pixels.
 COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-TEXTS = (b"P1", b"P2", b"P3")
+ASCII_FORMATS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
-DEEP = 65_535
+MAX_16_BIT = 65_535
 PNG_DEPTH = 24
 """Offset of the byte in a PNG that holds the bits per channel."""
 LOADED_ONCE = ("JPEG", "PNG")
 """Formats whose loaded image may be used without a copy. Other readers may decode again, and fail, when the image is used again."""
-TURNED = range(2, 9)
+ROTATED = range(2, 9)
 """The EXIF orientations that are not upright; Pillow supports no others."""
 
 
@@ -34,20 +34,20 @@ class Oversized(Exception):
     """Raised where the image declares more pixels than allowed, before it is decoded."""
 
 
-def bound(max_pixels: int) -> None:
+def set_pixel_limit(max_pixels: int) -> None:
     """Set Pillow's own pixel limit, which also covers images inside of others (icons), and silence its warnings in every thread."""
     Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow raises above twice this number and warns above it
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-class Sheet:
+class ImageStrip:
     """Stacks squares vertically in one image, which is converted to numpy at once.
 
     Converting each square by itself would take a sixth of the decoding time of a small image.
     """
 
-    def __init__(self, most: int, size: int, channels: Literal[1, 3]) -> None:
-        self.image = Image.new(MODES[channels], (size, size * most))
+    def __init__(self, capacity: int, size: int, channels: Literal[1, 3]) -> None:
+        self.image = Image.new(MODES[channels], (size, size * capacity))
         self.count, self.shape = 0, (size, size, channels)
 
     def add(self, square: Image.Image) -> None:
@@ -63,10 +63,10 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
     """Decode the first frame: upright, transparency on white, shorter side resized to `size`, centre crop.
 
     Raises Corrupt where it cannot be decoded, and Oversized before decoding where it declares more than `max_pixels`.
-    `bound` must have been called.
+    `set_pixel_limit` must have been called.
     """
-    if data[:2] in TEXTS:
-        raise Corrupt("is written as text, which takes seconds to read: store it in a binary form")
+    if data[:2] in ASCII_FORMATS:
+        raise Corrupt("is an ASCII image (P1 to P3), which takes seconds to read: store it in a binary format")
     try:
         with Image.open(BytesIO(data), formats=formats()) as image:
             refuse_oversized(*image.size, max_pixels)
@@ -74,14 +74,14 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
             image.load()
             if image.format == "PNG" and "transparency" in image.info:
                 scale_transparency(image, depth=data[PNG_DEPTH])
-            whole = plain(upright(image), MODES[channels])
-            return whole if whole.size == (size, size) else ImageOps.fit(whole, (size, size), Image.Resampling.BICUBIC)
+            converted = to_mode(upright(image), MODES[channels])
+            return converted if converted.size == (size, size) else ImageOps.fit(converted, (size, size), Image.Resampling.BICUBIC)
     except (Oversized, Corrupt, MemoryError):
         raise
     except Image.DecompressionBombError:
         raise Oversized(f"declares more than {max_pixels} pixels") from None
     except UnidentifiedImageError:
-        raise Corrupt("is no image that Pillow reads") from None
+        raise Corrupt("is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's readers may raise any exception on untrusted bytes
         raise Corrupt(reason(error)) from None
 
@@ -101,7 +101,7 @@ def formats() -> tuple[str, ...]:
 def upright(image: Image.Image) -> Image.Image:
     """Return the image rotated by its EXIF orientation; damaged EXIF data are ignored."""
     try:
-        if image.format in LOADED_ONCE and image.getexif().get(ExifTags.Base.Orientation) not in TURNED:
+        if image.format in LOADED_ONCE and image.getexif().get(ExifTags.Base.Orientation) not in ROTATED:
             return image  # exif_transpose would copy it
         return ImageOps.exif_transpose(image)
     except Exception:
@@ -117,24 +117,24 @@ def scale_transparency(image: Image.Image, *, depth: int) -> None:
         image.info["transparency"] = tuple(part >> 8 for part in value)
 
 
-def plain(image: Image.Image, mode: str) -> Image.Image:
+def to_mode(image: Image.Image, mode: str) -> Image.Image:
     """Convert to `mode` with 8 bits per channel, without palette, and with transparency laid on white. Raises Corrupt for float pixels."""
     if image.mode.startswith("I"):
         image = eight_bits(image)
     elif image.mode == "F":
-        raise Corrupt("has floating-point pixels, whose scale is not known: store it with 8 or 16 bits")
+        raise Corrupt("has floating-point pixels of unknown scale: store it with 8 or 16 bits")
     elif image.has_transparency_data:
-        seen = image.convert("RGBA")
-        image = Image.new("RGBA", seen.size, "white")
-        image.alpha_composite(seen)
+        rgba = image.convert("RGBA")
+        image = Image.new("RGBA", rgba.size, "white")
+        image.alpha_composite(rgba)
     return image if image.mode == mode else image.convert(mode)
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
     """Scale 16-bit grey to 8 bits, white where it is transparent. Pillow's own conversion would clip at 255."""
     pixels = np.asarray(image).astype(np.int64)
-    if pixels.min() < 0 or pixels.max() > DEEP:
-        raise Corrupt(f"has pixels outside 0 to {DEEP}, whose scale is not known: store it with 8 or 16 bits")
+    if pixels.min() < 0 or pixels.max() > MAX_16_BIT:
+        raise Corrupt(f"has pixels outside 0 to {MAX_16_BIT}: store it with 8 or 16 bits")
     if "transparency" in image.info:
-        pixels[pixels == image.info["transparency"]] = DEEP
-    return Image.fromarray(((pixels * 255 + DEEP // 2) // DEEP).astype(np.uint8))
+        pixels[pixels == image.info["transparency"]] = MAX_16_BIT
+    return Image.fromarray(((pixels * 255 + MAX_16_BIT // 2) // MAX_16_BIT).astype(np.uint8))

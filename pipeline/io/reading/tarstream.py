@@ -8,20 +8,20 @@ from typing import IO, Any
 from pipeline.io.reading.tree import refuse_bomb
 
 BLOCK_BYTES = 1 << 20
-HEADER_BYTES = 1 << 18
-PADDING_BYTES = 1 << 26
+MAX_HEADER_BYTES = 1 << 18
+MAX_PADDING_BYTES = 1 << 26
 
 
-class Headers:
+class BoundedHeaders:
     """A file wrapper that bounds how much tarfile reads per member: tarfile loads a whole header, whatever its declared size."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
-        self.left_bytes = HEADER_BYTES
+        self.left_bytes = MAX_HEADER_BYTES
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.left_bytes:
-            raise tarfile.ReadError(f"the headers of one file take more than {HEADER_BYTES} bytes")
+            raise tarfile.ReadError(f"the headers of one file take more than {MAX_HEADER_BYTES} bytes")
         self.left_bytes -= size
         return self.file.read(size)
 
@@ -36,11 +36,11 @@ def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes],
     """Yield each member and the file from which to `read` it, which must happen before the next iteration."""
     packed_bytes = path.stat().st_size
     with opener(path, "rb") as file:
-        headers: Any = Headers(file)
+        headers: Any = BoundedHeaders(file)
         tar: Any = tarfile.TarFile(fileobj=headers)
         while (member := tar.next()) is not None:
             tar.members.clear()  # else tarfile keeps every header in memory
-            headers.left_bytes = HEADER_BYTES
+            headers.left_bytes = MAX_HEADER_BYTES
             yield file, member
             refuse_bomb(path, tar.offset, packed_bytes)
         refuse_unfinished(file, tar.offset)
@@ -50,7 +50,7 @@ def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
     file.seek(member.offset_data)
     data = file.read(member.size)
     if len(data) < member.size:
-        raise tarfile.ReadError("its end is missing")
+        raise tarfile.ReadError("the end is missing")
     return data
 
 
@@ -62,7 +62,7 @@ def refuse_unfinished(file: IO[bytes], end: int) -> None:
     while block := file.read(BLOCK_BYTES):
         if block.strip(b"\0"):
             raise tarfile.ReadError(f"a damaged header or a second archive at byte {end}")
-        if file.tell() > end + PADDING_BYTES:
-            raise tarfile.ReadError(f"more than {PADDING_BYTES} zeros behind its end")
+        if file.tell() > end + MAX_PADDING_BYTES:
+            raise tarfile.ReadError(f"more than {MAX_PADDING_BYTES} zeros after its end")
     if file.tell() <= end:
-        raise tarfile.ReadError("its end is missing")
+        raise tarfile.ReadError("the end is missing")

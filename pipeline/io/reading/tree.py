@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 from pipeline.io.untrusted import reason, shown
 from pipeline.refusal import Refusal
 
-MEMBER_BYTES = 256 * 2**20
-UNPACKED_BYTES = 64 * 2**20
-UNPACKED_TIMES = 300
-"""An archive may unpack to UNPACKED_BYTES or to UNPACKED_TIMES its size, whichever is larger. Images hardly compress; bombs do."""
-BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error)
+MAX_MEMBER_BYTES = 256 * 2**20
+MAX_UNPACKED_BYTES = 64 * 2**20
+MAX_COMPRESSION_RATIO = 300
+"""An archive may unpack to MAX_UNPACKED_BYTES or to MAX_COMPRESSION_RATIO its size, whichever is larger. Images hardly compress; bombs do."""
+READ_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error)
 """The exceptions that reading a damaged member may raise."""
 
 
@@ -27,13 +27,13 @@ class Listing:
     folders: list[str] = field(default_factory=list)
 
 
-class Reader(Protocol):
+class FileReader(Protocol):
     """Reads any file by name, on any thread and, after pickling, in another process."""
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a file. Raises one of BROKEN for damage, and Refusal for all else.
+        """Return the contents of a file. Raises one of READ_ERRORS for damage, and Refusal for all else.
 
-        Refusal is a ValueError and thus also in BROKEN: catch it first.
+        Refusal is a ValueError and thus also in READ_ERRORS: catch it first.
         """
 
 
@@ -41,7 +41,7 @@ class Member(NamedTuple):
     """A file: its contents if they are in memory, else the reader that loads them."""
 
     name: str
-    content: bytes | Reader
+    content: bytes | FileReader
 
     def read(self) -> bytes:
         return self.content if isinstance(self.content, bytes) else self.content.read(self.name)
@@ -52,7 +52,7 @@ class Member(NamedTuple):
 
 
 class Tree(Protocol):
-    """A folder or an archive. No file may be larger than MEMBER_BYTES."""
+    """A folder or an archive. No file may be larger than MAX_MEMBER_BYTES."""
 
     def listing(self) -> Listing:
         """Return the names of all files and folders.
@@ -65,37 +65,39 @@ class Tree(Protocol):
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
+def errors_as_refusal(path: Path) -> Iterator[None]:
     try:
         yield
     except Refusal:
         raise
     except Exception as error:  # the standard library's readers may raise any exception on untrusted bytes
         raise Refusal(
-            f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason(error)}): fetch or pack it again"
+            f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason(error)}): download or create it again"
         ) from None
 
 
 def refuse_outside(path: Path, name: str) -> None:
     if name.startswith("/") or ".." in name.split("/"):
-        raise Refusal(f"source.root: {path}: {shown(name)}: would land outside its folder: pack it again with relative names")
+        raise Refusal(
+            f"source.root: {path}: {shown(name)}: has a path outside the archive's folder: create the archive again with relative names"
+        )
 
 
 def refuse_too_large(path: Path, name: str, size_bytes: int) -> None:
-    if not 0 <= size_bytes <= MEMBER_BYTES:
-        raise Refusal(f"source.root: {path}: {shown(name)}: has {size_bytes} bytes, more than {MEMBER_BYTES}: remove or shrink it")
+    if not 0 <= size_bytes <= MAX_MEMBER_BYTES:
+        raise Refusal(f"source.root: {path}: {shown(name)}: has {size_bytes} bytes, more than {MAX_MEMBER_BYTES}: remove or shrink it")
 
 
-def most_unpacked(packed_bytes: int) -> int:
-    return max(UNPACKED_BYTES, UNPACKED_TIMES * packed_bytes)
+def max_unpacked_bytes(packed_bytes: int) -> int:
+    return max(MAX_UNPACKED_BYTES, MAX_COMPRESSION_RATIO * packed_bytes)
 
 
 def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
-    """Raise Refusal for an archive that would unpack to more than `most_unpacked`. Call it before unpacking."""
-    if unpacked_bytes > most_unpacked(packed_bytes):
+    """Raise Refusal for an archive that would unpack to more than `max_unpacked_bytes`. Call it before unpacking."""
+    if unpacked_bytes > max_unpacked_bytes(packed_bytes):
         raise Refusal(
-            f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {UNPACKED_TIMES} times as many: "
-            "images do not compress so well; unpack it into a folder if it is yours"
+            f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {MAX_COMPRESSION_RATIO} times as many: "
+            "images do not compress this well; if you trust it, extract it and set source.root to the folder"
         )
 
 
@@ -103,14 +105,14 @@ def refuse_repeated(path: Path, names: Iterable[str]) -> None:
     """Raise Refusal for a file that an archive holds twice; `./a/0.png` and `a/0.png` count as the same file."""
     seen: set[str] = set()
     for name in names:
-        plain = "/".join(part for part in name.split("/") if part not in ("", "."))
-        if plain in seen:
-            raise Refusal(f"source.root: {path}: {shown(name)}: comes twice: pack it again")
-        seen.add(plain)
+        normalized = "/".join(part for part in name.split("/") if part not in ("", "."))
+        if normalized in seen:
+            raise Refusal(f"source.root: {path}: {shown(name)}: occurs twice: create the archive again")
+        seen.add(normalized)
 
 
-def in_byte_order(found: Listing) -> Listing:
-    return Listing(sorted(found.files, key=name_bytes), sorted(found.folders, key=name_bytes))
+def sorted_by_bytes(listing: Listing) -> Listing:
+    return Listing(sorted(listing.files, key=name_bytes), sorted(listing.folders, key=name_bytes))
 
 
 def name_bytes(name: str) -> bytes:

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[tuple[Item, Result]]:
     """Yield each item and `function(item)`, computed on threads. At most two items per worker are in flight, which bounds memory."""
     with ThreadPoolExecutor(workers) as pool:
-        yield from in_order(pool, function, items, most=2 * workers)
+        yield from in_order(pool, function, items, max_in_flight=2 * workers)
 
 
 def on_processes(
@@ -35,10 +35,10 @@ def on_processes(
     """
     idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
 
-    def ask(item: Item) -> Result:
+    def call(item: Item) -> Result:
         worker = idle.get()
         try:
-            return worker.ask(item)
+            return worker.call(item)
         finally:
             idle.put(worker)
 
@@ -49,16 +49,18 @@ def on_processes(
             pipes.callback(worker.close)
             processes.callback(worker.end)
             idle.put(worker)
-        yield from in_order(pool, ask, items, most=2 * workers)
+        yield from in_order(pool, call, items, max_in_flight=2 * workers)
 
 
-def in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, most: int) -> Iterator[tuple[Item, Result]]:
-    """Yield items and results in order, with at most `most` items in flight."""
+def in_order(
+    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, max_in_flight: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yield items and results in order, with at most `max_in_flight` items in flight."""
     pending: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
             pending.append((item, pool.submit(function, item)))
-            if len(pending) >= most:
+            if len(pending) >= max_in_flight:
                 first, result = pending.popleft()
                 yield first, result.result()
         while pending:
@@ -73,15 +75,15 @@ class Worker(Generic[Item, Result]):
 
     def __init__(self, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
         context = get_context("spawn")
-        self.connection, there = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=serve, args=(there, function, prepare), daemon=True)
+        self.connection, child_end = context.Pipe()
+        self.process: SpawnProcess = context.Process(target=serve, args=(child_end, function, prepare), daemon=True)
         try:
             self.process.start()
         except OSError as error:
-            raise Refusal(f"PIPELINE_WORKERS: a process that decodes cannot begin ({reason(error)}): set it to a smaller number") from None
-        there.close()
+            raise Refusal(f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set it to a smaller number") from None
+        child_end.close()
 
-    def ask(self, item: Item) -> Result:
+    def call(self, item: Item) -> Result:
         try:
             self.connection.send(item)
             result = handover.receive(self.connection)
@@ -98,11 +100,9 @@ class Worker(Generic[Item, Result]):
         self.process.join()
         code = self.process.exitcode or 0
         if code == -signal.SIGKILL:
-            return Refusal(
-                "PIPELINE_WORKERS: a process that decodes was killed, most likely for want of memory: set it to a smaller number"
-            )
-        said = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Refusal(f"PIPELINE_WORKERS: a process that decodes {said}: set it to 1 to decode in the stage itself")
+            return Refusal("PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: set it to a smaller number")
+        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set it to 1 to decode in the stage itself")
 
     def end(self) -> None:
         """Kill the process. A thread that waits for its result then reaches the end of the pipe."""
@@ -128,6 +128,6 @@ def serve(connection: Connection, function: Callable[[Item], Result], prepare: C
             item: Item = connection.recv()
             try:
                 result: Result | Exception = function(item)
-            except Exception as error:  # raised again in the parent process by `Worker.ask`
+            except Exception as error:  # raised again in the parent process by `Worker.call`
                 result = error
             handover.send(connection, result)

@@ -74,7 +74,7 @@ class ClassTargets(spec.Targets):
 def described(classes: tuple[str, ...], place: str) -> ClassTargets:
     """Return the description of these classes. Raises Refusal where there are fewer than two."""
     if len(classes) < 2:
-        raise Refusal(f"source.root: {place} has one class only ({', '.join(classes)}): nothing can be learned; at least two are needed")
+        raise Refusal(f"source.root: {place} has only one class ({', '.join(classes)}): add samples of a second class")
     return ClassTargets(classes=classes)
 
 

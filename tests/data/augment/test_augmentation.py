@@ -11,7 +11,7 @@ def slowly(image: torch.Tensor, draw: list[int], wishes: dict[str, float | str])
     """One image, one pixel at a time, from draws in the order of the parameters."""
     height, width, _ = COLOUR.inputs.row_shape
     colour = torch.tensor([round(mean * 255) for mean in COLOUR.inputs.mean], dtype=torch.uint8)
-    crop, cutout, left_over = int(wishes["crop"]), int(wishes["cutout"]), iter(draw)
+    crop, cutout, left_over = int(wishes["crop_padding"]), int(wishes["cutout"]), iter(draw)
     down, right = (next(left_over) - crop, next(left_over) - crop) if crop else (0, 0)
     mirrored = wishes["flip"] != "none" and next(left_over)
     top, left = (next(left_over) - cutout // 2, next(left_over) - cutout // 2) if cutout else (0, 0)
@@ -30,7 +30,7 @@ def slowly(image: torch.Tensor, draw: list[int], wishes: dict[str, float | str])
     ("crop", "flip", "cutout"), [(0, "none", 0), (2, "none", 0), (0, "random", 0), (0, "none", 3), (2, "random", 2), (1, "alternating", 4)]
 )
 def test_every_pixel_is_where_the_draws_say(crop: int, flip: str, cutout: int) -> None:
-    wishes = {"crop": crop, "flip": flip, "cutout": cutout}
+    wishes = {"crop_padding": crop, "flip": flip, "cutout": cutout}
     found, source = augmentation(20, seed=3, **wishes), images(20)
     rows = torch.tensor([4, 0, 19, 4, 7])
     draws = found.draw(1)[:, rows]
@@ -38,7 +38,7 @@ def test_every_pixel_is_where_the_draws_say(crop: int, flip: str, cutout: int) -
     assert torch.equal(found.gather(found.packed(source), rows, draws), torch.stack(expected))
 
 
-@pytest.mark.parametrize("wishes", [{"crop": 2, "flip": "random"}, EVERYTHING], ids=["crop", "everything"])
+@pytest.mark.parametrize("wishes", [{"crop_padding": 2, "flip": "random"}, EVERYTHING], ids=["crop", "everything"])
 def test_a_part_of_the_packed_images_is_gathered_from_its_own_beginning(wishes: dict[str, float | str]) -> None:
     found = augmentation(9, **wishes)
     packed, rows = found.packed(images(9)), torch.arange(6)
@@ -47,7 +47,7 @@ def test_a_part_of_the_packed_images_is_gathered_from_its_own_beginning(wishes: 
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 5, 9])
-@pytest.mark.parametrize("window", [{"crop": 1}, {"resized_crop": 0.3}], ids=str)
+@pytest.mark.parametrize("window", [{"crop_padding": 1}, {"resized_crop": 0.3}], ids=str)
 def test_pixels_of_any_number_of_channels_are_moved_whole(channels: int, window: dict[str, float]) -> None:
     spec = image_spec(shape=(4, 3, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
     source = images(6, spec.inputs.row_shape)
@@ -59,7 +59,7 @@ def test_pixels_of_any_number_of_channels_are_moved_whole(channels: int, window:
     assert together.packed(source).nbytes == together.packed_bytes(6)
 
 
-@pytest.mark.parametrize("window", [{"crop": 2, "resized_crop": 0.0}, {}], ids=["crop", "resized"])
+@pytest.mark.parametrize("window", [{"crop_padding": 2, "resized_crop": 0.0}, {}], ids=["crop", "resized"])
 def test_draws_are_a_function_of_seed_epoch_and_sample(window: dict[str, float]) -> None:
     tables = {(seed, epoch): augmentation(200, seed=seed, **EVERYTHING | window).draw(epoch) for seed in (1, 2) for epoch in (0, 1)}
     again = augmentation(200, seed=1, **EVERYTHING | window).draw(0)
@@ -69,13 +69,13 @@ def test_draws_are_a_function_of_seed_epoch_and_sample(window: dict[str, float])
 
 
 def test_what_is_switched_on_changes_no_draws_of_the_rest() -> None:
-    wishes = {"crop": 2, "flip": "random", "contrast": 0.5, "cutout": 2, "mixup": 1.0}
+    wishes = {"crop_padding": 2, "flip": "random", "contrast": 0.5, "cutout": 2, "mixup": 1.0}
     alone = [augmentation(50, **{name: wish}).draw(3) for name, wish in wishes.items()]
     assert torch.equal(augmentation(50, **wishes).draw(3), torch.cat(alone))
 
 
 def test_draws_cover_their_whole_range() -> None:
-    table = augmentation(500, crop=2, flip="random", cutout=2).draw(0)
+    table = augmentation(500, crop_padding=2, flip="random", cutout=2).draw(0)
     assert table.amin(1).tolist() == [0, 0, 0, 0, 0]
     assert table.amax(1).tolist() == [4, 4, 1, COLOUR.inputs.height - 1, COLOUR.inputs.width - 1]
 

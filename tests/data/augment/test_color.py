@@ -60,7 +60,7 @@ def test_what_is_too_strong_a_colour_loses_the_others_and_wraps_nowhere() -> Non
 @pytest.mark.parametrize(("name", "channels"), [("brightness", 2), ("contrast", 4), ("saturation", 1), ("saturation", 4)])
 def test_light_is_refused_for_channels_that_are_no_colours(name: str, channels: int) -> None:
     spec = image_spec(shape=(6, 5, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
-    with pytest.raises(Refusal, match=f"augment.{name}: is for images of .* channels, and these have {channels}: write 0.0"):
+    with pytest.raises(Refusal, match=f"augment.{name}: needs images of .* channels, these have {channels}: write 0.0"):
         settings(**{name: 0.5}).refuse_misfit(*spec.inputs.row_shape)
 
 

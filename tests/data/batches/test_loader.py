@@ -14,7 +14,7 @@ from pipeline.data.batches.stream import read_ahead
 from pipeline.data.prepared import Prepared, Split
 from tests.data.augmenting import augmentation
 
-PLAIN = {"crop": 1, "flip": "random", "cutout": 2}
+PLAIN = {"crop_padding": 1, "flip": "random", "cutout": 2}
 MIXED = {"resized_crop": 0.3, "flip": "alternating", "brightness": 0.2, "contrast": 0.2, "mixup": 0.8, "cutmix": 1.0}
 
 

@@ -129,7 +129,7 @@ NPZS: dict[str, tuple[Callable[[], bytes], str]] = {
     "names of ten megabytes": (members(classes=npy(shaped("(2,)", "'<U2500000'"), bytes(20_000_000))), "names of more than"),
     "a name that clears the screen": (members(classes=saved(np.array(["\x1b[2J", "b"]))), r"\x1b[2J"),
     "overlapping members": (lambda: overlapping(50), "that unpack to"),
-    "ten thousand arrays": (lambda: lots(10_000), "is no .npy array"),
+    "ten thousand arrays": (lambda: lots(10_000), "is not an .npy array"),
     "a pickle": (members(inputs=saved(np.array([Touch()], dtype=object))), "is not plain numbers"),
     "a pickle for an archive": (lambda: pickle.dumps(Touch()), "is neither a folder"),
     "an image of four gigabytes": (members(inputs=npy(shaped("(12, 65535, 65535)"))), "its header says"),
@@ -161,21 +161,21 @@ MNIST: dict[str, tuple[str, Callable[[], bytes | None], str]] = {
     "a pipe": (LABELS, lambda: None, "Is a device, a pipe or a socket"),
 }
 CIFAR: dict[str, tuple[Callable[[], None], str]] = {
-    "pickled batches": (pictures(pickled), "not records of"),
+    "pickled batches": (pictures(pickled), "which is not a multiple of"),
     "labels beyond the classes": (pictures(lambda: {"test_batch.bin": b"\xff" * 3073}), "has the label 255"),
-    "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "not records of"),
-    "no records": (pictures(lambda: {"test_batch.bin": b""}), "not records of"),
+    "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "which is not a multiple of"),
+    "no records": (pictures(lambda: {"test_batch.bin": b""}), "which is not a multiple of"),
     "no names": (pictures(lambda: {"batches.meta.txt": b"\xff\0"}), "names 1 classes"),
     "a terabyte of names": (
         lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)),
         "bytes, more than",
     ),
-    "batches of forty megabytes": (grown, "bytes of samples, which no CIFAR has"),
+    "batches of forty megabytes": (grown, "bytes of samples, more than any CIFAR"),
     "a pipe for names": (lambda: (pictures(dict)(), replaced(PICTURES / "batches.meta.txt", os.mkfifo)()), "a pipe"),
     "a pipe for a batch": (lambda: (pictures(dict)(), replaced(PICTURES / "test_batch.bin", os.mkfifo)()), "a pipe"),
     "an archive that is a pickle": (published(lambda: pickle.dumps(Touch())), "cannot be read as a whole"),
     "an archive without the files": (published(lambda: gzip.compress(tar())), "has no batches.meta.txt"),
-    "an archive bomb": (published(lambda: gzip.compress(bytes(512) + ZEROS)), "zeros behind its end"),
+    "an archive bomb": (published(lambda: gzip.compress(bytes(512) + ZEROS)), "zeros after its end"),
 }
 CASES = (
     {f"npz: {name}": Case(("check", "prepare"), npz(make), said) for name, (make, said) in NPZS.items()}

@@ -128,7 +128,7 @@ IMAGES: dict[str, tuple[Callable[[], bytes], str]] = {
     "an icon in an icon": (lambda: icon(icon(icon(encoded(GREY)))), CORRUPT),
     "a PPM of 10^9 pixels a side": (lambda: b"P6 1000000000 1000000000 255\n", PIXELS),
     "a PPM of 5,000 digits": (lambda: b"P6 " + b"9" * 5_000 + b" 1 255\n", CORRUPT),
-    "a PPM of comments": (lambda: b"P3 4 4 255\n" + b"# x\n" * 300_000, "is written as text"),
+    "a PPM of comments": (lambda: b"P3 4 4 255\n" + b"# x\n" * 300_000, "is an ASCII image"),
     "an EPS": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(touch owned) system\n", CORRUPT),
     "a PDF": (lambda: b"%PDF-1.4\n1 0 obj\n<< /Type /Catalog >>\n", CORRUPT),
     "an SVG": (lambda: b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a SYSTEM "file:///etc/passwd">]><svg>&a;</svg>', CORRUPT),

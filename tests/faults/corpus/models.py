@@ -18,9 +18,9 @@ from tests.faults.hostile import MODEL, Case
 
 FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = (
     "was not written by this pipeline",
-    "is no whole safetensors file",
+    "is not a complete safetensors file",
     "is damaged",
-    "do not fit the model",
+    "do not match the model",
 )
 UNMADE = "should be"
 
@@ -199,7 +199,7 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
     "a gigantic residual network": (network(name="resnet", depth=18, width=65_536), "needs images of at least 8x8"),
     "a network of torchvision": (
         network(name="torchvision", architecture="vit_h_14", stem="original", weights=None),
-        "does not take images of 4x4",
+        "does not accept images of 4x4",
     ),
     "images of 65535x65535": (inputs(**images(65_535, 65_535, 1)), UNFIT),
     "images of 65535x65535 for a convolution": (

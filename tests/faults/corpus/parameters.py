@@ -11,7 +11,7 @@ from tests.faults.hostile import Case
 PARAMS, STAGES = Path("params.yaml"), Path("dvc.yaml")
 EVERY = ("check", "prepare", "train", "evaluate")
 DEEP = "is nested too deeply"
-BRACKETS = "holds more than 200 brackets"
+BRACKETS = "contains more than 200 brackets"
 MANY = "more than 2000 values"
 NO_STAGES = "dvc.yaml: does not describe the stage train"
 
@@ -53,7 +53,7 @@ WHOLE: dict[str, tuple[bytes | str, str]] = {
     "two merges": ("a: &a {x: 1}\nmodel:\n  <<: *a\n  <<: *a\n", "duplicate merge key"),
     "an alias of itself": ("a: &a [*a]\n", DEEP),
     "a chain of aliases": ("".join(f"a{i}: &a{i} [{f'*a{i - 1}' if i else ''}]\n" for i in range(900)), BRACKETS),
-    "19,000 brackets": ("a: " + "[" * 19_000, "holds more than 200 brackets"),
+    "19,000 brackets": ("a: " + "[" * 19_000, "contains more than 200 brackets"),
     "5,000 open braces": ("{a: " * 4_900, BRACKETS),
     "nested by indentation": ("".join(f"{' ' * depth}a:\n" for depth in range(190)), DEEP),
     "dashes": ("- " * 9_900, DEEP),
@@ -69,11 +69,11 @@ WHOLE: dict[str, tuple[bytes | str, str]] = {
     "a key of two lines": ('"a\\nerror: all is well": 1\n', "a\\nerror"),
     "NUL": ("seed: 1\0\n", "control character U+0000"),
     "NUL in an escape": ('"\\0": 1\n', "\\x00"),
-    "bytes": (bytes(range(256)), "is not text in UTF-8"),
-    "a pickle": (b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "is not text in UTF-8"),
+    "bytes": (bytes(range(256)), "is not UTF-8 text"),
+    "a pickle": (b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "is not UTF-8 text"),
     "a pickle of letters": (b"cos\nsystem\n(S'touch owned'\ntR.", "params.yaml:"),
-    "overlong UTF-8": (b"seed: \xc0\xaf\n", "is not text in UTF-8"),
-    "half a surrogate, raw": (b"seed: \xed\xa0\x80\n", "is not text in UTF-8"),
+    "overlong UTF-8": (b"seed: \xc0\xaf\n", "is not UTF-8 text"),
+    "half a surrogate, raw": (b"seed: \xed\xa0\x80\n", "is not UTF-8 text"),
     "half a surrogate, escaped": ('"\\ud800": 1\n', "surrogates not allowed"),
     "two keys": ("seed: 1\nseed: 2\n", "duplicate key"),
     "two keys after escaping": ('seed: 1\n"\\x73eed": 2\n', "duplicate key"),
@@ -85,20 +85,20 @@ WHOLE: dict[str, tuple[bytes | str, str]] = {
     "a tag of 19,000 letters": (f"seed: !{'t' * 19_000} x\n", "params.yaml:1: "),
     "a tag directive": ("%TAG ! tag:yaml.org,2002:python/\n---\nseed: !object/apply:os.getcwd []\n", "could not determine"),
     "a version of YAML to come": ("%YAML 9.9\n---\nseed: 1\n", "params.yaml:"),
-    "a truth that is none": ("seed: !!bool maybe\n", "holds a value that cannot be read"),
-    "a number that is none": ("seed: !!int\n", "holds a value that cannot be read"),
-    "a fraction that is none": ("seed: !!float x\n", "holds a value that cannot be read"),
+    "a truth that is none": ("seed: !!bool maybe\n", "contains an invalid value"),
+    "a number that is none": ("seed: !!int\n", "contains an invalid value"),
+    "a fraction that is none": ("seed: !!float x\n", "contains an invalid value"),
     "a date that is none": ("seed: !!timestamp x\n", "params.yaml:1: "),
-    "binary": ("seed: !!binary aGVsbG8=\n", "a bytes is no parameter"),
+    "binary": ("seed: !!binary aGVsbG8=\n", "a bytes is not a parameter"),
     "broken binary": ("seed: !!binary '!'\n", "params.yaml:1: "),
-    "a set": ("seed: !!set {a, b}\n", "a set is no parameter"),
+    "a set": ("seed: !!set {a, b}\n", "a set is not a parameter"),
     "an ordered map": ("seed: !!omap [a: 1]\n", "params.yaml:1: "),
     "pairs": ("seed: !!pairs [a: 1]\n", "params.yaml:1: "),
     "a section called a list": ("seed: !!seq {a: 1}\n", "params.yaml:1: "),
     "a list for a key": ("? [a, b]\n: 1\n", "is not a section"),
     "a section for a key": ("? {a: b}\n: 1\n", "params.yaml:1: "),
     "19,000 hexadecimal digits": ("seed: 0x" + "f" * 19_000, "a number of 76000 bits"),
-    "19,000 digits": ("seed: " + "9" * 19_000, "holds a value that cannot be read"),
+    "19,000 digits": ("seed: " + "9" * 19_000, "contains an invalid value"),
     "19,000 digits of base 60": ("%YAML 1.1\n---\nseed: " + "59:" * 6_000 + "59\n", "params.yaml:"),
     "a month 13": ("seed: 2020-13-45\n", "month must be in 1..12"),
     "two documents": ("seed: 1\n---\nseed: 2\n", "found another document"),
@@ -120,8 +120,8 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a depth of a million": ("model.depth", "1000000", "should be less than or equal to 1000"),
     "a batch of 10^30": ("train.batch_size", "1" + "0" * 30, "should be less than or equal to 1000000"),
     "steps beyond any float": ("train.steps", "1" + "0" * 400, "should be less than or equal to 1000000000000"),
-    "a crop of 10^9": ("augment.crop", "1000000000", "should be less than or equal to 1024"),
-    "two kinds of crop": ("augment.resized_crop", "0.5", "does not go with augment.crop: write `crop: 0`"),
+    "a crop of 10^9": ("augment.crop_padding", "1000000000", "should be less than or equal to 1024"),
+    "two kinds of crop": ("augment.resized_crop", "0.5", "cannot be combined with augment.crop_padding: write `crop_padding: 0`"),
     "a piece of all": ("augment.resized_crop", "1.0", "should be less than 1"),
     "a negative brightness": ("augment.brightness", "-0.1", "should be greater than or equal to 0"),
     "a share of infinity": ("augment.mixup", ".inf", "should be a finite number"),
@@ -133,17 +133,17 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a section for a number": ("seed", "{a: 1}", "should be a whole number"),
 }
 LATE: dict[str, tuple[Callable[[], object], str, str]] = {
-    "a crop beyond the image": (value("augment.crop", "1024"), "train", "augment.crop: 1024 pixels around images of 4x4"),
+    "a crop beyond the image": (value("augment.crop_padding", "1024"), "train", "augment.crop_padding: 1024 pixels around images of 4x4"),
     "colours that are none": (
         value("augment.saturation", "0.5"),
         "train",
-        "augment.saturation: is for images of 3 channels, and these have 1: write 0.0",
+        "augment.saturation: needs images of 3 channels, these have 1: write 0.0",
     ),
     "more classes than there are": (value("evaluate.top_k", "1000000"), "evaluate", "evaluate.top_k: 1000000 of 2 classes"),
     "a network beyond the memory": (
         lambda: widen("name: convnet", "width: 65536", "dropout: 0.0"),
         "train",
-        "GB: make it smaller",
+        "GB: choose a smaller model",
     ),
 }
 
@@ -181,7 +181,9 @@ CASES = (
         "params.yaml: no end": Case(EVERY, replaced(PARAMS, endless), "cannot be read (Is a device, a pipe or a socket)"),
         "params.yaml: a link to itself": Case(EVERY, replaced(PARAMS, loop), "cannot be read (Too many levels of symbolic links)"),
         "params.yaml: a million bins": Case(("evaluate",), value("evaluate.calibration_bins", "1000000"), "", harmless=True),
-        "params.yaml: nearly full coverage": Case(("evaluate",), value("evaluate.interval", "0.9999999999999999"), "", harmless=True),
+        "params.yaml: nearly full coverage": Case(
+            ("evaluate",), value("evaluate.confidence_level", "0.9999999999999999"), "", harmless=True
+        ),
     }
     | {f"dvc.yaml: {name}": Case(("train",), change, said) for name, (change, said) in DAMAGED_STAGES.items()}
 )

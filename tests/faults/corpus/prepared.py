@@ -13,7 +13,7 @@ from tests.faults.corpus.damage import endless, loop, replaced
 from tests.faults.hostile import PREPARED, Case
 
 RECORD, INPUTS, TARGETS = PREPARED / "spec.json", PREPARED / "train-inputs.npy", PREPARED / "train-targets.npy"
-FORMAT, UNREAD, OTHER, SHAPE = "is not of the format", "cannot be read", "is not the file that spec.json describes", "spec.json says"
+FORMAT, UNREAD, OTHER, SHAPE = "does not have the format", "cannot be read", "does not match its digest in spec.json", "spec.json says"
 
 
 def recorded(**changes: object) -> Callable[[], None]:
@@ -110,7 +110,7 @@ RECORDS: dict[str, tuple[Callable[[], object], str]] = {
     "a hundred thousand keys": (record(keys(100_000)), FORMAT),
     "a key that clears the screen": (record(b'{"\\u001b[2J": 1}'), FORMAT),
     "a key of a million letters": (record(b'{"' + b"k" * 1_000_000 + b'": 1}'), FORMAT),
-    "without splits": (recorded(splits={}), "describes no train split"),
+    "without splits": (recorded(splits={}), "does not describe a train split"),
     "a train split of nothing": (recorded(splits__train__samples=0), FORMAT),
     "10^30 samples": (recorded(splits__train__samples=10**30), SHAPE),
     "a billion samples": (recorded(splits__train__samples=10**9), SHAPE),

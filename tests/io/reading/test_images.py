@@ -16,7 +16,7 @@ RED, GREY = (200, 40, 60), 120
 
 @pytest.fixture(autouse=True)
 def _bound():
-    images.bound(10**6)
+    images.set_pixel_limit(10**6)
 
 
 def encoded(image, kind="PNG", **options):
@@ -26,9 +26,9 @@ def encoded(image, kind="PNG", **options):
 
 
 def decode(data, size=8, channels=3, max_pixels=10**6):
-    sheet = images.Sheet(1, size, channels)
-    sheet.add(images.decode(data, size=size, channels=channels, max_pixels=max_pixels))
-    return sheet.pixels()[0]
+    strip = images.ImageStrip(1, size, channels)
+    strip.add(images.decode(data, size=size, channels=channels, max_pixels=max_pixels))
+    return strip.pixels()[0]
 
 
 def close(pixels, colour, within=4):
@@ -194,7 +194,7 @@ def test_the_middle_is_kept_also_where_one_side_is_the_goal_already(size):
 
 
 def test_an_icon_that_pillow_would_decode_anew_is_decoded_once():
-    images.bound(10**7)
+    images.set_pixel_limit(10**7)
     data = encoded(Image.new("P", (32, 32)), "ICNS")
     assert close(decode(data, max_pixels=10**7), 0)
 
@@ -204,8 +204,8 @@ def test_an_icon_that_pillow_would_decode_anew_is_decoded_once():
 def test_a_sheet_gives_the_squares_in_the_order_in_which_they_came(channels, count):
     """Also where some of those that were planned did not come."""
     pixels = np.random.default_rng(0).integers(0, 256, (count, 6, 6, channels), dtype=np.uint8)
-    sheet = images.Sheet(4, 6, channels)
+    strip = images.ImageStrip(4, 6, channels)
     for square in pixels:
-        sheet.add(Image.fromarray(square.squeeze()))
-    assert sheet.pixels().shape == (count, 6, 6, channels)
-    assert np.array_equal(sheet.pixels(), pixels)
+        strip.add(Image.fromarray(square.squeeze()))
+    assert strip.pixels().shape == (count, 6, 6, channels)
+    assert np.array_equal(strip.pixels(), pixels)

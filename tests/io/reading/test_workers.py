@@ -141,9 +141,9 @@ def test_what_is_raised_reaches_whoever_reads(ordered) -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (killed, "a process that decodes was killed, most likely for want of memory: set it to a smaller number"),
-        (crashed, "a process that decodes was ended by SIGSEGV: set it to 1 to decode in the stage itself"),
-        (unpicklable, "a process that decodes ended with exit code 1: set it to 1 to decode in the stage itself"),
+        (killed, "a decoding process was killed, most likely by the OOM killer: set it to a smaller number"),
+        (crashed, "a decoding process was ended by SIGSEGV: set it to 1 to decode in the stage itself"),
+        (unpicklable, "a decoding process ended with exit code 1: set it to 1 to decode in the stage itself"),
     ],
 )
 def test_a_process_that_ended_before_its_time_is_said_in_words(function, said: str) -> None:
@@ -164,7 +164,7 @@ def test_a_process_that_cannot_begin_is_said_in_words_and_those_before_it_end(mo
         start(process)
 
     monkeypatch.setattr(workers.SpawnProcess, "start", limited)
-    with pytest.raises(Refusal, match=r"PIPELINE_WORKERS: a process that decodes cannot begin \(.*unavailable\): set it to a smaller"):
+    with pytest.raises(Refusal, match=r"PIPELINE_WORKERS: a decoding process cannot be started \(.*unavailable\): set it to a smaller"):
         list(workers.on_processes(refused, range(3), workers=2, prepare=partial(prepare, "")))
     assert begun
 
@@ -173,13 +173,13 @@ def test_a_process_whose_answer_was_not_taken_is_not_asked_again(monkeypatch) ->
     """Or the rest of an answer, which foreign images can shape, would be read as the beginning of the next."""
     worker = workers.Worker(zeros, partial(prepare, ""))
     try:
-        assert len(worker.ask(3)) == 3
+        assert len(worker.call(3)) == 3
         with monkeypatch.context() as patched:
             patched.setattr(workers.handover.np, "empty", exhausted)
             with pytest.raises(MemoryError):
-                worker.ask(10)
-        with pytest.raises(Refusal, match=r"^PIPELINE_WORKERS: a process that decodes was killed"):
-            worker.ask(3)
+                worker.call(10)
+        with pytest.raises(Refusal, match=r"^PIPELINE_WORKERS: a decoding process was killed"):
+            worker.call(3)
     finally:
         worker.end()
         worker.close()

@@ -11,7 +11,7 @@ from pipeline.tasks.classification.evaluation import Evaluator
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(4, 4, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.5,))
-SETTINGS = EvaluateSettings.model_construct(top_k=2, calibration_bins=10, interval=0.95, mistakes=4)
+SETTINGS = EvaluateSettings.model_construct(top_k=2, calibration_bins=10, confidence_level=0.95, mistakes=4)
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(size=(50, 3)).astype(np.float32)
 TARGETS = GENERATOR.integers(0, 3, 50)

@@ -1,4 +1,4 @@
-"""A small network that trains on CIFAR-10 in seconds: a whitening layer, then three groups of convolutions initialised to the identity.
+"""A small network that trains on CIFAR-10 in seconds: a whitening layer, then three blocks of convolutions initialised to the identity.
 
 It is the network of Keller Jordan's airbench94_muon.py (https://github.com/KellerJordan/cifar10-airbench; https://arxiv.org/abs/2404.00498)
 with one difference: the bias of the whitening layer is trained to the end, like every other bias.
@@ -22,44 +22,48 @@ if TYPE_CHECKING:
 
 PATCH = 2
 POOL = 2
-AT_ONCE = 50
+CHUNK_IMAGES = 50
 """Number of images per chunk; the float64 patches of one chunk fit in a CPU cache."""
-GroupWidth = Annotated[int, Field(ge=8, le=65_536)]
+BlockWidth = Annotated[int, Field(ge=8, le=65_536)]
 
 
 class Settings(ModelSettings):
-    name: Literal["speedy"]
-    width: GroupWidth
-    """Channels of the first group of convolutions; the original has 64."""
-    later_width: GroupWidth
-    """Channels of the second and third groups; the original has 256."""
-    whitening_images: Count
+    name: Literal["airbench"]
+    block1_width: BlockWidth
+    """Channels of the first block of convolutions; the original has 64."""
+    block2_width: BlockWidth
+    """Channels of the second block; the original has 256."""
+    block3_width: BlockWidth
+    """Channels of the third block; the original has 256."""
+    whiten_images: Count
     """Number of train images, evenly spaced over the split, whose 2x2 patches the first layer whitens; the original uses 5,000."""
-    whitening_epsilon: PositiveFloat
+    whiten_eps: PositiveFloat
     """Added to the variance of each patch direction before dividing by its root, so that noise is not amplified; the original has 5e-4."""
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
         if min(images.height, images.width) < PATCH:
-            raise Refusal(f"model.name: speedy needs images of at least {PATCH}x{PATCH}, these are {images.height}x{images.width}: use mlp")
+            raise Refusal(
+                f"model.name: airbench needs images of at least {PATCH}x{PATCH}, these are {images.height}x{images.width}: use mlp"
+            )
         filters = 2 * images.channels * PATCH**2
         whitening = nn.Conv2d(images.channels, filters, PATCH)
         whitening.weight.requires_grad_(False)
-        groups, extent = [], (images.height - PATCH + 1, images.width - PATCH + 1)
-        for inputs, outputs in pairwise((filters, self.width, self.later_width, self.later_width)):
+        blocks, extent = [], (images.height - PATCH + 1, images.width - PATCH + 1)
+        for inputs, outputs in pairwise((filters, self.block1_width, self.block2_width, self.block3_width)):
             pools = min(extent) >= POOL
-            groups.append(group(inputs, outputs, pools=pools))
+            blocks.append(block(inputs, outputs, pools=pools))
             extent = (extent[0] // POOL, extent[1] // POOL) if pools else extent
         # not `amax`: see GlobalMax in resnet.py
-        last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.later_width, spec.num_outputs)
-        return nn.Sequential(whitening, nn.GELU(), *groups, *last)
+        last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.block3_width, spec.num_outputs)
+        return nn.Sequential(whitening, nn.GELU(), *blocks, *last)
 
     def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:
         """Set the whitening filters: each eigenvector of the patch covariance with both signs, scaled to an output variance of 1."""
         whitening = network.get_submodule("0")
         assert isinstance(whitening, nn.Conv2d)
-        variances, directions = torch.linalg.eigh(covariance(examples(self.whitening_images)))
-        filters = (directions / (variances + self.whitening_epsilon).sqrt()).T.reshape(-1, *whitening.weight.shape[1:])
+        eigenvalues, eigenvectors = torch.linalg.eigh(covariance(examples(self.whiten_images)))
+        filters = (eigenvectors / (eigenvalues + self.whiten_eps).sqrt()).T.reshape(-1, *whitening.weight.shape[1:])
         with torch.no_grad():
             whitening.weight.copy_(torch.cat((filters, -filters)))
 
@@ -68,15 +72,15 @@ def covariance(images: Tensor) -> Tensor:
     """Return the uncentred covariance of the 2x2 patches of (n, channels, height, width): (channels * 4, channels * 4) in float64."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     rows, columns = (extent - PATCH + 1 for extent in images.shape[2:])
-    for part in torch.split(images, AT_ONCE):
-        planes = part.transpose(0, 1).double()
+    for chunk in torch.split(images, CHUNK_IMAGES):
+        planes = chunk.transpose(0, 1).double()
         corners = [planes[..., top : top + rows, left : left + columns] for top in range(PATCH) for left in range(PATCH)]
         patches = torch.stack(corners, dim=1).flatten(2).flatten(0, 1)
         total, count = total + patches @ patches.T, count + patches.shape[1]
     return total / count
 
 
-def group(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
+def block(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
     """Return two convolutions with norm and GELU; the first is followed by max pooling where `pools` is True."""
     first = convolution(inputs, outputs), nn.MaxPool2d(POOL) if pools else nn.Identity(), Norm(outputs), nn.GELU()
     return nn.Sequential(*first, convolution(outputs, outputs), Norm(outputs), nn.GELU())
@@ -84,9 +88,9 @@ def group(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
 
 def convolution(inputs: int, outputs: int) -> nn.Module:
     """Return a 3x3 convolution whose first `inputs` output channels start as the identity; the norm after it adds the bias."""
-    found = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-    nn.init.dirac_(found.weight.data[:inputs])
-    return found
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    nn.init.dirac_(layer.weight.data[:inputs])
+    return layer
 
 
 class Norm(nn.BatchNorm2d):

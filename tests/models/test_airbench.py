@@ -1,17 +1,17 @@
-"""The speedy network: whitened patches, convolutions that begin as the identity, and norms without a scale."""
+"""The airbench network: whitened patches, convolutions that begin as the identity, and norms without a scale."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import unfold
 
-from pipeline.models import speedy
+from pipeline.models import airbench
 from pipeline.spec import Spec
 from pipeline.training import examples
 from tests.engine.building import begin
 from tests.specs import image_spec
 
-SETTINGS = speedy.Settings(name="speedy", width=24, later_width=32, whitening_images=400, whitening_epsilon=1e-6)
+SETTINGS = airbench.Settings(name="airbench", block1_width=24, block2_width=32, block3_width=32, whiten_images=400, whiten_eps=1e-6)
 
 
 def spec_of(side: int) -> Spec:
@@ -19,7 +19,7 @@ def spec_of(side: int) -> Spec:
 
 
 SPEC = spec_of(12)
-SECTION = {**SETTINGS.model_dump(), "width": 8, "later_width": 8, "whitening_images": 30}
+SECTION = {**SETTINGS.model_dump(), "block1_width": 8, "block2_width": 8, "block3_width": 8, "whiten_images": 30}
 
 
 def smooth(count: int) -> torch.Tensor:
@@ -50,7 +50,7 @@ def test_whitened_patches_have_a_covariance_of_one() -> None:
 
 def test_epsilon_keeps_directions_without_variance_small() -> None:
     network = SETTINGS.build(SPEC)
-    SETTINGS.model_copy(update={"whitening_epsilon": 0.25}).initialize_from_data(network, lambda count: torch.zeros(count, 3, 12, 12))
+    SETTINGS.model_copy(update={"whiten_eps": 0.25}).initialize_from_data(network, lambda count: torch.zeros(count, 3, 12, 12))
     assert network.get_parameter("0.weight").flatten(1).norm(dim=1).tolist() == pytest.approx([2.0] * 24)
 
 
@@ -59,21 +59,23 @@ def test_the_whitening_weight_never_learns_and_its_bias_does() -> None:
     learning = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     assert "0.weight" not in learning
     assert "0.bias" in learning
-    assert not any(name.endswith("weight") for name in learning if network.get_submodule(name.rpartition(".")[0]).__class__ is speedy.Norm)
+    assert not any(
+        name.endswith("weight") for name in learning if network.get_submodule(name.rpartition(".")[0]).__class__ is airbench.Norm
+    )
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(6, 6), (6, 10), (10, 6)])
 def test_a_convolution_begins_by_passing_its_inputs_through(inputs: int, outputs: int) -> None:
     torch.manual_seed(0)
     images = torch.randn(2, inputs, 5, 5)
-    found = speedy.convolution(inputs, outputs)(images)
+    found = airbench.convolution(inputs, outputs)(images)
     same = min(inputs, outputs)
     assert torch.allclose(found[:, :same], images[:, :same], atol=1e-6)
     assert outputs == same or found[:, same:].std() > 0.1
 
 
 def test_norms_have_a_bias_and_follow_fast() -> None:
-    norm = speedy.Norm(2)
+    norm = airbench.Norm(2)
     norm(torch.full((4, 2, 3, 3), 5.0))
     assert norm.running_mean is not None
     assert norm.running_mean.tolist() == pytest.approx([2.0, 2.0])
@@ -82,7 +84,7 @@ def test_norms_have_a_bias_and_follow_fast() -> None:
 
 def test_the_head_has_weights_of_variance_one_and_small_logits() -> None:
     torch.manual_seed(0)
-    head = speedy.Head(64, 10)
+    head = airbench.Head(64, 10)
     features = torch.randn(5, 64)
     assert head.weight.std().item() == pytest.approx(1)
     assert torch.allclose(head(features), features @ head.weight.T / 64, rtol=1e-5, atol=1e-6)

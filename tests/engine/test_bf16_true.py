@@ -13,10 +13,10 @@ from pipeline.engine import fit, inference, model_file, precision
 from pipeline.engine.model_file import deployable
 from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
-from tests.laws.test_resuming import CONVNET, HALF, MUON, SGD, SPEEDY
+from tests.laws.test_resuming import AIRBENCH, CONVNET, HALF, MUON, SGD
 
 CHANGES = {
-    "model": SPEEDY,
+    "model": AIRBENCH,
     "optimizer": MUON,
     "train.epochs": None,
     "train.steps": 8,
@@ -50,18 +50,18 @@ def test_halving_keeps_the_memory_order_and_what_is_no_floating_point_number() -
     assert found["1.weight"] == found["1.running_mean"] == torch.float32
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [(SPEEDY, MUON), (CONVNET, SGD)], ids=["speedy", "convnet"])
+@pytest.mark.parametrize(("model", "optimizer"), [(AIRBENCH, MUON), (CONVNET, SGD)], ids=["airbench", "convnet"])
 def test_it_learns_as_float32_does_and_says_that_it_is_slow(
     train_params, prepared, capsys: pytest.CaptureFixture[str], model, optimizer
 ) -> None:
     losses = {}
-    for used in ("fp32", "half"):
+    for used in ("fp32", "bf16-true"):
         changes = {"model": model, "optimizer": optimizer, "train.steps": 24, "train.precision": used}
         reports = run(begin(train_params({**CHANGES, **changes}), prepared))
         losses[used] = [report.metrics["train/objective"] for report in reports if report.metrics]
-    assert losses["half"] == pytest.approx(losses["fp32"], rel=0.05)
-    assert losses["half"][-1] < 0.9 * losses["half"][0]
-    assert "warning: train.precision: half is slow on a CPU" in capsys.readouterr().out
+    assert losses["bf16-true"] == pytest.approx(losses["fp32"], rel=0.05)
+    assert losses["bf16-true"][-1] < 0.9 * losses["bf16-true"][0]
+    assert "warning: train.precision: bf16-true is slow on a CPU" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
@@ -78,13 +78,13 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     run(training)
     cpu, images = torch.device("cpu"), loader.SplitTensors(prepared.split("test"), torch.device("cpu"))
     batches = list(loader.scoring(images, batch_size=20))
-    [(expected, _)] = inference.predict(training.state.scored, batches, precision="half", device=cpu)
+    [(expected, _)] = inference.predict(training.state.scored, batches, precision="bf16-true", device=cpu)
     manifest = model_file.Manifest(
-        params=params.model_dump(mode="json"), spec=prepared.spec, precision="half", step=8, inputs={}, fingerprint={}
+        params=params.model_dump(mode="json"), spec=prepared.spec, precision="bf16-true", step=8, inputs={}, fingerprint={}
     )
     model_file.export(tmp_path / "model", fit.weights(training.state), manifest)
     model, _ = model_file.load(tmp_path / "model")
-    [(found, _)] = inference.predict(model, batches, precision="half", device=cpu)
+    [(found, _)] = inference.predict(model, batches, precision="bf16-true", device=cpu)
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
     served, *_ = deployable(tmp_path / "model")
@@ -95,9 +95,9 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
 @pytest.mark.parametrize("optimizer", [SGD, MUON], ids=["sgd", "muon"])
 def test_a_torch_that_loses_updates_is_refused_on_a_cpu(train_params, prepared, monkeypatch, optimizer: dict) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.13.0"))
-    with pytest.raises(Refusal, match=r"half needs torch 2\.14 or newer on a CPU, this is 2\.13\.0: write `fp32`"):
+    with pytest.raises(Refusal, match=r"bf16-true needs torch 2\.14 or newer on a CPU, this is 2\.13\.0: write `fp32`"):
         begin(train_params(CHANGES | {"optimizer": optimizer}), prepared)
-    precision.refuse_lost_updates("half", torch.device("cuda", 0))
+    precision.refuse_lost_updates("bf16-true", torch.device("cuda", 0))
     precision.refuse_lost_updates("bf16", torch.device("cpu"))
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.14.0"))
-    precision.refuse_lost_updates("half", torch.device("cpu"))
+    precision.refuse_lost_updates("bf16-true", torch.device("cpu"))
