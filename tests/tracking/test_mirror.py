@@ -311,7 +311,7 @@ def test_sync_delivers_all_pending_journals(tracked: Tracked, capsys: pytest.Cap
     output = capsys.readouterr().out
     assert all(f"{writing.folder.name}: delivered" in output for writing in left)
     assert mirror.sync(tracked.environment, tiny.build) == 0
-    assert "nothing is left" in capsys.readouterr().out
+    assert "nothing to deliver" in capsys.readouterr().out
 
 
 def test_a_mirror_also_delivers_journals_of_earlier_runs(tracked: Tracked) -> None:

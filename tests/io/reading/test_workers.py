@@ -175,7 +175,7 @@ def test_a_process_whose_answer_was_not_taken_is_not_asked_again(monkeypatch) ->
     try:
         assert len(worker.call(3)) == 3
         with monkeypatch.context() as patched:
-            patched.setattr(workers.handover.np, "empty", exhausted)
+            patched.setattr(workers.array_pipe.np, "empty", exhausted)
             with pytest.raises(MemoryError):
                 worker.call(10)
         with pytest.raises(Refusal, match=r"^PIPELINE_WORKERS: a decoding process was killed"):
