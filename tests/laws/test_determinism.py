@@ -22,7 +22,7 @@ from pipeline.runtime.machine import Machine
 from pipeline.runtime.run_identity import Inputs
 from tests import project
 from tests.imports import TOP
-from tests.laws.variations import Row, covering, locales, pairs, users
+from tests.laws.variations import Row, combinations, covering, locales, users
 
 AT_START = ("LC_ALL", "PYTHONHASHSEED")
 """Read by the interpreter when it starts; the rest may change in a fork of it."""
@@ -150,12 +150,13 @@ def results(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): files.digest(path) for name in RESULTS for path in files.members(folder / name)}
 
 
-def test_the_rows_hold_every_pair_of_variations() -> None:
-    rows = covering(FACTORS)
-    assert len(rows) <= 12
-    for (name, values), (other, others) in itertools.combinations(sorted(FACTORS.items()), 2):
-        for pair in itertools.product(values, others):
-            assert any(((name, pair[0]), (other, pair[1])) in pairs(row) for row in rows)
+@pytest.mark.parametrize(("strength", "num_rows"), [(1, 3), (2, 12)])
+def test_the_rows_hold_every_value_or_pair_of_values(strength: int, num_rows: int) -> None:
+    rows = covering(FACTORS, strength)
+    assert len(rows) <= num_rows
+    for factors in itertools.combinations(sorted(FACTORS), strength):
+        for values in itertools.product(*(FACTORS[factor] for factor in factors)):
+            assert any(tuple(zip(factors, values, strict=True)) in combinations(row, strength) for row in rows)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run a row as another user")
@@ -163,8 +164,9 @@ def test_another_user_is_among_the_variations() -> None:
     assert len(FACTORS["uid"]) == 2
 
 
-def test_what_a_machine_does_not_promise_to_keep_changes_no_byte(open_folder: Path) -> None:
-    rows = [(make(open_folder, number, row), row) for number, row in enumerate(covering(FACTORS))]
+@pytest.mark.parametrize("strength", [1, pytest.param(2, marks=pytest.mark.slow)], ids=["every value", "every pair of values"])
+def test_what_a_machine_does_not_promise_to_keep_changes_no_byte(open_folder: Path, strength: int) -> None:
+    rows = [(make(open_folder, number, row), row) for number, row in enumerate(covering(FACTORS, strength))]
     groups: dict[tuple[str, ...], list[tuple[Path, Row]]] = {}
     for folder, row in rows:
         groups.setdefault(tuple(row[name] for name in AT_START), []).append((folder, row))

@@ -78,7 +78,10 @@ def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
     return training
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(changes, id=name, marks=[pytest.mark.slow] if name == "mobilenet" else []) for name, changes in VARIANTS.items()],
+)
 def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, prepared, tmp_path: Path, changes) -> None:
     params = train_params({**COMMON, **changes})
     whole = begin(params, prepared)
