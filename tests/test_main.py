@@ -34,7 +34,8 @@ def modules_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[i
 
 
 def answered(command: list[str], cwd: Path, variables: dict[str, str]) -> tuple[int, set[str]]:
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(TOP), "PIPELINE_TRACKING": "false", **variables}
+    kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS", "PIPELINE_THREADS")}
+    variables = {**kept, "PYTHONPATH": str(TOP), "PIPELINE_TRACKING": "false", **variables}
     done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=True)
     number, *found = done.stderr.splitlines()[-1].split()
     return int(number), set(found)

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.faults.fork_server import Nursery
+from tests.faults.fork_server import ForkServer
 
 Fault = Literal["well", "refusing", "erring", "flaky", "hanging", "cutting", "one artifact"]
 SPOILED = "spoiled.txt"
@@ -26,17 +26,17 @@ def free_port() -> int:
 class Server:
     """MLflow's own application over SQLite, with artifacts served by it, in a process that `kill` ends without a warning."""
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         self.port = free_port()
         self.folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     @property
     def address(self) -> str:
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> None:
-        self._pid = self._nursery.fork("serve", {}, folder=str(self.folder), port=self.port)
+        self._pid = self._fork_server.fork("serve", {}, folder=str(self.folder), port=self.port)
         for _ in range(600):
             if self._answers():
                 return

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.runtime.environment import Environment
 from pipeline.tracking.store import Store
-from tests.faults.fork_server import ONE_THREAD, in_child
+from tests.faults.fork_server import ONE_THREAD, fork
 from tests.faults.killing import ended
 
 LIMIT_S = 120.0
@@ -35,7 +35,7 @@ def in_silence(do: Callable[[], None]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         do()
 
-    return in_child(silent)
+    return fork(silent)
 
 
 def opened(root: Path, within_s: float = LIMIT_S) -> int | None:
