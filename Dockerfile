@@ -1,10 +1,10 @@
-# The CUDA base without libraries: the wheels of the lock bring CUDA with them, and only the driver's are mounted by `--gpus all`.
+# The CUDA base without CUDA libraries: the wheels of the lock contain them, and `--gpus all` mounts those of the driver.
 ARG BASE_IMAGE=nvidia/cuda:13.0.2-base-ubuntu24.04@sha256:2ab6381d970b211fb93853796dc6707eb8a72575a375c422b17cf4d8b2641701
 
-# what a training needs of the system: its versions are those of the base's distribution
+# system packages, in the versions of the base's distribution
 FROM ${BASE_IMAGE} AS system
-# git: the commit in MLflow, `dvc exp`.  g++: Triton builds its launcher and the compiler its CPU kernels with it (train.compile).  tini: signals
-# Docker makes the folders above a mount as root: those that people mount are there already, for any user
+# git: the commit in MLflow, `dvc exp`.  g++: with train.compile, Triton builds its launcher and torch's compiler CPU kernels.  tini: signals.
+# Docker creates missing parent folders of a mount as root, so the usual mount points exist already, writable for any user.
 # hadolint ignore=DL3003,DL3008
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends g++ git python3 tini \
@@ -17,9 +17,10 @@ RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements.lock /
-# setuptools first: what has no wheel is built with the lock's own, and with nothing from outside the lock. Then out goes what no training loads:
-# archives for linking, tests, Triton's AMD half and its own profiler, NVSHMEM for kernels of one's own, the solver for several GPUs, hardware
-# counters of CUPTI (torch.profiler calls only its activities) and the compiler of protocol buffers (docs/container.md has the sizes)
+# setuptools first, in the lock's version: it builds packages that have no wheel, so nothing comes from outside the lock.
+# Then remove files that no training loads: static libraries, tests, Triton's AMD backend and profiler, NVSHMEM's bitcode for custom kernels,
+# the solver for several GPUs, CUPTI's hardware counters (torch.profiler uses only its activities) and the protocol-buffer compiler
+# (docs/container.md has the sizes).
 # hadolint ignore=DL3003
 RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /installer && python3 -m venv --without-pip /opt/venv \
     && sed -n '/^setuptools==/,/# via/p' /requirements.lock > /setuptools.lock \
@@ -36,7 +37,7 @@ RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /installer && pyt
 FROM system AS code
 ARG SOURCE_DATE_EPOCH=0
 COPY . /layer/opt/pipeline
-# the digests of all files tell the image's own code from what is mounted over it
+# the digests of all files distinguish the image's own code from code that is mounted over it
 # hadolint ignore=DL3003
 RUN find /layer/opt/pipeline/pipeline -type f ! -name '*.py' -delete \
     && cd /layer/opt/pipeline \
@@ -47,7 +48,7 @@ RUN find /layer/opt/pipeline/pipeline -type f ! -name '*.py' -delete \
 
 FROM system
 COPY --from=dependencies /opt/venv /opt/venv
-# Python's headers, for what train.compile builds
+# Python's headers, which train.compile needs to build kernels
 COPY --from=dependencies /headers/ /
 COPY --from=code /layer/ /
 ENV PATH=/opt/venv/bin:$PATH \
@@ -60,7 +61,7 @@ WORKDIR /opt/pipeline
 USER 1000:1000
 ENTRYPOINT ["tini", "-g", "--", "env", "PYTHONPATH=/opt/pipeline", "python", "-P", "-m", "pipeline.container"]
 
-# what changes with each commit stands last
+# last, because it changes with each commit
 ARG BASE_IMAGE
 ARG REVISION=unknown
 ARG VERSION=unknown

@@ -1,4 +1,4 @@
-# The one vocabulary of this project; `make` lists it. CI and people call these verbs and nothing else.
+# The commands of this project; `make` lists them. CI uses them too.
 .DEFAULT_GOAL := help
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,45 +7,45 @@ BASE_PYTHON ?= python3
 VENV := .venv
 BENCH_VENV := benchmarks/.venv
 PYTHON := $(VENV)/bin/python
-# two or more processes side by side, a file of tests in one of them
+# up to four processes; the tests of a file run in one of them
 PYTEST = $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
-# for every platform and Python from 3.11 on; without addresses of package indexes, which differ from place to place
+# for every platform and Python from 3.11 on; without addresses of package indexes, because these differ between sites
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
-# versions and hashes of a lock: versions of uv write the markers of platforms differently
+# versions and hashes of a lock, without platform markers, which versions of uv write differently
 PINS := sed -nE 's/^([a-z0-9][^ ]*==[^ ;]+).*/\1/p; s/^ +(--hash=[^ ]+).*/\1/p'
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
-# without its bytecode torch is compiled anew at each start, for some ten seconds
+# without stored bytecode, Python compiles torch at each start, which takes about ten seconds
 export PYTHONDONTWRITEBYTECODE :=
 PORT ?= 5000
 
 DOCKER ?= docker
 IMAGE ?= pipeline
-BASE_IMAGE ?= # another base than the Dockerfile's, by digest: a mirror of it, or a newer one
+BASE_IMAGE ?= # a base image by digest instead of the Dockerfile's: a mirror of it, or a newer one
 USER_ID ?= $(shell id -u):$(shell id -g)
 GPUS ?= $(if $(wildcard /proc/driver/nvidia/version),--gpus all)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-# handed on to the container; the values stay in the environment, where no list of processes shows them
-HANDED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
+# environment variables to pass to the container, by name only: the list of processes would show values
+PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
 .PHONY: help setup setup-dev repro test test-slow test-long bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
-# a colon separates the folders of PATH
+# a colon separates the folders in PATH
 ifneq (,$(findstring :,$(CURDIR)))
 setup setup-dev: refuse-path
 .PHONY: refuse-path
 refuse-path:
-	@printf 'error: %q: this path has a colon, with which no virtual environment works: move the checkout to a path without\n' "$$PWD" >&2; exit 2
+	@printf 'error: %q: this path has a colon, and virtual environments do not work there: move the checkout to a path without a colon\n' "$$PWD" >&2; exit 2
 endif
 
-help: ## list these verbs
+help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.locked ## make .venv from requirements.lock
 
-setup-dev: $(VENV)/.locked-dev ## the same with the test tools
+setup-dev: $(VENV)/.locked-dev ## add the tools for tests to .venv
 
 $(VENV)/bin/python:
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make BASE_PYTHON=python3.12 ...")'
@@ -62,42 +62,42 @@ $(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock requirements-dev.lock
 	@touch $@
 
-repro: setup ## prepare, train and evaluate what changed; PRESET=name puts a preset in place first
+repro: setup ## check, prepare, train, evaluate (only what changed), summary; PRESET=name copies a preset to params.yaml first
 	$(if $(PRESET),$(PYTHON) -m pipeline preset $(PRESET))
 	$(PYTHON) -m pipeline repro
 
-image: ## build the image IMAGE from requirements.lock and this checkout's code
+image: ## build the container image from requirements.lock and this checkout's code (IMAGE=pipeline)
 	DOCKER_BUILDKIT=1 $(DOCKER) build --tag $(IMAGE) \
 	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) \
 	  $(addprefix --label org.opencontainers.image.base.digest=,$(word 2,$(subst @, ,$(or $(BASE_IMAGE),$(shell sed -n 's/^ARG BASE_IMAGE=//p' Dockerfile))))) \
 	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(BUILD_ARGS) .
 
-# the Git of a worktree lies elsewhere
-docker-repro: image ## make repro of this checkout in a container; ARGS="dvc exp run -S seed=2" runs that instead
+# the Git folder of a worktree is outside the worktree, so mount it too
+docker-repro: image ## run `make repro` of this checkout in a container; ARGS="dvc exp run -S seed=2" runs another command
 	@folders=("$$PWD"); git=$$(git rev-parse --path-format=absolute --git-common-dir 2>/dev/null || true); \
 	[ -z "$$git" ] || [ "$$git" = "$$PWD/.git" ] || folders+=("$$git"); \
 	mounts=(); for folder in "$${folders[@]}"; do mounts+=(--mount "type=bind,source=$$folder,target=$$folder"); done; \
 	export PIPELINE_IMAGE_DIGEST=$$($(DOCKER) image inspect --format '{{.Id}}' $(IMAGE)); \
 	$(DOCKER) run --rm $(GPUS) --network host --user $(USER_ID) "$${mounts[@]}" --workdir "$$PWD" \
-	  --env PIPELINE_IMAGE_DIGEST $(HANDED_ON) $(RUN_ARGS) $(IMAGE) $(ARGS)
+	  --env PIPELINE_IMAGE_DIGEST $(PASSED_ON) $(RUN_ARGS) $(IMAGE) $(ARGS)
 
-secret: secrets/postgres ## a random password for compose.yaml
+secret: secrets/postgres ## write a random password for compose.yaml
 
 secrets/postgres:
 	@mkdir -p -m 700 secrets
 	@head -c 24 /dev/urandom | base64 | tr '+/' '-_' > $@
-	@chmod 444 $@ # the folder keeps others out; the containers' users read it
+	@chmod 444 $@ # the folder's mode protects it; the users in the containers can read it
 
-gpu-acceptance: image ## what only a machine with a GPU can show of the image, in five minutes
+gpu-acceptance: image ## test the image on a machine with a GPU, in five minutes
 	DOCKER=$(DOCKER) IMAGE=$(IMAGE) $(BASE_PYTHON) -m tests.container.acceptance
 
-test: setup-dev ## test every promise in its short form, in five minutes
+test: setup-dev ## test every promise in its short form, in five minutes, without a container engine
 	$(PYTEST) -m "not container and not slow" $(ARGS)
 
-test-slow: setup-dev ## test containers and the longer forms: real series of dvc repro, compiled models, more kills and examples
+test-slow: setup-dev ## test the containers and the longer forms: series of dvc repro, compiled models, more kills and examples
 	$(PYTEST) -m "container or slow" $(ARGS)
 
-test-long: setup-dev ## attack the promises for hours: docs/reliability.md has the results
+test-long: setup-dev ## run the long tests of reliability, some hours: docs/reliability.md has the results
 	$(PYTHON) -m tests.faults.every_call
 	$(PYTHON) -m tests.faults.killing 200
 	$(PYTHON) -m tests.faults.store_creation 50
@@ -106,7 +106,7 @@ test-long: setup-dev ## attack the promises for hours: docs/reliability.md has t
 	$(PYTHON) -m tests.faults.fuzz 600
 	$(PYTHON) -m tests.faults.tracking_cost
 
-check: setup-dev ## format, lint, strict types, lock and generated files fresh
+check: setup-dev ## check format, lint, types and lock files
 	ruff format --check .
 	ruff check .
 	mypy
@@ -125,14 +125,14 @@ $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
 	$(UV) pip sync --quiet --python $(BENCH_VENV)/bin/python --require-hashes requirements.lock benchmarks/requirements.lock
 	@touch $@
 
-bench: $(BENCH_VENV)/.locked ## time the loop beside the bare one and its peers', in most of an hour: benchmarks/README.md
-	$(BENCH_VENV)/bin/python -m benchmarks --output benchmarks/results/$(or $(NAME),here) $(ARGS)
+bench: $(BENCH_VENV)/.locked ## compare the speed of the training loop with others, in most of an hour: benchmarks/README.md
+	$(BENCH_VENV)/bin/python -m benchmarks --output benchmarks/results/$(or $(NAME),latest) $(ARGS)
 
-format: setup-dev ## format the code and mend what lint can mend
+format: setup-dev ## format the code and fix what lint can fix
 	ruff format .
 	ruff check --fix .
 
-lock: setup ## resolve pyproject.toml anew (UPGRADE=1 takes newer versions)
+lock: setup ## resolve pyproject.toml into the lock files (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group dev --output-file requirements-dev.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group bench --output-file benchmarks/requirements.lock
@@ -140,15 +140,15 @@ lock: setup ## resolve pyproject.toml anew (UPGRADE=1 takes newer versions)
 schema: setup ## write params.schema.json and docs/parameters.md
 	$(PYTHON) -m pipeline schema
 
-golden: setup-dev ## record the digests of the default on this machine, where a change of them is meant
+golden: setup-dev ## record new digests of the default training on this machine, after an intended change of results
 	$(PYTHON) -m tests.laws.golden
 
-ui: setup ## serve the MLflow UI, opened at the comparison of the runs (PORT=5000)
+ui: setup ## serve the MLflow UI and print the address of the comparison of runs (PORT=5000)
 	$(PYTHON) -m pipeline ui --port $(PORT)
 
-screenshots: setup-dev ## take the pictures of the MLflow UI in docs/images anew (needs Debian's chromium)
+screenshots: setup-dev ## take new screenshots of the MLflow UI for docs/images (needs Debian's chromium)
 	$(PYTHON) -m tests.screenshots
 
-clean: ## remove what the stages and tests made, but no run, data or model
+clean: ## remove caches of tests and tools; runs, data and models stay
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find pipeline tests benchmarks -path benchmarks/.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +

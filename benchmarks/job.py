@@ -1,4 +1,4 @@
-"""The job that every way of training gets: the same images, network, recipe and number of steps."""
+"""The job of every training loop: the same images, network, recipe and number of steps."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,13 +64,13 @@ RECIPE: dict[str, Any] = {
 class Job:
     model: str
     folder: Path
-    """The folder in which a way of training may write."""
+    """The folder in which the loop may write."""
     batch_size: int
     warmup_steps: int
     block_steps: int
     rounds: int
     workers: int
-    """Number of worker processes, for the ways whose DataLoader has any."""
+    """Number of worker processes, for the loops whose DataLoader has any."""
 
     @property
     def steps(self) -> int:
@@ -91,30 +91,30 @@ class Job:
         return from_data({**RECIPE, "model": MODELS[self.model], "train": loop}, TrainParams, "the benchmark")
 
 
-def images() -> Prepared:
+def synthetic_images() -> Prepared:
     """Return synthetic images of the shape of CIFAR-10, identical on every machine: noise plus a colour per class, which no crop or flip
     hides.
     """
-    draw = seeding.generator(SEED, "images")
-    tints = draw.integers(0, 256, (CLASSES, 1, 1, 3))
-    splits = {name: split(draw, tints, count) for name, count in (("train", NUM_TRAIN), ("valid", NUM_VALID))}
+    generator = seeding.generator(SEED, "images")
+    colours = generator.integers(0, 256, (CLASSES, 1, 1, 3))
+    splits = {name: split(generator, colours, count) for name, count in (("train", NUM_TRAIN), ("valid", NUM_VALID))}
     spec = Spec(shape=(SIDE, SIDE, 3), classes=tuple(map(str, range(CLASSES))), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     return Prepared(spec, "made by benchmarks/job.py", splits)
 
 
-def split(draw: np.random.Generator, tints: np.ndarray[Any, Any], count: int) -> Split:
-    targets = draw.integers(0, len(tints), count)
-    noise = draw.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+def split(generator: np.random.Generator, colours: np.ndarray[Any, Any], count: int) -> Split:
+    targets = generator.integers(0, len(colours), count)
+    noise = generator.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
     inputs = np.empty_like(noise)
     for first in range(0, count, 1000):
         rows = slice(first, first + 1000)
-        inputs[rows] = VISIBLE * tints[targets[rows]] + (1 - VISIBLE) * noise[rows]
+        inputs[rows] = VISIBLE * colours[targets[rows]] + (1 - VISIBLE) * noise[rows]
     return Split(inputs, targets)
 
 
 @dataclass
-class Bare:
-    """Network, optimizer and loss on the device, as used by all ways except the pipeline's."""
+class BareTraining:
+    """Network, optimizer and loss on the device, for all loops except the pipeline's."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -123,24 +123,26 @@ class Bare:
     channels_last: bool
 
     @classmethod
-    def begin(cls, job: Job, prepared: Prepared, here: Machine) -> "Bare":
+    def begin(cls, job: Job, prepared: Prepared, machine: Machine) -> "BareTraining":
         params = job.params()
         seeding.reseed(torch.device("cpu"), SEED, "weights")
-        network = params.model.build(prepared.spec).to(here.device).train()
+        network = params.model.build(prepared.spec).to(machine.device).train()
         if params.train.channels_last:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type stubs
         optimizer = optimizers.build(network, params.optimizer)
-        used = precision.choose(params.train.precision, here.device)
+        used = precision.choose(params.train.precision, machine.device)
         if used == "fp16":
-            raise SystemExit("the benchmark needs a CPU, or a GPU of compute capability 8.0: nothing scales its gradients for fp16")
-        return cls(network, optimizer, here.device, used, params.train.channels_last)
+            raise SystemExit(
+                "the benchmark needs a CPU, or a GPU of compute capability 8.0 or newer: its bare loops do not scale the loss for fp16"
+            )
+        return cls(network, optimizer, machine.device, used, params.train.channels_last)
 
     def loss(self, images: Tensor, targets: Tensor) -> Tensor:
         with precision.autocast(self.used, self.device):
             logits = self.network(images)
         return summed_loss(logits, targets, 0.0) / len(targets)
 
-    def arranged(self, images: Tensor) -> Tensor:
+    def in_memory_format(self, images: Tensor) -> Tensor:
         return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
 
     def step(self, images: Tensor, targets: Tensor) -> Tensor:

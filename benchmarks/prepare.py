@@ -57,7 +57,7 @@ def main() -> None:
         busy = shown([alone.elapsed_s / stage.elapsed_s / cores for alone, stage in rounds])
         decoding = shown([alone.processor_s / stage.processor_s for alone, stage in rounds])
         size = f"{case.width}x{case.height} to {case.goal}"
-        print(f"{case.name}: {case.images} of {size}: {busy} of {cores} cores; {decoding} of the processor time", flush=True)
+        print(f"{case.name}: {case.images} of {size}: {busy} of {cores} cores; {decoding} of the CPU time", flush=True)
 
 
 def shown(shares: Sequence[float]) -> str:
@@ -67,20 +67,20 @@ def shown(shares: Sequence[float]) -> str:
 def make(folder: Path, case: Case) -> list[Path]:
     """Write JPEGs with about the detail of photographs: copies of a few different images."""
     random = np.random.default_rng(0)
-    drawn = [draw(random, case) for _ in range(DIFFERENT)]
+    originals = [random_image(random, case) for _ in range(DIFFERENT)]
     files: list[Path] = []
     for number in range(case.images):
         path = folder / str(number % CLASSES) / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         if number < DIFFERENT:
-            drawn[number].save(path, quality=90)
+            originals[number].save(path, quality=90)
         else:
             path.write_bytes(files[number % DIFFERENT].read_bytes())
         files.append(path)
     return files
 
 
-def draw(random: np.random.Generator, case: Case) -> Image.Image:
+def random_image(random: np.random.Generator, case: Case) -> Image.Image:
     coarse = Image.fromarray(random.integers(0, 256, (case.height // 16 + 2, case.width // 16 + 2, 3), dtype=np.uint8))
     smooth = np.asarray(coarse.resize((case.width, case.height), Image.Resampling.BICUBIC)).astype(np.int64)
     return Image.fromarray((smooth + random.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))

@@ -52,29 +52,29 @@ class Trained(NamedTuple):
     before_s: float = 0.0
 
 
-def ours(params: TrainParams, prepared: Prepared, here: Machine) -> Trained:
+def train_pipeline(params: TrainParams, prepared: Prepared, machine: Machine) -> Trained:
     set_determinism(params.train.deterministic)
     begin_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
-        training = Training.begin(params, prepared, here, Checkpoints(Path(folder), kept=1))
-        await_device(here)
+        training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1))
+        synchronize(machine)
         first_s = time.perf_counter()
         for _ in training.reports():
             pass
     if training.progress.switches:
-        raise Refusal("the GPU's memory ran out, so this run was another: free what others hold of it")
+        raise Refusal("this run used smaller micro-batches, because the GPU's memory ran out: end other programs that use it")
     averaged, test = tta.Averaged(training.state.scored, "mirror_translate"), prepared.split(TEST)
-    logits = predict(averaged, test, here, used=training.state.used, batch_size=SCORED_AT_ONCE)
+    logits = predict(averaged, test, machine, used=training.state.used, batch_size=SCORED_AT_ONCE)
     elapsed_s = time.perf_counter() - first_s
     return Trained(float((logits.argmax(-1) == test.targets).mean()), elapsed_s, first_s - begin_s)
 
 
-def await_device(here: Machine) -> None:
-    if here.device.type == "cuda":
-        torch.cuda.synchronize(here.device)
+def synchronize(machine: Machine) -> None:
+    if machine.device.type == "cuda":
+        torch.cuda.synchronize(machine.device)
 
 
-def airbench(run: int, folder: Path) -> Trained:
+def train_airbench(run: int, folder: Path) -> Trained:
     """Run airbench once, with torch's default flags. airbench reads `cifar10/` in its working folder."""
     from airbench import train94  # late: its import needs a GPU and enables cuDNN autotuning
 
@@ -90,10 +90,10 @@ def airbench(run: int, folder: Path) -> Trained:
 def last_row(printed: str) -> Trained:
     """Return the last two columns (accuracy, seconds) of the `eval` row of airbench's table. Raises Refusal for another table."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines() if line.startswith("|")]
-    found = [row for row in rows if len(row) > 3 and row[1] == "eval"]
-    if len(found) != 1:
-        raise Refusal(f"airbench printed another table than that of its version 0.1.8:\n{printed}")
-    return Trained(float(found[0][-2]), float(found[0][-1]))
+    matching = [row for row in rows if len(row) > 3 and row[1] == "eval"]
+    if len(matching) != 1:
+        raise Refusal(f"airbench printed another table than its version 0.1.8 does:\n{printed}")
+    return Trained(float(matching[0][-2]), float(matching[0][-1]))
 
 
 def write_for_airbench(prepared: Prepared, folder: Path) -> None:
@@ -109,39 +109,39 @@ def write_for_airbench(prepared: Prepared, folder: Path) -> None:
         torch.save({**tensors, "classes": list(prepared.spec.classes)}, folder / f"{name}.pt")
 
 
-def refuse_misfit(prepared: Prepared, here: Machine) -> None:
-    if here.device != torch.device("cuda", 0):
+def refuse_unfit(prepared: Prepared, machine: Machine) -> None:
+    if machine.device != torch.device("cuda", 0):
         raise Refusal(
-            f"airbench trains on the first CUDA GPU, and this is {here.device}: set CUDA_VISIBLE_DEVICES, and not PIPELINE_DEVICE"
+            f"airbench trains on the first CUDA GPU, and this is {machine.device}: choose it with CUDA_VISIBLE_DEVICES instead of PIPELINE_DEVICE"
         )
     if (prepared.spec.shape, prepared.spec.num_classes) != (SHAPE, 10):
         raise Refusal(f"airbench trains on 10 classes of {SHAPE}, these are {prepared.spec.num_classes} of {prepared.spec.shape}")
     if VALID in prepared.splits:
-        raise Refusal("the prepared data has a valid split, on which we alone would spend time: set source.valid to 0")
+        raise Refusal("the prepared data has a valid split, on which only the pipeline would spend time: set source.valid to 0")
 
 
 def in_turn(contestants: dict[str, Callable[[int], Trained]], runs: int) -> dict[str, list[Trained]]:
     """Run each contestant `runs` times after one discarded run. The order alternates, so that neither always runs second."""
-    found: dict[str, list[Trained]] = {name: [] for name in contestants}
+    results: dict[str, list[Trained]] = {name: [] for name in contestants}
     for run in range(runs + 1):
         for name in contestants if run % 2 == 0 else reversed(contestants):
             gc.collect()  # do not charge one contestant for the other's garbage
             trained = contestants[name](run)
             print(f"run {run}: {name}: {trained.accuracy:.4f} in {trained.before_s:.3f} + {trained.elapsed_s:.3f} s", flush=True)
-            found[name] += [trained] if run else []
-    return found
+            results[name] += [trained] if run else []
+    return results
 
 
-def table(found: dict[str, list[Trained]]) -> str:
-    lines = ["| | accuracy, mean | its standard error | seconds, median | least | most |", "| --- | --- | --- | --- | --- | --- |"]
-    for name, runs in found.items():
+def table(results: dict[str, list[Trained]]) -> str:
+    lines = ["| | accuracy, mean | its standard error | seconds, median | minimum | maximum |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, runs in results.items():
         accuracies = [run.accuracy for run in runs]
         error = statistics.stdev(accuracies) / len(runs) ** 0.5
         lines.append(f"| {name} | {statistics.mean(accuracies):.4f} | {error:.4f} | {spread([run.elapsed_s for run in runs])} |")
-    pairs = list(zip(found["pipeline"], found["airbench"], strict=True))
+    pairs = list(zip(results["pipeline"], results["airbench"], strict=True))
     steps = spread([mine.elapsed_s / theirs.elapsed_s for mine, theirs in pairs])
     whole = spread([(mine.before_s + mine.elapsed_s) / theirs.elapsed_s for mine, theirs in pairs])
-    lines += [f"| steps and scoring, by airbench's | | | {steps} |", f"| with what comes before, by airbench's | | | {whole} |"]
+    lines += [f"| steps and scoring / airbench | | | {steps} |", f"| with setup / airbench | | | {whole} |"]
     return "\n".join(lines)
 
 
@@ -151,11 +151,11 @@ def spread(values: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speedrun", description=__doc__)
-    parser.add_argument("prepared", type=Path, help="the folder that the stage `prepare` made")
-    parser.add_argument("--runs", type=int, default=20, help="of each, two at least")
+    parser.add_argument("prepared", type=Path, help="the output folder of the stage `prepare`")
+    parser.add_argument("--runs", type=int, default=20, help="number of counted runs of each, at least 2")
     arguments = parser.parse_args()
     if arguments.runs < 2:
-        parser.error("--runs: two at least: a spread is told")
+        parser.error("--runs: at least 2, because the table shows the spread")
     try:
         print(compared(arguments.prepared, arguments.runs))
     except Refusal as refusal:
@@ -163,17 +163,17 @@ def main() -> None:
 
 
 def compared(folder: Path, runs: int) -> str:
-    here, prepared = Machine.claim(Environment.read()), Prepared.open(folder)
-    refuse_misfit(prepared, here)
+    machine, prepared = Machine.claim(Environment.read()), Prepared.open(folder)
+    refuse_unfit(prepared, machine)
     params = load(Document.read(PRESET), TrainParams)
-    print(f"{here.name}, torch {torch.__version__}, airbench {metadata.version('airbench')}, data {prepared.digest}", flush=True)
+    print(f"{machine.name}, torch {torch.__version__}, airbench {metadata.version('airbench')}, data {prepared.digest}", flush=True)
     with tempfile.TemporaryDirectory() as place:
         write_for_airbench(prepared, Path(place) / "cifar10")
         return table(
             in_turn(
                 {
-                    "pipeline": lambda run: ours(params.model_copy(update={"seed": run}), prepared, here),
-                    "airbench": lambda run: airbench(run, Path(place)),
+                    "pipeline": lambda run: train_pipeline(params.model_copy(update={"seed": run}), prepared, machine),
+                    "airbench": lambda run: train_airbench(run, Path(place)),
                 },
                 runs,
             )

@@ -1,4 +1,4 @@
-"""Run one way of training in a separate process, which is suspended except during its blocks."""
+"""Run one training loop in a separate process, which is suspended except during its blocks."""
 
 import contextlib
 import importlib
@@ -14,9 +14,9 @@ import psutil
 from benchmarks.job import Job
 
 LIMIT_S = 900.0
-FOREIGN = ("PIPELINE_TRACKING", "PIPELINE_CHECKPOINT", "MLFLOW_", "DVC_")
+REMOVED_VARIABLES = ("PIPELINE_TRACKING", "PIPELINE_CHECKPOINT", "MLFLOW_", "DVC_")
 """Prefixes of environment variables that would change what is measured; they are removed in the worker."""
-WAYS: dict[str, dict[str, Any]] = {
+LOOPS: dict[str, dict[str, Any]] = {
     "floor": {},
     "data": {},
     "pipeline": {},
@@ -40,24 +40,24 @@ class Block(NamedTuple):
 
 
 class Stopped(Exception):
-    """Raised if a way of training ends early or sends nothing for LIMIT_S seconds."""
+    """Raised if a training loop ends early or sends nothing for LIMIT_S seconds."""
 
 
 @dataclass
 class Worker:
-    way: str
+    loop: str
     process: SpawnProcess
     connection: Connection
 
     @classmethod
-    def start(cls, way: str, job: Job) -> "Worker":
+    def start(cls, loop: str, job: Job) -> "Worker":
         """Start the process, wait for its warmup steps and suspend it."""
         context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=work, args=(way, job, there), name=way)
+        own_end, worker_end = context.Pipe()
+        process = context.Process(target=work, args=(loop, job, worker_end), name=loop)
         process.start()
-        there.close()
-        worker = cls(way, process, here)
+        worker_end.close()
+        worker = cls(loop, process, own_end)
         worker.receive()
         worker.suspend()
         return worker
@@ -75,20 +75,20 @@ class Worker:
         """Let the training run to its end; return its mean loss and memory."""
         self.resume()
         self.connection.send("end")
-        said: dict[str, Any] = self.receive()
+        result: dict[str, Any] = self.receive()
         self.process.join()
-        return said
+        return result
 
     def receive(self) -> Any:
         """Return the next message of the process. Raises Stopped if it has ended or sends none for LIMIT_S seconds."""
         if not self.connection.poll(LIMIT_S):
-            raise Stopped(f"{self.way}: nothing was heard for {LIMIT_S:.0f} s")
+            raise Stopped(f"{self.loop}: sent nothing for {LIMIT_S:.0f} s")
         try:
             return self.connection.recv()
         except EOFError:
-            raise Stopped(f"{self.way}: ended before its time; its error is above") from None
+            raise Stopped(f"{self.loop}: ended early; its error is above") from None
 
-    def family(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Return the process and all its descendants, such as DataLoader workers and the mirror process."""
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
@@ -96,41 +96,41 @@ class Worker:
     def processor_s(self) -> float:
         """Return the CPU seconds so far of all live processes and their terminated children."""
         spent_s = 0.0
-        for member in self.family():
+        for member in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = member.cpu_times()
                 spent_s += times.user + times.system + times.children_user + times.children_system
         return spent_s
 
     def suspend(self) -> None:
-        for member in self.family():
+        for member in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.suspend()
 
     def resume(self) -> None:
-        for member in self.family():
+        for member in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.resume()
 
     def kill(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
-            for member in self.family():
+            for member in self.processes():
                 member.kill()
 
 
-def work(way: str, job: Job, connection: Connection) -> None:
-    """Run the way of training; the entry point of the worker process."""
-    from benchmarks.gate import Gate
-    from benchmarks.job import images
+def work(loop: str, job: Job, connection: Connection) -> None:
+    """Run the training loop; the entry point of the worker process."""
+    from benchmarks.block_timer import BlockTimer
+    from benchmarks.job import synthetic_images
     from pipeline.runtime.environment import Environment
     from pipeline.runtime.machine import Machine, set_determinism
 
     os.chdir(job.folder)
-    for variable in [variable for variable in os.environ if variable.startswith(FOREIGN)]:
+    for variable in [variable for variable in os.environ if variable.startswith(REMOVED_VARIABLES)]:
         del os.environ[variable]
     # with a time interval, the pause between blocks would trigger a checkpoint in each block, so use an interval in steps
     os.environ |= {"PIPELINE_CHECKPOINT_EVERY_S": "0", "PIPELINE_CHECKPOINT_EVERY_STEPS": str(job.steps // 2)}
-    here = Machine.claim(Environment.read())
+    machine = Machine.claim(Environment.read())
     set_determinism(False)
-    name = way.partition(",")[0]
-    importlib.import_module(f"benchmarks.ways.{name}").train(job, images(), here, Gate(connection, job), **WAYS[way])
+    name = loop.partition(",")[0]
+    importlib.import_module(f"benchmarks.loops.{name}").train(job, synthetic_images(), machine, BlockTimer(connection, job), **LOOPS[loop])

@@ -1,4 +1,4 @@
-"""The speed run beside airbench: ours on a CPU, what goes to airbench and comes back from it, and who runs when."""
+"""Tests of the comparison with airbench: the pipeline's run on a CPU, airbench's input and output, and the order of runs."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.training import Training
 from tests.laws.test_resuming import MUON, SPEEDY
 
-HERE = Machine(torch.device("cpu"), torch.get_num_threads())
+MACHINE = Machine(torch.device("cpu"), torch.get_num_threads())
 GPU = Machine(torch.device("cuda", 0), 2)
 PRINTED = """\
 -------------------------------------------------------------------------------------------
@@ -38,23 +38,23 @@ def tested(prepared: Prepared) -> Iterator[Prepared]:
     set_determinism(False)
 
 
-def test_our_run_trains_from_its_seed_to_a_score_of_the_test_split(train_params, tested) -> None:
+def test_a_run_of_the_pipeline_depends_on_its_seed_only_and_learns(train_params, tested) -> None:
     changes = {"model": SPEEDY, "optimizer": MUON, "train.epochs": None, "train.keep": "last"}
     params = train_params(changes | {"train.steps": 30})
-    first, again = (speedrun.ours(params, tested, HERE) for _ in range(2))
+    first, again = (speedrun.train_pipeline(params, tested, MACHINE) for _ in range(2))
     assert first.accuracy == again.accuracy > 0.5  # three classes
     assert again.elapsed_s > 0
     assert again.before_s > 0
-    assert speedrun.ours(train_params(changes | {"train.steps": 1}), tested, HERE).accuracy < first.accuracy
+    assert speedrun.train_pipeline(train_params(changes | {"train.steps": 1}), tested, MACHINE).accuracy < first.accuracy
 
 
-def test_a_run_whose_memory_ran_out_is_not_compared(train_params, tested, monkeypatch) -> None:
+def test_a_run_with_smaller_micro_batches_is_refused(train_params, tested, monkeypatch) -> None:
     monkeypatch.setattr(Training, "reports", lambda training: iter([training.progress.switch(1, 3)]))
-    with pytest.raises(Refusal, match="the GPU's memory ran out"):
-        speedrun.ours(train_params({}), tested, HERE)
+    with pytest.raises(Refusal, match="smaller micro-batches, because the GPU's memory ran out"):
+        speedrun.train_pipeline(train_params({}), tested, MACHINE)
 
 
-def test_airbench_is_given_the_same_images_in_no_order_of_classes(tested, tmp_path: Path) -> None:
+def test_airbench_gets_the_same_images_shuffled(tested, tmp_path: Path) -> None:
     rows = np.argsort(tested.splits["train"].targets, kind="stable")
     train = replace(tested.splits["train"], inputs=tested.splits["train"].inputs[rows], targets=tested.splits["train"].targets[rows])
     speedrun.write_for_airbench(replace(tested, splits={**tested.splits, "train": train}), tmp_path / "cifar10")
@@ -67,7 +67,7 @@ def test_airbench_is_given_the_same_images_in_no_order_of_classes(tested, tmp_pa
     assert len(torch.load(tmp_path / "cifar10/test.pt", weights_only=True)["labels"]) == len(tested.splits["test"])
 
 
-def test_airbench_runs_as_by_itself_in_its_folder(monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_airbench_runs_with_torchs_default_flags_in_its_folder(monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen = []
 
     def train94(run: int) -> None:
@@ -78,7 +78,7 @@ def test_airbench_runs_as_by_itself_in_its_folder(monkeypatch, tmp_path: Path, c
     monkeypatch.setitem(sys.modules, "airbench", SimpleNamespace(train94=train94))
     before = Path.cwd()
     set_determinism(True)
-    assert speedrun.airbench(5, tmp_path) == Trained(0.9402, 3.4821)
+    assert speedrun.train_airbench(5, tmp_path) == Trained(0.9402, 3.4821)
     assert seen == [(5, (True, False, False), 5, tmp_path.resolve())]
     assert Path.cwd() == before
     assert not capsys.readouterr().out
@@ -86,12 +86,12 @@ def test_airbench_runs_as_by_itself_in_its_folder(monkeypatch, tmp_path: Path, c
     assert (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32) == (False, True)
 
 
-def test_another_table_than_that_of_this_version_is_refused() -> None:
+def test_an_unknown_table_of_airbench_is_refused() -> None:
     with pytest.raises(Refusal, match="airbench printed another table"):
         speedrun.last_row(PRINTED.replace("eval", "done"))
 
 
-def test_the_first_of_each_is_not_counted_and_whoever_begins_changes() -> None:
+def test_the_first_run_of_each_is_discarded_and_the_order_alternates() -> None:
     order: list[tuple[str, int]] = []
 
     def contestant(name: str):
@@ -111,26 +111,26 @@ def test_the_table_compares_run_by_run() -> None:
     assert speedrun.table(found).splitlines()[2:] == [
         "| pipeline | 0.9450 | 0.0050 | 2.500 | 2.000 | 3.000 |",
         "| airbench | 0.9300 | 0.0000 | 3.500 | 3.000 | 4.000 |",
-        "| steps and scoring, by airbench's | | | 0.750 | 0.500 | 1.000 |",
-        "| with what comes before, by airbench's | | | 1.125 | 0.750 | 1.500 |",
+        "| steps and scoring / airbench | | | 0.750 | 0.500 | 1.000 |",
+        "| with setup / airbench | | | 1.125 | 0.750 | 1.500 |",
     ]
 
 
-def test_what_cannot_be_compared_is_refused(prepared, tested) -> None:
+def test_unfit_data_or_device_is_refused(prepared, tested) -> None:
     cifar = replace(tested, spec=tested.spec.model_copy(update={"shape": (32, 32, 3), "classes": tuple("abcdefghij")}))
-    speedrun.refuse_misfit(cifar, GPU)
-    for device in (HERE, replace(GPU, device=torch.device("cuda", 1))):
+    speedrun.refuse_unfit(cifar, GPU)
+    for device in (MACHINE, replace(GPU, device=torch.device("cuda", 1))):
         with pytest.raises(Refusal, match="airbench trains on the first CUDA GPU, and this is c"):
-            speedrun.refuse_misfit(cifar, device)
+            speedrun.refuse_unfit(cifar, device)
     with pytest.raises(Refusal, match=r"10 classes of \(32, 32, 3\), these are 3 of \(8, 8, 1\)"):
-        speedrun.refuse_misfit(tested, GPU)
+        speedrun.refuse_unfit(tested, GPU)
     with pytest.raises(Refusal, match=r"set source\.valid to 0"):
-        speedrun.refuse_misfit(replace(cifar, splits=prepared.splits), GPU)
+        speedrun.refuse_unfit(replace(cifar, splits=prepared.splits), GPU)
 
 
-@pytest.mark.parametrize(("runs", "said"), [("1", "--runs: two at least"), ("2", "nowhere")])
-def test_what_is_wrong_on_the_command_line_is_said_in_words(runs: str, said: str, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize(("runs", "message"), [("1", "--runs: at least 2"), ("2", "nowhere")])
+def test_a_wrong_command_line_is_refused_with_a_message(runs: str, message: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.argv", ["speedrun", "nowhere", "--runs", runs])
     with pytest.raises(SystemExit, match="2"):
         speedrun.main()
-    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]

@@ -13,7 +13,7 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 Samples = tuple[Tensor, int]
 
 
-class Pictures(Dataset[Samples]):
+class PILDataset(Dataset[Samples]):
     """PIL images with a transform, like torchvision's CIFAR10 dataset."""
 
     def __init__(self, prepared: Prepared) -> None:
@@ -35,10 +35,10 @@ class Pictures(Dataset[Samples]):
         return self.transform(Image.fromarray(self.inputs[index])), self.targets[index]
 
 
-def pictures(job: Job, prepared: Prepared, *, workers: int) -> DataLoader[Samples]:
+def pil_images(job: Job, prepared: Prepared, *, workers: int) -> DataLoader[Samples]:
     torch.manual_seed(SEED)
     return DataLoader(
-        Pictures(prepared),
+        PILDataset(prepared),
         batch_size=job.batch_size,
         shuffle=True,
         drop_last=True,

@@ -2,7 +2,7 @@
 
 import torch
 
-from benchmarks.gate import Gate
+from benchmarks.block_timer import BlockTimer
 from benchmarks.job import Job
 from pipeline.data import loader
 from pipeline.data.augment.augmentation import Augmentation
@@ -11,15 +11,15 @@ from pipeline.engine.classifier import Classifier
 from pipeline.runtime.machine import Machine
 
 
-def train(job: Job, prepared: Prepared, here: Machine, gate: Gate) -> None:
+def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> None:
     params = job.params()
-    augmentation = Augmentation(params.augment, prepared.spec, len(prepared.train), seed=params.seed, device=here.device)
-    images = loader.Images(prepared.train, here.device, augmentation)
-    classifier = Classifier(torch.nn.Identity(), prepared.spec, channels_last=params.train.channels_last).to(here.device)
+    augmentation = Augmentation(params.augment, prepared.spec, len(prepared.train), seed=params.seed, device=machine.device)
+    images = loader.Images(prepared.train, machine.device, augmentation)
+    classifier = Classifier(torch.nn.Identity(), prepared.spec, channels_last=params.train.channels_last).to(machine.device)
     batches = loader.training(images, batch_size=job.batch_size, seed=params.seed, start=0)
     for _ in range(job.steps):
         for inputs, _targets in next(batches).parts(job.batch_size):
             with torch.no_grad():
                 classifier(inputs)
-        gate.step()
-    gate.finish()
+        timer.step()
+    timer.finish()

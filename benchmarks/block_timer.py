@@ -1,4 +1,4 @@
-"""The timer of one way of training: it lets one block of steps run at a time and reports how long each took."""
+"""The timer of one training loop: it lets one block of steps run at a time and reports how long each took."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from benchmarks.job import Job
 
 
 @dataclass
-class Gate:
+class BlockTimer:
     """Counts steps. Between blocks the process waits for its turn, suspended with all its children."""
 
     connection: Connection
@@ -28,9 +28,9 @@ class Gate:
             self.losses.append(loss.detach())
         over = self.count - self.job.warmup_steps
         if 0 <= over <= self.job.rounds * self.job.block_steps and over % self.job.block_steps == 0:
-            self.wait_for_the_next(first=over == 0)
+            self.end_block(first=over == 0)
 
-    def wait_for_the_next(self, *, first: bool) -> None:
+    def end_block(self, *, first: bool) -> None:
         """Send the seconds of the block that ended (None before the first), then wait for the start of the next one."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -42,12 +42,12 @@ class Gate:
         """Send the mean loss over all steps, given or computed from the recorded losses, and the memory in megabytes."""
         if self.losses:
             loss = float(torch.stack(self.losses).double().mean())
-        self.connection.send({"loss": loss, "megabytes": most_megabytes()})
+        self.connection.send({"loss": loss, "megabytes": memory_megabytes()})
 
 
-def most_megabytes() -> float:
+def memory_megabytes() -> float:
     """Return the peak GPU memory so far; without a GPU, the current RSS of this process and its children. In megabytes."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e6
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return sum(member.memory_info().rss for member in family) / 1e6
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(member.memory_info().rss for member in processes) / 1e6

@@ -6,9 +6,9 @@ import lightning
 import torch
 from torch import Tensor
 
-from benchmarks.gate import Gate
-from benchmarks.job import Bare, Job
-from benchmarks.ways import loaders
+from benchmarks.block_timer import BlockTimer
+from benchmarks.job import BareTraining, Job
+from benchmarks.loops import loaders
 from pipeline.data.prepared import Prepared
 from pipeline.runtime.machine import Machine
 
@@ -17,32 +17,32 @@ TUNED = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": 
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, bare: Bare, gate: Gate) -> None:
+    def __init__(self, bare: BareTraining, timer: BlockTimer) -> None:
         super().__init__()
-        self.bare, self.gate, self.network = bare, gate, bare.network
+        self.bare, self.timer, self.network = bare, timer, bare.network
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         images, targets = batch
-        loss = torch.nn.functional.cross_entropy(self.network(self.bare.arranged(images)), targets)
+        loss = torch.nn.functional.cross_entropy(self.network(self.bare.in_memory_format(images)), targets)
         self.log("train/loss", loss)
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # Lightning passes them by name
-        self.gate.step(outputs["loss"])
+        self.timer.step(outputs["loss"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.bare.optimizer
 
 
-def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, tuned: bool = False) -> None:
-    bare = Bare.begin(job, prepared, here)
+def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, tuned: bool = False) -> None:
+    bare = BareTraining.begin(job, prepared, machine)
     trainer = lightning.Trainer(
         max_steps=job.steps,
         max_epochs=-1,
-        accelerator=here.device.type,
+        accelerator=machine.device.type,
         devices=1,
         precision=PRECISIONS[bare.used],
         **(TUNED if tuned else {}),
     )
-    trainer.fit(Module(bare, gate), loaders.pictures(job, prepared, workers=job.workers if tuned else 0))
-    gate.finish()
+    trainer.fit(Module(bare, timer), loaders.pil_images(job, prepared, workers=job.workers if tuned else 0))
+    timer.finish()

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gate import Gate
+from benchmarks.block_timer import BlockTimer
 from benchmarks.job import Job
 from pipeline.data.prepared import Prepared
 from pipeline.engine.checkpoint import Checkpoints
@@ -23,19 +23,19 @@ MIRROR_LIMIT_S = 120.0
 
 @dataclass
 class Paced(Interruption):
-    """Counts steps for the gate in `pause`, which the stage calls at least once after each step."""
+    """Counts steps for the timer in `pause`, which the stage calls at least once after each step."""
 
-    gate: Gate | None = None
+    timer: BlockTimer | None = None
     training: Training | None = None
     journal: Path | None = None
 
     def pause(self) -> None:
-        assert self.gate
+        assert self.timer
         assert self.training
-        if self.training.state.step > self.gate.count:
-            if self.gate.count == self.gate.job.warmup_steps - 1 and self.journal:
+        if self.training.state.step > self.timer.count:
+            if self.timer.count == self.timer.job.warmup_steps - 1 and self.journal:
                 await_mirror(self.journal)
-            self.gate.step()
+            self.timer.step()
 
 
 def await_mirror(journal: Path) -> None:
@@ -50,15 +50,15 @@ def await_mirror(journal: Path) -> None:
         time.sleep(0.1)
 
 
-def train(job: Job, prepared: Prepared, here: Machine, gate: Gate, *, deterministic: bool = True, tracked: bool = True) -> None:
+def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, deterministic: bool = True, tracked: bool = True) -> None:
     set_determinism(deterministic)
     environment = Environment.read()
     environment = environment.model_copy(update={"tracking": tracked and environment.tracking})
     training = Training.begin(
-        job.params(deterministic=deterministic), prepared, here, Checkpoints(Path("work"), environment.checkpoints_kept)
+        job.params(deterministic=deterministic), prepared, machine, Checkpoints(Path("work"), environment.checkpoints_kept)
     )
     with tracking.training(environment, resume_file=Path("work/run"), info=RunInfo()) as run:
-        loop(training, run, environment, Paced(gate=gate, training=training, journal=run.folder))
+        loop(training, run, environment, Paced(timer=timer, training=training, journal=run.folder))
         rows = training.progress.rows
         steps = [row["step"] - before for row, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]
-        gate.finish(sum(row["train/objective"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))
+        timer.finish(sum(row["train/objective"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))

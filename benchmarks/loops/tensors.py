@@ -1,0 +1,21 @@
+"""A DataLoader over a TensorDataset: no decoding, but samples are still fetched one at a time."""
+
+from benchmarks.block_timer import BlockTimer
+from benchmarks.job import BareTraining, Job
+from benchmarks.loops import loaders
+from pipeline.data.prepared import Prepared
+from pipeline.runtime.machine import Machine
+
+
+def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> None:
+    bare = BareTraining.begin(job, prepared, machine)
+    loader = loaders.tensors(job, prepared)
+    steps = 0
+    while steps < job.steps:
+        for images, targets in loader:
+            inputs = loaders.augmented(images.to(machine.device, non_blocking=True))
+            timer.step(bare.step(bare.in_memory_format(inputs), targets.to(machine.device, non_blocking=True)))
+            steps += 1
+            if steps == job.steps:
+                break
+    timer.finish()
