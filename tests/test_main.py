@@ -1,4 +1,4 @@
-"""The verbs: help at once, unknown ones refused, and no verb pays for what it does not use."""
+"""The verbs: help is immediate, unknown verbs are refused, and no verb imports what it does not use."""
 
 import os
 import subprocess
@@ -17,13 +17,13 @@ HEAVY = {
     *("torch", "torch._dynamo", "torchvision", "mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "matplotlib", "PIL"),
     *("numpy", "safetensors", "rich"),
 }
-"""What takes more than some hundredths of a second to import, and what only some verbs have a use for."""
+"""Modules that take more than some hundredths of a second to import and are used by some verbs only."""
 FETCHED = {"mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "torchvision", "rich"}
-"""Of no use to a stage that trains or evaluates without tracking."""
+"""Modules that a stage does not use when it trains or evaluates without tracking."""
 
 
 def modules_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
-    """Exit code of a verb in a process of its own, and all that it imported."""
+    """Run a verb in a new process; return its exit code and all modules that it imported."""
     code = (
         "import sys; from pipeline.__main__ import main\n"
         "try: code = main(sys.argv[1:])\n"
@@ -42,14 +42,14 @@ def answered(command: list[str], cwd: Path, variables: dict[str, str]) -> tuple[
 
 
 def heavy_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
-    """Exit code of a verb, and which of the heavy modules it imported."""
+    """Return the exit code of a verb and the heavy modules that it imported."""
     code, found = modules_after(*arguments, cwd=cwd, **variables)
     return code, found & HEAVY
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
-    """A project in which every stage ran without tracking, and which heavy modules each imported."""
+    """Return a project in which every stage ran without tracking, and the heavy modules that each stage imported."""
     folder = project.make(tmp_path_factory.mktemp("project"))
     found = {}
     for stage in ("prepare", "train", "evaluate"):

@@ -1,4 +1,4 @@
-"""Mirrors killed at random moments while they create the SQLite store: `python -m tests.faults.store_creation 50` prints a line of JSON.
+"""Kill mirrors at random moments while they create the SQLite store: `python -m tests.faults.store_creation 50` prints a line of JSON.
 
 The children are forked from this process, which has imported MLflow and opened no store.
 """
@@ -39,7 +39,7 @@ def in_silence(do: Callable[[], None]) -> int:
 
 
 def opened(root: Path, within_s: float = LIMIT_S) -> int | None:
-    """The status of a child that opens the store; None where it was killed after `within_s` seconds."""
+    """Open the store in a child and return its status, or None if it was killed after `within_s` seconds."""
     return ended(in_silence(lambda: open_store(root)), time.monotonic() + within_s)
 
 

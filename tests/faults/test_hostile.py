@@ -1,4 +1,4 @@
-"""Every hostile input ends with exit code 2, in words that name the place, soon, in little memory, with nothing run and no stray file."""
+"""Every hostile input is refused with exit code 2 and a message that names the place, within bounds of time and memory, and without side effects."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.faults import hostile
 from tests.faults.corpus import CASES
 
 SOON_S = 10.0
-"""Most take a tenth of a second; a busy machine is allowed for."""
+"""Most take a tenth of a second on an idle machine."""
 LITTLE_BYTES = 300 * 2**20
 SCREEN_LINES, LONGEST_LINE = 24, 2_100
 WATCH = hostile.Watch()

@@ -1,4 +1,4 @@
-"""Memory that runs out in the middle of a step: the same bytes as a training that used the smaller micro-batch from that step on."""
+"""Out of memory during a step gives the bytes of a training that used the smaller micro-batch from that step on."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB (injected)"
 
 
 class Shortage:
-    """Lets the forward or backward number `call` (from 0) of one step run out of memory, and no other."""
+    """Raises an out-of-memory error in forward or backward number `call` (from 0) of one step."""
 
     def __init__(self, training: Training, monkeypatch: pytest.MonkeyPatch, *, where: str, call: int, times: int = 1) -> None:
         self.training, self.call, self.times, self.calls = training, call, times, 0

@@ -1,4 +1,4 @@
-"""Numbers that are none: the step is named and its batch kept, and nothing that it spoiled stays."""
+"""NaN and infinity: the step is named, its batch is saved, and a skipped step changes nothing."""
 
 import math
 from pathlib import Path
@@ -77,7 +77,7 @@ def refused(training: Training) -> str:
 
 
 def spoil_gradient(training: Training, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Infinite, under a finite loss."""
+    """Make the gradient of one step infinite while its loss is finite."""
     gather = update.accumulate_gradients
 
     def spoiling(state, *given, **more):
@@ -128,8 +128,8 @@ def test_a_loss_after_a_report_is_its_own_steps(train_params, prepared, monkeypa
 
 
 @pytest.mark.parametrize("where", ["weight", "average of squares"])
-def test_what_became_infinite_where_no_loss_shows_it_ends_the_training(train_params, prepared, monkeypatch, where: str) -> None:
-    """A weight behind a ReLU is a unit that is never active; one with such an average in Adam moves no more."""
+def test_an_infinite_weight_or_moment_without_effect_on_the_loss_ends_the_training(train_params, prepared, monkeypatch, where: str) -> None:
+    """An infinite bias before a ReLU only deactivates its unit, and Adam stops updating a weight whose second moment is infinite."""
     training = begin(train_params(CHANGES | UNMEASURED | {"model": MLP}), prepared)
     optimizer, bias = training.state.optimizer, training.state.parameters[1]
     step = optimizer.step
@@ -148,8 +148,8 @@ def test_what_became_infinite_where_no_loss_shows_it_ends_the_training(train_par
     assert said.endswith("`train.report_every_steps: 1` tells the step")
 
 
-def test_large_averages_of_squares_are_no_infinite_ones(train_params, prepared, monkeypatch) -> None:
-    """Their own squares would be."""
+def test_large_second_moments_are_not_reported_as_infinite(train_params, prepared, monkeypatch) -> None:
+    """Their squares would overflow."""
     training = begin(train_params(CHANGES | UNMEASURED), prepared)
     run(training)
     for held in training.state.optimizer.state.values():
@@ -263,8 +263,8 @@ def test_a_run_that_diverges_is_said_in_words_once(train_params, prepared, monke
     assert capsys.readouterr().out.count("warning: at step 3 the loss is far above that of guessing: lower optimizer.learning_rate") == 1
 
 
-def test_nothing_waits_for_the_device_between_reports(train_params, prepared, monkeypatch) -> None:
-    """Reads of the host are counted: a report reads once for the window and once for a validation, whatever the number of steps."""
+def test_nothing_synchronises_with_the_device_between_reports(train_params, prepared, monkeypatch) -> None:
+    """Synchronisations are counted: one for the metrics of a report and one for a validation, for any number of steps."""
     reads = []
     for name in ("item", "tolist", "__float__", "__bool__", "__int__"):
         read = getattr(torch.Tensor, name)

@@ -1,4 +1,4 @@
-"""No secret of the environment reaches a run, a journal, a log, a model file or an error message."""
+"""No secret in the environment reaches a run, a journal, a log, a model file or an error message."""
 
 import subprocess
 from pathlib import Path
@@ -33,7 +33,7 @@ def leaks(places: list[Path], said: str) -> list[str]:
 def test_no_secret_is_written_or_said(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A real training and its evaluation while the server is down, and their delivery once it is there."""
+    """Train and evaluate while the server is down, then deliver the runs."""
     folder = project.make(tmp_path / "project")
     monkeypatch.chdir(folder)
     secret = quote(CANARY, safe="")
@@ -59,7 +59,7 @@ def test_no_secret_is_written_or_said(
 
 
 def run(verb: str, address: str, monkeypatch: pytest.MonkeyPatch, wait_s: int = 60) -> int:
-    """MLflow's side of the pipeline takes the address out of the environment, hence each time anew."""
+    """Run a verb with the address in the environment, from which tracking removes it each time."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "someone")
     monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", str(wait_s))

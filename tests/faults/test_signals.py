@@ -1,4 +1,4 @@
-"""A real `dvc repro` that is interrupted at DVC, at its whole group and at process 1, and ends in the same bytes."""
+"""A real `dvc repro` that is interrupted resumes to the same bytes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The train stage itself, killed with SIGKILL again and again: equal bytes in every file that it writes."""
+"""A train stage that is killed by SIGKILL and repeated writes equal bytes in every file."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A real `dvc repro` in a repository of its own: what runs, what does not, and what MLflow then holds."""
+"""Real `dvc repro` runs in a new repository: which stages run, and what MLflow holds afterwards."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A training that was stopped at any step goes on to the same bytes, with everything switched on that has a state."""
+"""A training that is stopped at any step resumes to the same bytes, with every feature that has a state."""
 
 import itertools
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def outcome(training) -> tuple:
 
 
 def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
-    """Train, dropping everything at each of the steps in turn; what goes on knows the checkpoint alone."""
+    """Train and resume at each of the steps in turn, with nothing but the checkpoint."""
     for stop in itertools.chain(stops, [STEPS]):
         training = begin(params, prepared, folder)
         for report in training.reports():
