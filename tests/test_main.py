@@ -140,9 +140,9 @@ def test_help_lists_every_verb_with_its_purpose(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for verb, purpose in VERBS.items():
-        assert f"{verb} {purpose}" in said
+        assert f"{verb} {purpose}" in output
 
 
 @pytest.mark.parametrize("arguments", [["trian"], [], ["preset"], ["train", "now"], ["check", "--fast"]], ids=str)
@@ -150,11 +150,11 @@ def test_a_wrong_verb_or_argument_ends_with_2_and_the_usage(arguments: list[str]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("usage: python -m pipeline")
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert output.startswith("usage: python -m pipeline")
+    assert "Traceback" not in output
     if arguments == ["trian"]:
-        assert all(verb in said for verb in VERBS)
+        assert all(verb in output for verb in VERBS)
 
 
 def test_every_verb_has_its_module() -> None:

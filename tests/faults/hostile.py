@@ -51,7 +51,7 @@ class Answer:
     """The exit code, output, time and memory of one verb."""
 
     code: int
-    said: str
+    output: str
     elapsed_s: float
     grown_bytes: int
 
@@ -85,10 +85,10 @@ def answers(case: Case, folder: Path) -> list[Answer]:
 
 
 def answer(verb: str) -> Answer:
-    said, started_s, held_bytes = io.StringIO(), time.perf_counter(), forget_peak()
-    with bounded(), redirect_stderr(said), redirect_stdout(io.StringIO()):
+    output, started_s, held_bytes = io.StringIO(), time.perf_counter(), forget_peak()
+    with bounded(), redirect_stderr(output), redirect_stdout(io.StringIO()):
         code = main([verb])
-    return Answer(code, said.getvalue(), time.perf_counter() - started_s, peak_bytes() - held_bytes)
+    return Answer(code, output.getvalue(), time.perf_counter() - started_s, peak_bytes() - held_bytes)
 
 
 @contextmanager

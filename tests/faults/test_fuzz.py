@@ -77,8 +77,8 @@ def test_a_damaged_parameter_file_passes_the_check_or_is_refused(folder: Path, c
     with chdir(folder), hostile.bounded():
         PARAMS.write_text(text, encoding="utf-8")
         assert main(["check"]) in (0, 2)
-    said = capsys.readouterr()
-    assert all(line.startswith("error: ") for line in said.err.splitlines())
+    output = capsys.readouterr()
+    assert all(line.startswith("error: ") for line in output.err.splitlines())
 
 
 @examples(100)

@@ -40,10 +40,10 @@ def test_a_hostile_input_is_refused_in_words_and_in_bounds(folder: Path, name: s
         for verb in case.verbs:
             with WATCH.watching() as seen:
                 answer = hostile.answer(verb)
-            lines = answer.said.splitlines()
-            assert answer.code == 2 or (case.harmless and answer.code == 0), answer.said
-            assert answer.code == 0 or (lines and case.says in answer.said), answer.said
-            assert all(line.startswith("error: ") and len(line) <= LONGEST_LINE and line.isprintable() for line in lines), answer.said
+            lines = answer.output.splitlines()
+            assert answer.code == 2 or (case.harmless and answer.code == 0), answer.output
+            assert answer.code == 0 or (lines and case.says in answer.output), answer.output
+            assert all(line.startswith("error: ") and len(line) <= LONGEST_LINE and line.isprintable() for line in lines), answer.output
             assert len(lines) <= SCREEN_LINES
             assert answer.elapsed_s < SOON_S
             assert answer.grown_bytes < LITTLE_BYTES

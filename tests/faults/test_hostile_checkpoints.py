@@ -47,8 +47,8 @@ def test_damaged_checkpoints_are_skipped(folder: Path, capsys: pytest.CaptureFix
         for path, make in zip(paths[len(contents) :], (os.mkfifo, Path.mkdir, endless, loop), strict=True):
             make(path)
         assert main(["train"]) == 0
-        said = capsys.readouterr().out
-        assert said.count("is damaged, and now") == len(paths)
+        output = capsys.readouterr().out
+        assert output.count("is damaged, and now") == len(paths)
         assert hostile.MODEL.read_bytes() == before
 
 

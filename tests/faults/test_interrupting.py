@@ -58,9 +58,9 @@ def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(
     assert f"step {step} is saved: the same command goes on there" in capsys.readouterr().out
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
-    said = capsys.readouterr().out
-    assert f"going on after step {step}" in said
-    assert f"train: step {step} of 24: " in said, "the interrupted validation was not repeated"
+    output = capsys.readouterr().out
+    assert f"going on after step {step}" in output
+    assert f"train: step {step} of 24: " in output, "the interrupted validation was not repeated"
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 
 
@@ -70,10 +70,10 @@ def test_on_a_full_disk_an_interruption_ends_without_a_message_of_a_save(folder:
         refuse(errno.ENOSPC, patch, after=0)
         interrupt_in_validation(patch, signal.SIGTERM, validation=0, batch=0)
         assert main(["train"]) == 143
-    said = capsys.readouterr().out
-    assert "the checkpoint cannot be written (No space left on device): there is none yet" in said
-    assert "is saved" not in said
-    assert "there is no checkpoint: the same command begins anew" in said
+    output = capsys.readouterr().out
+    assert "the checkpoint cannot be written (No space left on device): there is none yet" in output
+    assert "is saved" not in output
+    assert "there is no checkpoint: the same command begins anew" in output
     assert main(["train"]) == 0
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 

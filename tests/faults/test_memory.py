@@ -142,7 +142,7 @@ NO_ENGINE = "GET was unable to find an engine to execute this computation"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
@@ -150,7 +150,7 @@ NO_ENGINE = "GET was unable to find an engine to execute this computation"
         NO_ENGINE,
     ],
 )
-def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch, said: str) -> None:
+def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch, message: str) -> None:
     training, raised = begin(train_params(CHANGES), prepared), []
     monkeypatch.setattr("torch.cuda.memory_stats", lambda: {"num_ooms": 1})
     accumulate_gradients = update.accumulate_gradients
@@ -158,7 +158,7 @@ def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_p
     def fail_once(*args, **kwargs):
         if not raised:
             raised.append(True)
-            raise RuntimeError(said)
+            raise RuntimeError(message)
         return accumulate_gradients(*args, **kwargs)
 
     monkeypatch.setattr(update, "accumulate_gradients", fail_once)

@@ -122,9 +122,9 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_p
     damaged[-1] ^= 1
     newest.write_bytes(damaged)
     again = begin(params, prepared, tmp_path)
-    said = capsys.readouterr().out
-    assert f"warning: {newest}: is damaged" in said
-    assert "going on after step 4" in said
+    output = capsys.readouterr().out
+    assert f"warning: {newest}: is damaged" in output
+    assert "going on after step 4" in output
     list(again.reports())
     assert same(whole.state.tensors(), again.state.tensors())
 
