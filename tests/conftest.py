@@ -27,7 +27,8 @@ MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
 
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the variables of the user who runs the tests, and restore Pillow's limit after each test."""
+    """Remove the variables of the user who runs the tests; undo the limit and the threads that a stage sets in this process."""
+    torch.set_num_threads(1)
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", PIL.Image.MAX_IMAGE_PIXELS)
     for name in (
         "MLFLOW_TRACKING_URI",

@@ -181,11 +181,7 @@ def test_no_byte_depends_on_the_surroundings_of_a_run(open_folder: Path, strengt
 
 
 def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
-    before = torch.get_num_threads()
-    try:
-        first, second = (Machine.claim(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
-    finally:
-        torch.set_num_threads(before)
+    first, second = (Machine.claim(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
     assert first | {"threads": 2} == second
     inputs = Inputs(data="d", code="c", lock="l", params={"seed": 0}, fingerprint=first)
     assert inputs.key != replace(inputs, fingerprint=second).key
