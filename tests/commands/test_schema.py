@@ -1,4 +1,4 @@
-"""What is generated from the parameters is committed fresh, and `schema` renews it."""
+"""The files that `schema` generates from the parameters are committed and up to date."""
 
 import json
 from pathlib import Path

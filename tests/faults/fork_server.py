@@ -1,6 +1,6 @@
-"""A process that has imported all that is heavy and forks what a test asks for: MLflow servers, and stages with their mirrors.
+"""A process that has imported MLflow and torch and forks MLflow servers and stages with their mirrors on request.
 
-An import of MLflow takes longer than everything that these tests look at.
+Importing MLflow takes longer than what these tests measure.
 """
 
 import json
@@ -23,8 +23,8 @@ from tests.imports import TOP
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-class Nursery:
-    """The tests' side: orders go in as lines, process ids come out."""
+class ForkServer:
+    """The client side: writes requests as lines of JSON and reads process ids."""
 
     def __init__(self, log: Path) -> None:
         self._log = log.open("wb")
@@ -34,10 +34,10 @@ class Nursery:
             start_new_session=True,
         )  # fmt: skip
 
-    def fork(self, what: str, variables: dict[str, str], **arguments: Any) -> int:
+    def fork(self, target: str, variables: dict[str, str], **arguments: Any) -> int:
         assert self._process.stdin
         assert self._process.stdout
-        print(json.dumps([what, variables, arguments]), file=self._process.stdin, flush=True)
+        print(json.dumps([target, variables, arguments]), file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
@@ -47,15 +47,15 @@ class Nursery:
 
 
 @contextmanager
-def nursery(log: Path) -> Iterator[Nursery]:
-    opened = Nursery(log)
+def running(log: Path) -> Iterator[ForkServer]:
+    server = ForkServer(log)
     try:
-        yield opened
+        yield server
     finally:
-        opened.close()
+        server.close()
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -63,13 +63,13 @@ def lives(pid: int) -> bool:
     return True
 
 
-def in_child(do: Callable[[], int | None]) -> int:
-    """Fork; the child does this and nothing else."""
+def fork(action: Callable[[], int | None]) -> int:
+    """Fork a child that runs `action` and exits; return its process id."""
     if pid := os.fork():
         return pid
     code = 1
     try:
-        code = do() or 0
+        code = action() or 0
     except BaseException:
         traceback.print_exc()
     finally:
@@ -82,7 +82,7 @@ class ForkedMirror(subprocess.Popen[bytes]):
     """In place of `python -m pipeline sync --follow`, started by a stage that has imported everything already."""
 
     def __init__(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> None:
-        self.pid = in_child(lambda: self._mirror(Path(command[-1]), env, stdout))
+        self.pid = fork(lambda: self._mirror(Path(command[-1]), env, stdout))
         self.returncode = None
 
     def _mirror(self, folder: Path, variables: dict[str, str], log: IO[bytes]) -> int:
@@ -93,7 +93,7 @@ class ForkedMirror(subprocess.Popen[bytes]):
         os.setsid()
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        os.closerange(3, 1024)  # an execution would close them: the stage's locks are among them
+        os.closerange(3, 1024)  # as exec would: the stage's locks are among them
         os.environ.update(variables)
         return mirror.follow(folder, Environment.read(), tiny.build)
 
@@ -115,7 +115,7 @@ class ForkedMirror(subprocess.Popen[bytes]):
         return 0
 
     def __del__(self, *_: Any) -> None:
-        """Nothing of Popen's own was set up."""
+        """Popen.__init__ was not called, so there is nothing to clean up."""
 
 
 def serve(*, folder: str, port: int) -> None:
@@ -142,16 +142,16 @@ def main() -> NoReturn:
     mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        what, variables, arguments = json.loads(line)
+        target, variables, arguments = json.loads(line)
 
-        def order(what: str = what, variables: dict[str, str] = variables, arguments: dict[str, Any] = arguments) -> None:
+        def serve_request(target: str = target, variables: dict[str, str] = variables, arguments: dict[str, Any] = arguments) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(2, 1)
             os.environ.update(variables)
-            {"serve": serve, "stage": stage.main}[what](**arguments)
+            {"serve": serve, "stage": stage.main}[target](**arguments)
 
-        print(in_child(order), flush=True)
-    os.killpg(0, signal.SIGKILL)  # the tests are gone, however they ended: no server stays behind
+        print(fork(serve_request), flush=True)
+    os.killpg(0, signal.SIGKILL)  # the tests have ended, in whatever way: leave no server behind
     sys.exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A machine with an NVIDIA GPU that PyTorch does not see: which of the reasons it is."""
+"""The reasons why PyTorch does not see an NVIDIA GPU are told apart."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Answers through a pipe: what comes out is what went in, however large, and an end that closes is noticed."""
+"""Results through a pipe: contents of any size arrive unchanged, and a closed end is noticed."""
 
 import os
 from multiprocessing import Pipe
@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 
 
 def piped(answer: object) -> object:
-    """Through a pipe that holds less than the larger ones."""
+    """Send the content through a pipe whose buffer is smaller than the larger contents."""
     here, there = Pipe()
     with here, there:
         sender = Thread(target=array_pipe.send, args=(there, answer))
