@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 VIEW_TAG = "mlflow.sharedViewState.comparison"
-PROOF = "\n\n[//]: # (pipeline {})"
+DIGEST_LINE = "\n\n[//]: # (pipeline {})"
 """The last line of a generated description: a digest of the lines before it, in a link definition, which Markdown does not display."""
 COMPRESSED = "deflate;"
 MOST_TAG_CHARACTERS = 20_000
@@ -55,12 +55,12 @@ def is_unedited(text: str) -> bool:
         envelope = json.loads(text)
         return bool(envelope["digest"] == files.digest_of(envelope["state"]))
     except (ValueError, LookupError, TypeError):
-        return text == proven(text.rpartition(PROOF.partition("{")[0])[0])
+        return text == with_digest(text.rpartition(DIGEST_LINE.partition("{")[0])[0])
 
 
-def proven(text: str) -> str:
+def with_digest(text: str) -> str:
     """Return a description with its digest appended as the last line."""
-    return text + PROOF.format(files.digest_of(text)[:16])
+    return text + DIGEST_LINE.format(files.digest_of(text)[:16])
 
 
 def view(runs: "Sequence[Run]") -> str:
@@ -88,16 +88,16 @@ def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[s
     """Return the state of table and charts for `runs`, newest first, in the format of the UI."""
     metrics = sorted({name for run in runs for name in run.data.metrics})
     chosen = chosen_metric(runs)
-    scored = "test/" + chosen.partition("/")[2]
+    test_metric = "test/" + chosen.partition("/")[2]
     differing = differing_params(runs)[:most_differing]
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
-    columns += [f"metrics.`{name}`" for name in (scored, chosen)]
+    columns += [f"metrics.`{name}`" for name in (test_metric, chosen)]
     columns += [f"params.`{name}`" for name in dict.fromkeys((*ALWAYS_SHOWN, *differing))]
     columns += [f"tags.`{name}`" for name in differing_tags(runs)]
     columns += ["attributes.`Description`"]
     # A parallel coordinates chart omits a run that lacks one of its parameters.
     shared = [name for name in differing if all(name in run.data.params for run in runs)]
-    charts = list(cards(metrics[:most_cards], chosen=chosen, scored=scored, params=shared))
+    charts = list(cards(metrics[:most_cards], chosen=chosen, test_metric=test_metric, params=shared))
     return {
         "searchFilter": "",
         "orderByKey": f"metrics.`{chosen}`",
@@ -148,7 +148,7 @@ def differing_tags(runs: "Sequence[Run]") -> list[str]:
     return sorted(name for name in names if len({run.data.tags.get(name) for run in runs}) > 1)
 
 
-def cards(metrics: Sequence[str], *, chosen: str, scored: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
+def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield a chart for every metric. MLflow would add its own chart, in a section before these, for a metric without one."""
     for name in sorted(metrics, key=lambda name: (name != chosen, name != "train/objective", name)):
         if name.startswith("valid/"):
@@ -158,10 +158,10 @@ def cards(metrics: Sequence[str], *, chosen: str, scored: str, params: Sequence[
         elif not name.startswith("test/"):
             yield line(name, "machine")
     tested = [name for name in metrics if name.startswith("test/")]
-    for name in sorted(tested, key=lambda name: (name != scored, name.endswith(NO_BARS), name)):
+    for name in sorted(tested, key=lambda name: (name != test_metric, name.endswith(NO_BARS), name)):
         yield card(name, "test", "BAR", metricKey=name, deleted=name.endswith(NO_BARS))
     if params:
-        yield card("parallel", "parameters", "PARALLEL", selectedParams=list(params), selectedMetrics=[scored], showAllRuns=False)
+        yield card("parallel", "parameters", "PARALLEL", selectedParams=list(params), selectedMetrics=[test_metric], showAllRuns=False)
 
 
 def line(metric: str, section: str) -> dict[str, Any]:
@@ -182,16 +182,16 @@ def note(runs: "Sequence[Run]", experiment_id: str) -> str:
     """Return the description of the experiment in Markdown. The UI always shows its first line, which holds the links."""
     links = f"[Table]({link(experiment_id)}) and [charts]({link(experiment_id, charts=True)}) that compare the runs"
     chosen = chosen_metric(runs)
-    scored = [run for run in runs if math.isfinite(run.data.metrics.get(chosen, math.nan))]
-    if not scored:
-        return proven(f"{links}.")
-    best = sorted(scored, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
+    comparable = [run for run in runs if math.isfinite(run.data.metrics.get(chosen, math.nan))]
+    if not comparable:
+        return with_digest(f"{links}.")
+    best = sorted(comparable, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
     name = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", best.info.run_name)
-    named = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
+    linked_name = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
     differing = ", ".join(f"`{name}`" for name in differing_params(runs)[:16]) or "no parameter"
     count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
-    return proven(
-        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {named}.\n\nOf {count}, these parameters differ: {differing}."
+    return with_digest(
+        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {differing}."
     )
 
 

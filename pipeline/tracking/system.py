@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.tracking import events
 
+FIRST_INTERVAL_S = 0.1
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 1.0, 30.0, 1.25
 
 
@@ -30,8 +31,9 @@ class Sampler(threading.Thread):
 
         lines = list(events.read(self._path))
         writer = events.Writer(self._path, end=lines[-1].end if lines else 0)
+        psutil.cpu_percent()  # returns 0; each later call returns the use since the call before it
         devices = gpus()
-        psutil.cpu_percent(interval=0.1)  # initialises `cpu_percent()`, whose first call would return 0
+        time.sleep(FIRST_INTERVAL_S)
         step, pause_s = len(lines), FIRST_PAUSE_S
         while True:
             values = {f"system/{name}": events.number(value) for name, value in sample(devices).items()}
