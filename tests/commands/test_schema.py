@@ -55,6 +55,7 @@ def test_the_schema_takes_every_preset_and_no_key_more(preset: Path, written: di
 
 
 def definition_of(whole: dict[str, Any], entry: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    reference = entry["discriminator"]["mapping"][content["name"]] if "discriminator" in entry else entry["$ref"]
+    section = next(part for part in entry.get("anyOf", [entry]) if part.get("type") != "null")  # a section may be null
+    reference = section["discriminator"]["mapping"][content["name"]] if "discriminator" in section else section["$ref"]
     found: dict[str, Any] = whole["$defs"][reference.rpartition("/")[2]]
     return found
