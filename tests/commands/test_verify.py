@@ -131,7 +131,7 @@ def test_a_commit_that_adds_only_results_is_equal(checkout: Path, verify: Verify
     Path("README.md").write_text("other words", encoding="utf-8")
     call(checkout, *GIT, "add", "README.md")
     call(checkout, *GIT, "commit", "--quiet", "--message", "words")
-    assert re.fullmatch(r"differs: commit: \w{12} in the journal, \w{12} in this checkout", verify(run_name())[-1])
+    assert re.fullmatch(r"differs: commit: \w{12} in the journal, but \w{12} in this checkout", verify(run_name())[-1])
     assert verify()[-1] == "identical", "a model file holds no commit"
 
 
@@ -158,7 +158,7 @@ def test_the_checkouts_file_replaces_a_copy_that_was_moved_to_mlflow(checkout: P
     Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
     assert verify(run_name())[-1] == "identical"
     reseal(lambda _, metadata: metadata.update(step=3))
-    message = rf"differs: run: \w{{12}} in the journal, \w{{12}} in {MODEL}: another run's model, or a damaged one: check out .*"
+    message = rf"differs: run: \w{{12}} in the journal, but \w{{12}} in {MODEL}: another run's model, or a damaged one: check out .*"
     assert re.fullmatch(message, verify(run_name())[-1])
 
 
@@ -192,19 +192,19 @@ def edit_a_score() -> None:
     path.write_text(re.sub(r'"accuracy": [\d.]+', '"accuracy": 0.75', path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-DIGESTS = r"\w{12} in the file, \w{12} in this checkout \(`dvc status train` names what changed\)"
+DIGESTS = r"\w{12} in the file, but \w{12} in this checkout \(`dvc status train` names what changed\)"
 DIFFERENCES = {
-    "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, \w{12} in its contents: it was damaged, or changed by hand"),
+    "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, but \w{12} in its contents: it was damaged, or changed by hand"),
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
-    "damaged data": (damage_the_data, r"data: \w{12} in the file, damaged \(data/prepared/train-inputs.npy: does not match.*"),
+    "damaged data": (damage_the_data, r"data: \w{12} in the file, but damaged \(data/prepared/train-inputs.npy: does not match.*"),
     "edited code": (lambda: append("pipeline/engine/fit.py"), f"code: {DIGESTS}"),
     "missing code": (
         lambda: Path("pipeline/io/files.py").unlink(),
-        r"code: \w{12} in the file, no pipeline/io/files.py in this checkout .*",
+        r"code: \w{12} in the file, but no pipeline/io/files.py in this checkout .*",
     ),
     "another lock": (lambda: append("requirements.lock"), f"lock: {DIGESTS}"),
-    "other parameters": (edit_the_parameters, r"params: optimizer.learning_rate: 0.003 in the file, 0.25 in params.yaml"),
-    "another score": (edit_a_score, r"score: accuracy: 0.75 in metrics/evaluate.json, 0\.\d+ in this evaluation"),
+    "other parameters": (edit_the_parameters, r"params: optimizer.learning_rate: 0.003 in the file, but 0.25 in params.yaml"),
+    "another score": (edit_a_score, r"score: accuracy: 0.75 in metrics/evaluate.json, but 0\.\d+ in this evaluation"),
 }
 
 
@@ -226,12 +226,12 @@ def test_only_the_first_difference_is_printed(checkout: Path, verify: Verify) ->
 def test_another_number_of_threads_is_a_difference_of_the_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
     monkeypatch.setenv("PIPELINE_THREADS", str(threads + 1))
-    assert verify()[-1] == f"differs: machine: threads: {threads} in the file, {threads + 1} in this machine"
+    assert verify()[-1] == f"differs: machine: threads: {threads} in the file, but {threads + 1} in this machine"
 
 
 def test_an_edited_checkout_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
     append("pipeline/commands/ui.py")
-    assert re.fullmatch(r"differs: changes: none in the journal, \d+ bytes, digest \w+ in this checkout", verify(run_name())[-1])
+    assert re.fullmatch(r"differs: changes: none in the journal, but \d+ bytes, digest \w+ in this checkout", verify(run_name())[-1])
 
 
 def test_an_unknown_commit_is_a_difference(checkout: Path, verify: Verify) -> None:
@@ -240,14 +240,14 @@ def test_an_unknown_commit_is_a_difference(checkout: Path, verify: Verify) -> No
     shutil.rmtree(".git")
     unknown = provenance.gather(Environment.read())["git.commit"]
     journal.write_text(journal.read_text(encoding="utf-8").replace(commit, unknown), encoding="utf-8")
-    assert verify(run_name())[-1] == f"differs: commit: {unknown} in the journal, {unknown} in this checkout"
+    assert verify(run_name())[-1] == f"differs: commit: {unknown} in the journal, but {unknown} in this checkout"
 
 
 def test_the_scores_of_a_run_are_compared_with_its_journal(checkout: Path, verify: Verify) -> None:
     journal = Path(".pipeline/journal", run_name(), "events.jsonl")
     edited = re.sub(r'"test/accuracy":[\d.]+', '"test/accuracy":0.75', journal.read_text(encoding="utf-8"))
     journal.write_text(edited, encoding="utf-8")
-    assert re.fullmatch(r"differs: scores: test/accuracy: 0.75 in the journal, 0\.\d+ in this evaluation", verify(run_name())[-1])
+    assert re.fullmatch(r"differs: scores: test/accuracy: 0.75 in the journal, but 0\.\d+ in this evaluation", verify(run_name())[-1])
 
 
 def one_weight(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -272,35 +272,35 @@ def test_a_step_that_differs_after_training_again_is_named(checkout: Path, verif
     other = {4: 8, 8: 4}[best]
     reseal(lambda _, metadata: metadata.update(step=other))
     assert main(["evaluate"]) == 0
-    assert verify("--retrain")[-1] == f"differs: training: step: {other} in the file, {best} in the new training"
+    assert verify("--retrain")[-1] == f"differs: training: step: {other} in the file, but {best} in the new training"
 
 
 IMPLIED = "what its data and parameters imply"
 CONTRADICTIONS = {
-    "the mean of other data": ({"spec.inputs.mean": [0.25]}, rf"spec.inputs.mean: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
-    "a deviation of other data": ({"spec.inputs.std": [0.25]}, rf"spec.inputs.std: \[0.25\] in the file, \[0.3\d+\] in {IMPLIED}"),
+    "the mean of other data": ({"spec.inputs.mean": [0.25]}, rf"spec.inputs.mean: \[0.25\] in the file, but \[0.3\d+\] in {IMPLIED}"),
+    "a deviation of other data": ({"spec.inputs.std": [0.25]}, rf"spec.inputs.std: \[0.25\] in the file, but \[0.3\d+\] in {IMPLIED}"),
     "classes of other names": (
         {"spec.targets.classes": list("abcdefghij")},
-        rf'spec.targets.classes: \["a", .* in the file, \["0", .* in {IMPLIED}',
+        rf'spec.targets.classes: \["a", .* in the file, but \["0", .* in {IMPLIED}',
     ),
     "images of another size": (
         {"spec.inputs.height": 9},
-        rf"spec.inputs.height: 9 in the file, 8 in {IMPLIED}",
+        rf"spec.inputs.height: 9 in the file, but 8 in {IMPLIED}",
     ),
-    "another precision": ({"precision": "bf16"}, f"precision: bf16 in the file, fp32 in {IMPLIED}"),
-    "an earlier step": ({"step": 3}, f"step: 3 in the file, 4 in {IMPLIED}"),
-    "a later step": ({"step": 5}, f"step: 5 in the file, 4 in {IMPLIED}"),
+    "another precision": ({"precision": "bf16"}, f"precision: bf16 in the file, but fp32 in {IMPLIED}"),
+    "an earlier step": ({"step": 3}, f"step: 3 in the file, but 4 in {IMPLIED}"),
+    "a later step": ({"step": 5}, f"step: 5 in the file, but 4 in {IMPLIED}"),
     "a switch after the end": (
         {"switches": [{"step": 5, "micro_batch_size": 32}]},
-        rf"switches: .* in the file, halvings of 64, .* in {IMPLIED}",
+        rf"switches: .* in the file, but halvings of 64, .* in {IMPLIED}",
     ),
     "a switch to no half": (
         {"switches": [{"step": 2, "micro_batch_size": 33}]},
-        rf"switches: .* in the file, halvings of 64, .* in {IMPLIED}",
+        rf"switches: .* in the file, but halvings of 64, .* in {IMPLIED}",
     ),
     "switches out of order": (
         {"switches": [{"step": 3, "micro_batch_size": 32}, {"step": 2, "micro_batch_size": 16}]},
-        rf"switches: .* in the file, halvings of 64, .* in {IMPLIED}",
+        rf"switches: .* in the file, but halvings of 64, .* in {IMPLIED}",
     ),
 }
 

@@ -86,7 +86,7 @@ WRONG = {
     "no samples": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "is empty"),
     "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but `classes` has 2 names"),
     "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but `classes` has 0 names"),
-    "names twice": ({"classes": np.array(["a", "b", "a"])}, "one name twice"),
+    "names twice": ({"classes": np.array(["a", "b", "a"])}, "an empty or repeated name"),
     "numbers as names": ({"classes": np.arange(3)}, "write the names as `np.array([...], dtype=str)`"),
     "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
     "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),

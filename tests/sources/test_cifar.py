@@ -106,7 +106,7 @@ DAMAGE = {
         "has 0 bytes": b"",
         "has the label 10": b"\x0a" + bytes(3072),
     },
-    "batches.meta.txt": {"names 2 classes, not 10": b"cat\ndog\n"},
+    "batches.meta.txt": {"lists 2 classes, not 10": b"cat\ndog\n"},
 }
 
 

@@ -218,7 +218,7 @@ def test_a_corrupt_image_stops_or_is_left_out_by_name(tmp_path, capsys, name):
     assert "source.on_corrupt: skip" in message
     assert "0x" not in message
     assert values_without_corrupt(root) == EXPECTED[TRAIN]
-    assert f"left out source.root: {root}: train/cat/{name}: cannot be decoded" in capsys.readouterr().out
+    assert f"skipped source.root: {root}: train/cat/{name}: cannot be decoded" in capsys.readouterr().out
 
 
 def values_without_corrupt(root: Path) -> list[tuple[str, int]]:
