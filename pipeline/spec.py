@@ -57,6 +57,8 @@ class Targets(Description):
     """Type of the stored targets."""
     row_shape: ClassVar[tuple[int, ...]] = ()
     """Shape of the stored target of one sample."""
+    has_classes: ClassVar[bool] = False
+    """True where a target is one of several classes: label smoothing has a meaning."""
     metrics: ClassVar[Mapping[str, Direction]]
     """The metrics of a validation, with the direction in which each improves; `train.metric` names one of them."""
 
@@ -97,7 +99,7 @@ class Spec(BaseModel):
     def find_kind(cls, value: Any, info: ValidationInfo) -> Any:
         """Validate a mapping as the description that its `kind` names."""
         registry, part, name = (INPUTS, "description", "Inputs") if info.field_name == "inputs" else (TASKS, "targets", "Targets")
-        return description(value, registry, part, name) if isinstance(value, Mapping) else value
+        return read_kind(value, registry, part, name) if isinstance(value, Mapping) else value
 
     @property
     def num_outputs(self) -> int:
@@ -105,7 +107,8 @@ class Spec(BaseModel):
         return self.targets.num_outputs(self.inputs)
 
 
-def description(value: Mapping[str, Any], registry: Registry, part: str, name: str) -> Any:
+def read_kind(value: Mapping[str, Any], registry: Registry, part: str, name: str) -> Any:
+    """Validate a mapping with the class `name` of the module `part` of the folder that its `kind` names. Raises ValueError for another kind."""
     kind = value.get("kind")
     if kind not in registry.names:
         raise ValueError(f"there is no {registry.noun} {kind!r}: known are {', '.join(registry.names)}")

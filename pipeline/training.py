@@ -13,7 +13,7 @@ from pipeline.data.augment.augmentation import Augmentation, images_of
 from pipeline.data.batches import loader
 from pipeline.data.batches.batch import BlockBatch
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import activation_checkpointing, compilation, fit, meta_model, precision, score, torch_errors
+from pipeline.engine import activation_checkpointing, compilation, fit, meta_model, precision, results, score, torch_errors
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.objective import Objective
@@ -37,7 +37,7 @@ def no_pause() -> None:
     """Never interrupt."""
 
 
-def examples(model: Model, split: Split, count: int) -> torch.Tensor:
+def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
     """Return at most `count` preprocessed inputs, evenly spaced over the split because sources may be sorted by class."""
     count = min(count, len(split))
     rows = torch.arange(count) * len(split) // count
@@ -62,7 +62,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
         half=chosen == "bf16-true",
         channels_last=settings.channels_last,
     )
-    params.model.initialize_from_data(network, partial(examples, model, prepared.train))
+    params.model.initialize_from_data(network, partial(example_inputs, model, prepared.train))
     state = TrainState.begin(model, params.optimizer, precision=chosen, ema_decay=settings.ema_decay, device=device)
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
         raise Refusal(
@@ -146,6 +146,11 @@ class Training:
         self.saver.saved_step = self.state.step
 
     @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the history."""
+        return results.columns(self.prepared.spec.targets.metrics)
+
+    @cached_property
     def train_split(self) -> loader.SplitTensors:
         """Return the train split with its augmentation, as the batches use it."""
         settings, train = self.params.augment, self.prepared.train
@@ -178,6 +183,9 @@ class Training:
         warned = False
         try:
             for report in loop:
+                unknown = sorted(report.metrics.keys() - self.columns)
+                if unknown:
+                    raise ValueError(f"the objective reports {', '.join(unknown)}, which `metrics` of its targets do not list")
                 if report.bad_step:
                     print(f"warning: {self.described(report.bad_step)}; it was skipped", flush=True)
                 if not warned and self.is_diverging(report):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.io.untrusted import shown
 from pipeline.params.document import Document
@@ -20,6 +20,9 @@ from pipeline.refusal import Refusal
 from pipeline.registry import TASKS
 from pipeline.runtime import checkout_lock, dvc_locks, interruption
 from pipeline.runtime.environment import Environment
+
+if TYPE_CHECKING:
+    from pipeline.spec import Targets
 
 Result = TypeVar("Result")
 
@@ -85,6 +88,12 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
         if train:
             problems.gather(lambda: with_line(document, lambda: train.train.refuse_missing_validation(splits)))
             problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
+        if evaluate:
+            problems.gather(
+                lambda: with_line(
+                    document, lambda: evaluate.evaluate.refuse_impossible_views(prepare.source.inputs, targets_of(prepare.source).metrics)
+                )
+            )
         if evaluate and num_classes is not None:
             problems.gather(lambda: with_line(document, lambda: evaluate.evaluate.refuse_rank_beyond(num_classes)))
     problems.refuse()
@@ -120,14 +129,28 @@ def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
         stage.refuse_missing_root(prepare.source)
         return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
     raw_dataset, assigned = stage.survey(prepare, workers=1)
-    return {str(name) for names in assigned.values() for name in names}, len(raw_dataset.task.output_names)
+    return {str(name) for names in assigned.values() for name in names}, len(raw_dataset.task.output_names) or None
+
+
+def targets_of(source: SourceSettings) -> "type[Targets]":
+    """Return the class that describes the targets of a source. Raises Refusal where its task does not exist."""
+    if source.task not in TASKS.names:
+        raise Refusal(f"source.name: the dataset {source.name} is of the task {source.task}: there is none but {', '.join(TASKS.names)}")
+    targets: type[Targets] = TASKS.module(source.task, "targets").Targets
+    return targets
 
 
 def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
-    """Raise Refusal for parameters of the training that mean nothing for the task or the inputs of the source."""
-    train.train.refuse_unknown_metric(TASKS.module(source.task, "targets").Targets.metrics)
+    """Raise Refusal for parameters of the training that have no meaning for the task or the inputs of the source."""
+    targets = targets_of(source)
+    train.train.refuse_unknown_metric(targets.metrics)
     if train.augment is not None and source.inputs != "image":
         raise Refusal(f"augment: changes images, and the inputs are of the kind {source.inputs}: write `augment: null`")
+    if not targets.has_classes:
+        if train.train.label_smoothing:
+            raise Refusal("train.label_smoothing: spreads the probability over classes, which this task has not: write 0.0")
+        if train.augment and (train.augment.mixup or train.augment.cutmix):
+            raise Refusal("augment: mixup and CutMix mix classes, which this task has not: write 0.0 for both")
 
 
 def fetch_data(prepare: PrepareParams) -> None:

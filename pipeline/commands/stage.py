@@ -26,6 +26,6 @@ def call(stage: str) -> None:
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
     with checkout_lock.held(environment.root) if environment.dvc_stage else nullcontext():
         try:
-            function(params, paths, environment, sections=document.data)
+            function(params, paths, environment, **({} if stage == "prepare" else {"sections": document.data}))
         except Refusal as refusal:
             raise with_lines(document, refusal) from None

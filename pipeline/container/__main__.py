@@ -75,10 +75,20 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     if code and cgroup.num_oom_kills():
         report("the OOM killer killed a process of this container: raise its memory limit (`docker run --memory`)")
     if job.copy_of and (commands == REPRO or (code and NEED_RESULTS & set(commands[0]))):
-        is_kept = os.path.ismount(job.top)
-        fate = "is mounted and keeps the results" if is_kept else f"is deleted with this container: -v NAME:{homes[0]} keeps the results"
+        fate = (
+            "is mounted and keeps the results"
+            if is_kept(job.top)
+            else f"is deleted with this container: -v NAME:{homes[0]} keeps the results"
+        )
         report(f"{job.top} {fate} (docs/container.md, Results)")
     return code
+
+
+def is_kept(folder: Path) -> bool:
+    """Return True if a mount other than a tmpfs holds the folder: its files outlive the container."""
+    types = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
+    holder = next(str(parent) for parent in (folder, *folder.parents) if os.path.ismount(parent))
+    return holder != "/" and types.get(holder) != "tmpfs"
 
 
 def possible_homes() -> list[Path]:

@@ -90,7 +90,7 @@ def read_record(folder: Path) -> PreparedRecord:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        what = untrusted.shown(f"{place}: {first['msg']}")
+        what = untrusted.shown(f"{place}: {first['msg'].removeprefix('Value error, ')}")
         raise Refusal(f"{path}: does not have the format {FORMAT} ({what}): run `dvc repro -f prepare`") from None
     except OSError as error:
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None

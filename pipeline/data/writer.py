@@ -70,7 +70,7 @@ class GrowingArray:
 
 
 def write(raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[Block]) -> PreparedRecord:
-    """Write each sample into its assigned split, block by block; memory stays bounded by one block.
+    """Write each sample into its assigned split, block by block; memory stays bounded by one block and the targets.
 
     `spec.json` is removed first and written last, so that partly written data is never taken for prepared data.
     Raises Refusal where every sample of a split, or of a class of train, is corrupt.

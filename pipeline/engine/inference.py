@@ -14,8 +14,8 @@ Padded = tuple[Batch, int]
 
 def predict(
     model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device
-) -> Iterator[tuple[Tensor, Batch]]:
-    """Yield the outputs in float32 of each batch, and the batch, both without the samples that are padding.
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the outputs in float32 of each batch, and its targets if it has any, both without the samples that are padding.
 
     The batches need no targets. The mode of the model is restored at the end.
     """
@@ -25,6 +25,8 @@ def predict(
         for batch, real in batches:
             with torch.no_grad(), autocast(precision, device):
                 outputs = model(*batch.arguments)
-            yield outputs[:real].float(), Batch(*(None if tensor is None else tensor[:real] for tensor in batch))  # type: ignore[arg-type]  # inputs are never None
+            targets = None if batch.targets is None else batch.targets[:real]
+            del batch  # the caller must not keep these inputs alive during the next forward pass
+            yield outputs[:real].float(), targets
     finally:
         model.train(training)

@@ -106,7 +106,11 @@ def refusing(path: Path) -> Iterator[None]:
         yield
     except ValidationError as error:
         first = error.errors()[0]
-        what = untrusted.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        if first["loc"] == ("format",) and str(first["input"]).startswith("pipeline-model-"):
+            raise Refusal(
+                f"{path}: has the format {untrusted.shown(first['input'], 30)} of another version: train it again with `dvc repro`"
+            ) from None
+        what = untrusted.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}")
         raise Refusal(f"{path}: is not a model file of this pipeline ({what}): run `dvc repro`, or choose another file") from None
     except Refusal as refusal:
         raise Refusal("\n".join(f"{path}: {line}" for line in str(refusal).splitlines())) from None

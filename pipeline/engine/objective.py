@@ -5,8 +5,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pipeline.batch import Batch
-
 
 class Objective(Protocol):
     """The loss and the metrics of a task. Every method works on the device and without host synchronisation."""
@@ -14,16 +12,16 @@ class Objective(Protocol):
     chance_loss: float
     """The mean loss of a model that has learned nothing."""
 
-    def training_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the loss to minimise, summed over the targets of the batch."""
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss to minimise, summed over the targets."""
         ...
 
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the loss to report for a split, summed over the targets of the batch."""
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss to report for a split, summed over the targets."""
         ...
 
-    def sums(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Return further sums over the targets of the batch, by name; always the same names."""
+    def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return further sums over the targets, by name; always the same names, and none of "loss", "norm" and "skipped"."""
         ...
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from pipeline.batch import IGNORED
+from pipeline.batch import num_targets
 from pipeline.engine.inference import Padded, predict
 from pipeline.engine.objective import Objective
 from pipeline.engine.precision import ChosenPrecision
@@ -26,12 +26,12 @@ def score(
     """
     totals = torch.zeros((), dtype=torch.float64, device=device)
     names: tuple[str, ...] = ()
-    for outputs, batch in predict(model, batches(), precision=precision, device=device):
+    for outputs, targets in predict(model, batches(), precision=precision, device=device):
         pause()
-        assert batch.targets is not None
-        sums = {"loss": objective.loss(outputs.double(), batch), **objective.sums(outputs, batch)}
+        assert targets is not None
+        sums = {"loss": objective.loss(outputs.double(), targets), **objective.sums(outputs, targets)}
         names = tuple(sums)
-        totals = totals + torch.stack([*(total.double() for total in sums.values()), (batch.targets != IGNORED).sum().double()])
-    *sums_of_split, num_targets = totals.tolist()
+        totals = totals + torch.stack([*(total.double() for total in sums.values()), num_targets(targets).double()])
+    *sums_of_split, count = totals.tolist()
     by_name = dict(zip(names, sums_of_split, strict=True))
-    return {"loss": by_name["loss"] / num_targets, **objective.averages(by_name, num_targets)}
+    return {"loss": by_name["loss"] / count, **objective.averages(by_name, count)}

@@ -58,6 +58,7 @@ def update(
         state.buffers.put_back_where(skipped)
     if state.average:
         state.average.update(state.step, skipped)
+    assert sums.keys().isdisjoint((LOSS, NORM, SKIPPED))
     progress.window.add(batch.num_targets, {LOSS: loss, NORM: norm, SKIPPED: skipped, **sums})
     state.step += 1
 
@@ -82,10 +83,11 @@ def accumulate_gradients(
         reseed(state.device, step_settings.seed, "step", state.step, number)
         with autocast(state.precision, state.device):
             outputs = forward(*part.arguments)
-        loss = objective.training_loss(outputs, part) / batch.num_targets
+        assert part.targets is not None
+        loss = objective.training_loss(outputs, part.targets) / batch.num_targets
         torch.autograd.backward(state.scaler.scale(loss))
         losses.append(loss.detach())
-        for name, value in objective.sums(outputs.detach(), part).items():
+        for name, value in objective.sums(outputs.detach(), part.targets).items():
             sums.setdefault(name, []).append(value)
     return total(losses), {name: total(values) for name, values in sums.items()}
 

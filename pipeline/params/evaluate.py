@@ -1,5 +1,6 @@
 """The section `evaluate`: how the test split is scored."""
 
+from collections.abc import Container
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
@@ -30,6 +31,13 @@ class EvaluateSettings(Section):
         """Raise Refusal if `top_k` accuracy would always be 1 with so few classes."""
         if self.top_k > num_classes:
             raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always correct: write a smaller number")
+
+    def refuse_impossible_views(self, inputs: str, metrics: Container[str]) -> None:
+        """Raise Refusal if there are no images to view, or no accuracy to report. `inputs` is their kind, `metrics` are the task's."""
+        if self.test_time_augmentation != "none" and (inputs != "image" or "accuracy" not in metrics):
+            raise Refusal(
+                "evaluate.test_time_augmentation: reports the accuracy over views of images, which this dataset has not: write `none`"
+            )
 
 
 class EvaluateParams(Section):

@@ -1,10 +1,11 @@
 """The section `train`: length, batch size, precision, reports and validation of the training loop, and which weights it exports."""
 
 from collections.abc import Container, Iterable
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
+from pipeline.io import untrusted
 from pipeline.params.section import Count, Section, Share, Steps
 from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
@@ -48,7 +49,7 @@ class LoopSettings(Section):
     """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
     export_weights: Literal["best", "last"]
     """The weights to export: those of the best validation, or the last."""
-    metric: Annotated[str, Field(pattern=r"^valid/\w+$")]
+    metric: str
     """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`."""
     patience: PositiveInt | None
     """Stop after this many validations without an improvement; null for never."""
@@ -110,7 +111,7 @@ class LoopSettings(Section):
         """Raise Refusal if `metric` is not among the metrics of the task."""
         known = [f"valid/{name}" for name in metrics]
         if self.metric not in known:
-            raise Refusal(f"train.metric: there is no metric {self.metric}: known are {', '.join(known)}")
+            raise Refusal(f"train.metric: there is no metric {untrusted.shown(self.metric, 60)}: known are {', '.join(known)}")
 
     def num_steps(self, num_samples: int) -> int:
         """Return the number of optimizer steps on a train split of `num_samples`. An incomplete last batch counts as a step."""

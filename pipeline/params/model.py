@@ -26,7 +26,7 @@ class ModelSettings(Section):
         return self.name
 
     def build(self, spec: "Spec") -> "nn.Module":
-        """Build the network, a module from (n, channels, height, width) to logits (n, classes)."""
+        """Build the network, a module from preprocessed inputs, images for example (n, channels, height, width), to (n, spec.num_outputs)."""
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:

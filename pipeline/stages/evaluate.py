@@ -14,7 +14,7 @@ from pipeline.engine.model import Model
 from pipeline.engine.model_file import Manifest
 from pipeline.engine.precision import ChosenPrecision
 from pipeline.inputs.image import tta
-from pipeline.io import files
+from pipeline.io import files, untrusted
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST
@@ -29,6 +29,9 @@ from pipeline.spec import Spec
 from pipeline.tracking import run as tracking
 from pipeline.tracking import run_description
 
+MAX_NAMES = 100
+"""Characters of class names in a message."""
+
 
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
     """Score the model file on the test split, write metrics, tables and figures, and report to tracking.
@@ -42,9 +45,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     evaluator, scores = judge(model, manifest, prepared, claimed, params)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=recorded.read_history(paths.history))
-    info = run_description.of_evaluation(
-        {**sections, **params.model_dump(mode="json")}, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json")
-    )
+    info = run_description.of_evaluation(sections, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     with tracking.addition(environment, paths.model, info=info) as run:
         run_description.add_evaluation(run, paths, info, step=manifest.step, scores=scores)
     if not environment.summary_follows:
@@ -59,17 +60,19 @@ def judge(
     The evaluator has the outputs of the unmodified inputs; with test-time augmentation, the scores also hold its results.
     Writes no files. Raises Refusal where the settings do not fit the data.
     """
+    spec = prepared.spec
+    params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
     split, device = prepared.split(TEST), claimed.device
     machine.set_determinism(manifest.inference.train.deterministic)
     requested, chosen = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, device)
-    task = TASKS.module(prepared.spec.targets.kind, "evaluation")
-    evaluator: Evaluator = task.Evaluator(prepared.spec, params.evaluate)
+    task = TASKS.module(spec.targets.kind, "evaluation")
+    evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
     model.to(device)
     with torch_errors.in_words(size="evaluate.batch_size"):
         feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size)
         scores = evaluator.scores()
         if requested != "none":
-            augmented = task.Evaluator(prepared.spec, params.evaluate)
+            augmented = task.Evaluator(spec, params.evaluate)
             feed(augmented, tta.Averaged(model, requested), split, device, precision=chosen, batch_size=params.evaluate.batch_size)
             scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
     return evaluator, scores
@@ -81,16 +84,24 @@ def feed(
     """Give the evaluator the model's outputs for a split, batch by batch and in the order of the split."""
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
-    for outputs, batch in inference.predict(model, batches, precision=precision, device=device):
-        assert batch.targets is not None
-        evaluator.add(outputs.cpu().numpy(), batch.targets.cpu().numpy())
+    position = 0
+    for outputs, _ in inference.predict(model, batches, precision=precision, device=device):
+        evaluator.add(outputs.cpu().numpy(), split.targets[position : position + len(outputs)])
+        position += len(outputs)
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
-    """Raise Refusal unless inputs and targets of the model and of the prepared data are alike."""
-    if (expected.inputs.row_shape, expected.targets) == (found.inputs.row_shape, found.targets):
-        return
-    ours, theirs = (f"{spec.num_outputs} outputs for {spec.inputs.kind} inputs of {spec.inputs.row_shape}" for spec in (expected, found))
-    if ours == theirs:
-        raise Refusal(f"{model}: was trained on {ours}, whose names {data} does not have: run `dvc repro`")
-    raise Refusal(f"{model}: was trained on {ours}, {data} has {theirs}: run `dvc repro`")
+    """Raise Refusal unless inputs and targets of the model and of the prepared data are alike; other statistics of the inputs are allowed."""
+    alike = (expected.inputs.kind, expected.inputs.row_shape, expected.targets) == (
+        found.inputs.kind,
+        found.inputs.row_shape,
+        found.targets,
+    )
+    if not alike:
+        raise Refusal(f"{model}: was trained on {shown(expected)}, but {data} has {shown(found)}: run `dvc repro`")
+
+
+def shown(spec: Spec) -> str:
+    """Describe inputs and outputs for a message, such as `image inputs (8, 8, 1) and 2 outputs (cat, dog)`."""
+    names = untrusted.shown(", ".join(spec.targets.output_names), MAX_NAMES)
+    return f"{spec.inputs.kind} inputs {spec.inputs.row_shape} and {spec.num_outputs} outputs" + (f" ({names})" if names else "")

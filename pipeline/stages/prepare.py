@@ -1,9 +1,7 @@
 """The stage prepare: reads the source and writes `data/prepared/`."""
 
 import os
-from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from pipeline.runtime import cgroup
 from pipeline.runtime.environment import Environment
 
 
-def prepare(params: PrepareParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:  # noqa: ARG001  # not tracked
+def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and print the number of samples of each split.
 
     Raises Refusal where nothing can be learned from its targets, such as a class without samples.

@@ -23,7 +23,7 @@ from pipeline.training import Training
 def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
     """Train from scratch, or resume from the last whole checkpoint of a training with the same inputs.
 
-    `sections` are all sections of `params.yaml`. Only tracking gets them; what decides the result is in `params`.
+    `sections` are all sections of `params.yaml` as they are written there. Only tracking gets them; what decides the result is in `params`.
     """
     claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
@@ -35,8 +35,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
             training = Training.begin(params, prepared, claimed, Checkpoints(work.folder, environment.checkpoints_kept))
         more = {"inputs": identity.record, "data": str(training.train_split)}
         described = read_record(paths.prepared).model_dump(mode="json")
-        reported = {**sections, **params.model_dump(mode="json")}
-        info = run_description.of_training(reported, paths, environment, prepared=described, more=more)
+        info = run_description.of_training(sections, paths, environment, prepared=described, more=more)
         with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
             with interruption.deferred() as interrupted, torch_errors.in_words(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
@@ -112,6 +111,5 @@ def write_results(training: Training, paths: Paths, identity: run_identity.Input
     )
     files.sweep(paths.model.parent)
     model_file.export(paths.model, weights, manifest)
-    columns = results.columns(training.prepared.spec.targets.metrics)
-    results.write_history(paths.history, training.progress.rows, columns)
-    results.write_metrics(paths.metrics / "train.json", training.progress, step, columns)
+    results.write_history(paths.history, training.progress.rows, training.columns)
+    results.write_metrics(paths.metrics / "train.json", training.progress, step, training.columns)

@@ -148,7 +148,7 @@ def test_a_model_of_other_data_is_refused(trained: bytes, arrays: Path, refused:
     np.savez(arrays, inputs=np.zeros((12, 5, 5), np.uint8), targets=np.arange(12) % 3)
     assert main(["prepare"]) == 0
     assert refused("evaluate") == [
-        f"{MODEL}: was trained on 2 outputs for image inputs of (4, 4, 1), data/prepared has 3 outputs for image inputs of (5, 5, 1): run `dvc repro`"
+        f"{MODEL}: was trained on image inputs (4, 4, 1) and 2 outputs (0, 1), but data/prepared has image inputs (5, 5, 1) and 3 outputs (0, 1, 2): run `dvc repro`"
     ]
 
 

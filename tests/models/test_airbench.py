@@ -7,7 +7,7 @@ from torch.nn.functional import unfold
 
 from pipeline.models import airbench
 from pipeline.spec import Spec
-from pipeline.training import examples
+from pipeline.training import example_inputs
 from tests.engine.building import begin
 from tests.specs import image_spec
 
@@ -101,7 +101,7 @@ def test_a_training_begins_from_its_train_split_whatever_the_memory_order(train_
     for channels_last in (False, True):
         training = begin(train_params({"model": SECTION, "train.channels_last": channels_last}), prepared)
         filters.append(training.state.model.network.get_parameter("0.weight"))
-        images = examples(training.state.model, prepared.train, 30)
+        images = example_inputs(training.state.model, prepared.train, 30)
         assert images.shape == (30, 1, 8, 8)
         after = nn.functional.conv2d(images, filters[-1][:4]).transpose(0, 1).flatten(1)
         assert torch.allclose(after @ after.T / after.shape[1], torch.eye(4), atol=1e-2)
@@ -111,5 +111,5 @@ def test_a_training_begins_from_its_train_split_whatever_the_memory_order(train_
 def test_examples_come_from_all_over_the_split(train_params, prepared) -> None:
     model = begin(train_params({}), prepared).state.model
     inputs = torch.from_numpy(prepared.train.inputs)
-    assert torch.equal(examples(model, prepared.train, 10), model.preprocessing(inputs[::5]))
-    assert len(examples(model, prepared.train, 1000)) == len(inputs)
+    assert torch.equal(example_inputs(model, prepared.train, 10), model.preprocessing(inputs[::5]))
+    assert len(example_inputs(model, prepared.train, 1000)) == len(inputs)

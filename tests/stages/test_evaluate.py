@@ -106,7 +106,10 @@ def test_data_of_other_classes_is_refused(here: Path, capsys) -> None:
         assert main(["evaluate"]) == 2
     finally:
         path.write_text(text)
-    assert "was trained on 10 outputs for image inputs of (8, 8, 1), whose names data/prepared does not have" in capsys.readouterr().err
+    assert (
+        "was trained on image inputs (8, 8, 1) and 10 outputs (0, 1, 2, 3, 4, 5, 6, 7, 8, 9), but data/prepared has image inputs (8, 8, 1) and 10 outputs (zero, 1"
+        in capsys.readouterr().err
+    )
 
 
 def test_evaluate_ends_with_the_result_unless_a_summary_follows(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

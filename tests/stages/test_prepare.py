@@ -46,7 +46,7 @@ def run(root, top, *, seed=1, workers=None, **changes):
     fields = {"size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2} | changes
     source = image_folder.Settings(name="image_folder", root=root, **fields)
     # constructed, as the choice of the source by its name is the loader's affair
-    prepare(PrepareParams.model_construct(seed=seed, source=source), Paths(top), Environment(PIPELINE_WORKERS=workers), sections={})
+    prepare(PrepareParams.model_construct(seed=seed, source=source), Paths(top), Environment(PIPELINE_WORKERS=workers))
     return Prepared.open(Paths(top).prepared)
 
 
@@ -84,7 +84,7 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
 
 def test_the_default_dataset(tmp_path):
     source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.2)
-    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment(), sections={})
+    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment())
     assert sum(len(split) for split in Prepared.open(Paths(tmp_path).prepared).splits.values()) == 1797
 
 
@@ -165,7 +165,7 @@ def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_i
             PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment(), sections={}
         )
     assert not Paths(tmp_path).prepared.exists()
-    prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment(), sections={})
+    prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())
     assert Prepared.open(Paths(tmp_path).prepared).spec.num_outputs == 5_000
 
 

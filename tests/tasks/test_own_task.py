@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.params.document import Document
 from tests import project
+from tests.imports import TOP
 from tests.repository import call, run
 
 FORK = Path(__file__).parent / "fork/pipeline"
@@ -22,6 +24,11 @@ CHANGES: dict[str, Any] = {
     "train.validate_every_steps": 40,
     "optimizer.learning_rate": 0.1,
 }
+
+
+def digits_augment() -> dict[str, Any]:
+    augment: dict[str, Any] = Document.read(TOP / "presets/digits.yaml").data["augment"]
+    return augment
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +76,9 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             {"train.metric": "valid/accuracy"},
             "train.metric: there is no metric valid/accuracy: known are valid/loss, valid/mean_absolute_error",
         ),
-        ({"augment": {"crop_padding": 1}}, "augment"),
+        ({"augment": digits_augment()}, "augment: changes images, and the inputs are of the kind points: write `augment: null`"),
+        ({"train.label_smoothing": 0.1}, "train.label_smoothing: spreads the probability over classes, which this task has not: write 0.0"),
+        ({"evaluate.test_time_augmentation": "mirror"}, "evaluate.test_time_augmentation: reports the accuracy over views of images"),
         ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
         ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: known are valid/loss, valid/accuracy"),
     ],

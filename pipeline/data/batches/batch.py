@@ -16,21 +16,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ResidentBlock:
-    """The samples of a batch index whose split is on the device: `stored` are all inputs of the split, packed if they are augmented.
-
-    `gather(positions)` returns inputs (n, ...), augmented except for mixup and CutMix.
-    """
+class Block:
+    """The samples of a batch index. `gather(positions)` returns inputs (n, ...), augmented except for mixup and CutMix."""
 
     batch_index: BatchIndex
-    stored: Tensor
+    inputs: Tensor
     augmentation: "Augmentation | None"
 
     def gather(self, positions: slice) -> Tensor:
-        part = self.batch_index.part(positions)
-        if self.augmentation is None or part.draws is None:
-            return self.stored[part.rows]
-        return self.augmentation.gather(self.stored, part.rows, part.draws)
+        raise NotImplementedError
 
     @cached_property
     def gathered(self) -> Tensor:
@@ -38,31 +32,25 @@ class ResidentBlock:
         return self.gather(slice(0, len(self.batch_index)))
 
 
-@dataclass(frozen=True)
-class StreamedBlock:
-    """The samples of a batch index that were read from the memory map: `read` are these inputs alone, in their order.
-
-    `gather(positions)` returns inputs (n, ...), augmented except for mixup and CutMix.
-    """
-
-    batch_index: BatchIndex
-    read: Tensor
-    augmentation: "Augmentation | None"
+class ResidentBlock(Block):
+    """A block of a split that is on the device: `inputs` are all inputs of the split, packed if they are augmented."""
 
     def gather(self, positions: slice) -> Tensor:
         part = self.batch_index.part(positions)
         if self.augmentation is None or part.draws is None:
-            return self.read[positions]
-        rows = torch.arange(len(part), device=self.read.device)
-        return self.augmentation.gather(self.augmentation.packed(self.read[positions]), rows, part.draws)
-
-    @cached_property
-    def gathered(self) -> Tensor:
-        """Return all samples, gathered once."""
-        return self.gather(slice(0, len(self.batch_index)))
+            return self.inputs[part.rows]
+        return self.augmentation.gather(self.inputs, part.rows, part.draws)
 
 
-Block = ResidentBlock | StreamedBlock
+class StreamedBlock(Block):
+    """A block that was read from the memory map: `inputs` are those of the batch index alone, in its order."""
+
+    def gather(self, positions: slice) -> Tensor:
+        part = self.batch_index.part(positions)
+        if self.augmentation is None or part.draws is None:
+            return self.inputs[positions]
+        rows = torch.arange(len(part), device=self.inputs.device)
+        return self.augmentation.gather(self.augmentation.packed(self.inputs[positions]), rows, part.draws)
 
 
 @dataclass(frozen=True)
@@ -79,6 +67,11 @@ class BlockBatch:
 
     @property
     def num_targets(self) -> int:
+        """Return the number of targets, none of which is ignored; computed on the host."""
+        return self.batch_index.targets.numel()
+
+    @property
+    def num_samples(self) -> int:
         return len(self.batch_index)
 
     def parts(self, most: int) -> Iterator[Batch]:
@@ -86,9 +79,9 @@ class BlockBatch:
 
         The targets are class probabilities (n, classes) with mixup or CutMix.
         """
-        num_parts = -(-self.num_targets // most)
+        num_parts = -(-self.num_samples // most)
         for number in range(num_parts):
-            yield self.part(bounds(number, num_parts, self.num_targets))
+            yield self.part(bounds(number, num_parts, self.num_samples))
 
     def part(self, positions: slice) -> Batch:
         part, inputs = self.batch_index.part(positions), self.inputs(positions)
@@ -96,14 +89,14 @@ class BlockBatch:
         if augmentation is None or not augmentation.mixing or part.draws is None:
             return Batch(inputs, part.targets)
         # Sample i is mixed with sample n - 1 - i of the whole batch, so that the micro-batch size does not change the pairs.
-        mirrored = slice(self.num_targets - positions.stop, self.num_targets - positions.start)
+        mirrored = slice(self.num_samples - positions.stop, self.num_samples - positions.start)
         partners = inputs if mirrored == positions else self.inputs(mirrored)
         partner_targets = self.batch_index.part(mirrored).targets
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
 
     def inputs(self, positions: slice) -> Tensor:
         """Return the inputs at `positions` of the batch, before mixing. A part of the batch is gathered by itself, to save memory."""
-        if self.at_once and positions == slice(0, self.num_targets):
+        if self.at_once and positions == slice(0, self.num_samples):
             return self.block.gathered[self.positions]
         first = self.positions.start
         return self.block.gather(slice(first + positions.start, first + positions.stop))

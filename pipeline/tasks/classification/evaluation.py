@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.evaluate import EvaluateSettings
 from pipeline.reports import metrics, tables
 from pipeline.reports.calibration import Calibration
@@ -23,10 +24,12 @@ class Evaluator:
         assert isinstance(spec.targets, ClassTargets)
         settings.refuse_rank_beyond(spec.targets.num_classes)
         self.classes, self.settings = spec.targets.classes, settings
+        self.has_images = isinstance(spec.inputs, ImageInputs)
         self.parts: list[Predictions] = []
 
     def add(self, logits: NDArray[np.float32], targets: NDArray[np.int64]) -> None:
         """Add the logits (n, classes) and the class numbers (n,) of the next samples."""
+        assert logits.shape[1] == len(self.classes)
         self.parts.append(Predictions.of(logits, targets))
 
     @cached_property
@@ -55,4 +58,5 @@ class Evaluator:
         confusion.plot(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
         reliability.plot(folder / "reliability.png", calibration)
         history_figure.plot(folder / "history.png", history)
-        mistakes.plot(folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes)
+        if self.has_images:
+            mistakes.plot(folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pipeline.batch import Batch
 from pipeline.spec import Spec
 
 if TYPE_CHECKING:
@@ -26,28 +25,22 @@ class Objective:
         self.chance_loss = math.log(spec.num_outputs)
         """The loss of guessing all classes with equal probability."""
 
-    def training_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the summed cross-entropy with label smoothing, in float32 at least."""
-        return summed_cross_entropy(outputs, targets_of(batch), self.label_smoothing)
+        return summed_cross_entropy(outputs, targets, self.label_smoothing)
 
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the summed cross-entropy without label smoothing, in float32 at least."""
-        return summed_cross_entropy(outputs, targets_of(batch), 0.0)
+        return summed_cross_entropy(outputs, targets, 0.0)
 
-    def sums(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return the number of correct predictions on the device. Of class probabilities, the most likely class is the target."""
-        targets = targets_of(batch)
         classes = targets.argmax(-1) if targets.is_floating_point() else targets
         return {"correct": (outputs.argmax(-1) == classes).sum()}
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the metrics that belong to the sums of `sums`."""
         return {"accuracy": sums["correct"] / num_targets}
-
-
-def targets_of(batch: Batch) -> Tensor:
-    assert batch.targets is not None
-    return batch.targets
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:

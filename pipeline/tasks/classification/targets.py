@@ -20,6 +20,7 @@ class ClassTargets(spec.Targets):
     """Describes class numbers from 0, int64, with a name for each class."""
 
     dtype: ClassVar[type[np.generic]] = np.int64
+    has_classes: ClassVar[bool] = True
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max"}
 
     kind: Literal["classification"] = "classification"

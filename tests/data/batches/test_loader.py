@@ -163,4 +163,4 @@ def test_a_batch_is_untouched_until_the_next_one_is_asked_for(cpu: torch.device)
     images = loader.SplitTensors(split, cpu, resident=False)
     for number, batch in enumerate(images.blocks(sampling.scoring(images.placement, batch_size=5))):
         threading.Event().wait(0.01)
-        assert batch.read[:, 0, 0, 0].tolist() == list(range(5 * number, 5 * number + 5))
+        assert batch.inputs[:, 0, 0, 0].tolist() == list(range(5 * number, 5 * number + 5))

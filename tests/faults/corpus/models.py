@@ -220,7 +220,7 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
         ),
         UNFIT,
     ),
-    "images of 65535x65535 that fit the weights": (fitting, "was trained on 2 outputs for image inputs of (65535, 65535, 3)"),
+    "images of 65535x65535 that fit the weights": (fitting, "was trained on image inputs (65535, 65535, 3) and 2 outputs"),
     "images without height": (inputs(height=0), FOREIGN),
     "images of 10^30 pixels": (inputs(height=10**30), FOREIGN),
     "one hundred thousand classes": (targets(classes=[str(number) for number in range(100_000)]), UNFIT),

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pipeline.batch import Batch
 from pipeline.tasks.classification.objective import summed_cross_entropy
 from tests.engine.building import objective_of
 
@@ -26,20 +25,20 @@ def test_targets_may_be_shares_of_classes() -> None:
 
 
 def test_label_smoothing_is_part_of_the_training_loss_alone() -> None:
-    logits, batch = torch.randn(4, 3), Batch(torch.empty(4), torch.tensor([0, 1, 2, 0]))
+    logits, targets = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
     smooth, plain = objective_of(label_smoothing=0.1), objective_of()
-    assert smooth.training_loss(logits, batch) != plain.training_loss(logits, batch)
-    assert smooth.loss(logits, batch) == plain.loss(logits, batch) == plain.training_loss(logits, batch)
+    assert smooth.training_loss(logits, targets) != plain.training_loss(logits, targets)
+    assert smooth.loss(logits, targets) == plain.loss(logits, targets) == plain.training_loss(logits, targets)
 
 
 def test_metrics_are_averages_of_sums() -> None:
     logits, targets = torch.eye(3)[[0, 1, 2, 0]], torch.tensor([0, 1, 0, 2])
-    sums = objective_of().sums(logits, Batch(torch.empty(4), targets))
+    sums = objective_of().sums(logits, targets)
     assert {name: value.item() for name, value in sums.items()} == {"correct": 2}
     assert objective_of().averages({"correct": 2.0, "loss": 9.0}, 4) == {"accuracy": 0.5}
 
 
 def test_guessing_costs_the_logarithm_of_the_number_of_classes() -> None:
-    batch = Batch(torch.empty(2), torch.tensor([1, 4]))
+    targets = torch.tensor([1, 4])
     objective = objective_of(num_classes=5)
-    assert objective.chance_loss == pytest.approx(objective.loss(torch.zeros(2, 5), batch).item() / 2)
+    assert objective.chance_loss == pytest.approx(objective.loss(torch.zeros(2, 5), targets).item() / 2)
