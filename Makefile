@@ -7,6 +7,8 @@ BASE_PYTHON ?= python3
 VENV := .venv
 BENCH_VENV := benchmarks/.venv
 PYTHON := $(VENV)/bin/python
+# up to four processes; the tests of a file run in one of them
+PYTEST = $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
 # for every platform and Python from 3.11 on; without addresses of package indexes, because these differ between sites
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
@@ -28,7 +30,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # environment variables to pass to the container, by name only: the list of processes would show values
 PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
-.PHONY: help setup setup-dev repro test faults bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
+.PHONY: help setup setup-dev repro test test-slow test-long bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
 # a colon separates the folders in PATH
 ifneq (,$(findstring :,$(CURDIR)))
@@ -89,8 +91,20 @@ secrets/postgres:
 gpu-acceptance: image ## test the image on a machine with a GPU, in five minutes
 	DOCKER=$(DOCKER) IMAGE=$(IMAGE) $(BASE_PYTHON) -m tests.container.acceptance
 
-test: setup-dev ## run every test, in parallel
-	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup-dev ## test every promise in its short form, in five minutes, without a container engine
+	$(PYTEST) -m "not container and not slow" $(ARGS)
+
+test-slow: setup-dev ## test the containers and the longer forms: series of dvc repro, compiled models, more kills and examples
+	$(PYTEST) -m "container or slow" $(ARGS)
+
+test-long: setup-dev ## run the long tests of reliability, some hours: docs/reliability.md has the results
+	$(PYTHON) -m tests.faults.every_call
+	$(PYTHON) -m tests.faults.killing 200
+	$(PYTHON) -m tests.faults.store_creation 50
+	$(PYTHON) -m tests.faults.signals 20
+	$(PYTHON) -m tests.faults.flips 10000
+	$(PYTHON) -m tests.faults.fuzz 600
+	$(PYTHON) -m tests.faults.tracking_cost
 
 check: setup-dev ## check format, lint, types and lock files
 	ruff format --check .
@@ -105,15 +119,6 @@ check: setup-dev ## check format, lint, types and lock files
 	$(COMPILE) --constraint requirements.lock --group bench --output-file $(VENV)/requirements-bench.lock
 	@for pair in requirements.lock:requirements.lock requirements-dev.lock:requirements-dev.lock benchmarks/requirements.lock:requirements-bench.lock; do \
 	  cmp <($(PINS) $${pair%:*}) <($(PINS) $(VENV)/$${pair#*:}) || { echo "$${pair%:*} does not fit pyproject.toml: run make lock"; exit 1; }; done
-
-faults: setup-dev ## run the long tests of reliability, some hours: docs/reliability.md has the results
-	$(PYTHON) -m tests.faults.every_call
-	$(PYTHON) -m tests.faults.killing 200
-	$(PYTHON) -m tests.faults.store_creation 50
-	$(PYTHON) -m tests.faults.signals 20
-	$(PYTHON) -m tests.faults.flips 10000
-	$(PYTHON) -m tests.faults.fuzz 600
-	$(PYTHON) -m tests.faults.tracking_cost
 
 $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
 	$(PYTHON) -m venv --without-pip $(BENCH_VENV)

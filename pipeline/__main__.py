@@ -24,7 +24,6 @@ VERBS = {
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "deliver what MLflow has not yet received",
     "schema": "write params.schema.json and docs/parameters.md",
-    "mirror": "deliver one journal to MLflow (started by the stages)",
 }
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "verify": {
@@ -41,7 +40,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
         "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},
     },
-    "mirror": {"journal": {}},
+    "sync": {"--follow": {"metavar": "JOURNAL", "help": "deliver one journal until its stage has ended, as the stages do by themselves"}},
 }
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -1,11 +1,13 @@
-"""What many tests need: the digits preset with changes, small data, and a project of one's own in a temporary folder."""
+"""Fixtures of many tests: the digits preset with changes, small data and a cleaned environment."""
 
+import copy
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-# tests run side by side: with as many threads as there are cores each would wait for cores that the others have
+# Tests run in parallel processes, so more threads than one in each would compete for the cores.
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "PIPELINE_THREADS": "1"}
 
 import numpy as np
@@ -25,8 +27,9 @@ MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
 
 
 @pytest.fixture(autouse=True)
-def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the person who runs the tests decides anything in them, and no test leaves a bound for the next."""
+def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables of the user who runs the tests; undo the limit and the threads that a stage sets in this process."""
+    torch.set_num_threads(1)
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", PIL.Image.MAX_IMAGE_PIXELS)
     for name in (
         "MLFLOW_TRACKING_URI",
@@ -40,23 +43,33 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def changed(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The sections with `{"train.steps": 3, "model": {...}}` put in."""
+    """Put values such as `{"train.steps": 3, "model": {...}}` into the sections and return them."""
     for dotted, value in changes.items():
-        *sections, key = dotted.split(".")
-        place = data
-        for section in sections:
-            place = place[section]
-        place[key] = value
+        *names, key = dotted.split(".")
+        section = data
+        for name in names:
+            section = section[name]
+        section[key] = value
     return data
+
+
+@cache
+def parsed_preset() -> dict[str, Any]:
+    """Parse the digits preset once for all tests, because that takes longer than many of them."""
+    return Document.read(TOP / "presets/digits.yaml").data
+
+
+def preset(changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the digits preset with changes."""
+    return changed(copy.deepcopy(parsed_preset()), changes)
 
 
 @pytest.fixture
 def train_params() -> Callable[[dict[str, Any]], TrainParams]:
-    """`train_params({"train.steps": 3})`: the digits preset with changes, on a small mlp unless they name another model."""
+    """Return a function: `train_params({"train.steps": 3})` is the digits preset with changes, with a small mlp unless they name a model."""
 
     def build(changes: dict[str, Any]) -> TrainParams:
-        data = changed(Document.read(TOP / "presets/digits.yaml").data, {"model": MLP, **changes})
-        return from_data(data, TrainParams, "test")
+        return from_data(preset({"model": MLP, **changes}), TrainParams, "test")
 
     return build
 
@@ -68,7 +81,7 @@ def spec() -> Spec:
 
 @pytest.fixture
 def prepared(spec: Spec) -> Prepared:
-    """Three classes that differ in brightness, and so can be learned."""
+    """Return three classes that differ in brightness and can be learned."""
 
     def split(samples: int, seed: int) -> Split:
         random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Which project modules a module imports, read from its syntax tree, imports inside functions included."""
+"""Read from syntax trees which project modules a module imports, imports inside functions included."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ TOP = Path(__file__).parents[1]
 
 
 def path_of(module: str) -> Path | None:
-    """The file of a project module, relative to the top; None for what is no module, and for a package that is a docstring alone."""
+    """Return the file of a project module, relative to the top; None for other modules and for packages with only a docstring."""
     stem = Path(*module.split("."))
     for path in (stem.with_suffix(".py"), stem / "__init__.py"):
         if (TOP / path).is_file() and len(ast.parse((TOP / path).read_text(encoding="utf-8")).body) > 1:
@@ -23,7 +23,7 @@ def module_of(path: Path) -> str:
 
 @cache
 def imported(path: Path) -> frozenset[Path]:
-    """Project files that the file imports directly."""
+    """Return the project files that a file imports directly."""
     tree = ast.parse((TOP / path).read_text(encoding="utf-8"))
     return frozenset(found for name in names(tree) if (found := path_of(name)))
 
@@ -46,7 +46,7 @@ def names(tree: ast.AST) -> Iterator[str]:
 
 
 def closure(path: Path, *, without: str = "") -> set[Path]:
-    """The file and all project files it comes to import when it runs, passing through none of the package `without`."""
+    """Return the file and all project files that it imports, directly or through others, except through the package `without`."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:

@@ -1,4 +1,4 @@
-"""A project of a test's own: the files a user has, in a temporary folder, with parameters that train in a second."""
+"""A user's project in a temporary folder, with parameters that train in a second."""
 
 import shutil
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.params.document import Document
-from tests.conftest import MLP, changed
+from tests.conftest import MLP, preset
 from tests.imports import TOP
 
 QUICK = {
@@ -21,7 +20,7 @@ COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "params
 
 
 def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = False) -> Path:
-    """`params.yaml` is the digits preset with QUICK and `changes`; the code is a link, or a copy that a test may edit."""
+    """Write `params.yaml`, which is the digits preset with QUICK and `changes`, and link the code, or copy it for a test that edits it."""
     for name in COPIED:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(TOP / name, folder / name)
@@ -34,6 +33,5 @@ def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = Fa
 
 
 def write_params(folder: Path, changes: dict[str, Any] | None = None) -> None:
-    data = changed(Document.read(TOP / "presets/digits.yaml").data, {**QUICK, **(changes or {})})
     with (folder / "params.yaml").open("w", encoding="utf-8") as file:
-        YAML().dump(data, file)
+        YAML().dump(preset({**QUICK, **(changes or {})}), file)

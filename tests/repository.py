@@ -1,4 +1,4 @@
-"""A user's checkout, committed and with DVC, and the commands that run in it."""
+"""A user's checkout with Git and DVC, and commands that run in it."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c",
 
 
 def variables(**more: str) -> dict[str, str]:
-    """The environment of a command, with the programs of the tests' own environment first."""
+    """Return the environment of a command, with the virtual environment of the tests first in PATH."""
     return {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", **more}
 
 
@@ -24,14 +24,14 @@ def run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess
 
 
 def call(folder: Path, *command: str, **more: str) -> str:
-    """Run a command, which must succeed, and return its output on both streams."""
+    """Run a command, which must succeed, and return its output of both streams."""
     done = run(folder, *command, **more)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
 
 def client(address: str) -> Any:
-    """MLflow's, of a store or server. It is imported late, and warns about its own libraries meanwhile and when it opens a store."""
+    """Return MLflow's client of a store or server. Importing MLflow and opening a store warn about MLflow's own dependencies."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from mlflow import MlflowClient
@@ -42,13 +42,13 @@ def client(address: str) -> Any:
 
 
 def runs(address: str) -> list[Any]:
-    """All runs of all experiments."""
+    """Return all runs of all experiments."""
     store = client(address)
     return list(store.search_runs([experiment.experiment_id for experiment in store.search_experiments()]))
 
 
 def repository(folder: Path, changes: dict[str, Any] | None = None) -> Path:
-    """Committed, with DVC, and code that a test may edit."""
+    """Make a committed checkout with DVC, with a copy of the code that a test may edit."""
     project.make(folder, changes, copy=True)
     for name in (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
         (folder / name).parent.mkdir(exist_ok=True)

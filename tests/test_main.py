@@ -1,4 +1,4 @@
-"""The verbs: help at once, unknown ones refused, and no verb pays for what it does not use."""
+"""The verbs: help is immediate, unknown verbs are refused, and no verb imports what it does not use."""
 
 import os
 import subprocess
@@ -17,13 +17,13 @@ HEAVY = {
     *("torch", "torch._dynamo", "torchvision", "mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "matplotlib", "PIL"),
     *("numpy", "safetensors", "rich"),
 }
-"""What takes more than some hundredths of a second to import, and what only some verbs have a use for."""
+"""Modules that take more than some hundredths of a second to import and are used by some verbs only."""
 FETCHED = {"mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "torchvision", "rich"}
-"""Of no use to a stage that trains or evaluates without tracking."""
+"""Modules that a stage does not use when it trains or evaluates without tracking."""
 
 
 def modules_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
-    """Exit code of a verb in a process of its own, and all that it imported."""
+    """Run a verb in a new process; return its exit code and all modules that it imported."""
     code = (
         "import sys; from pipeline.__main__ import main\n"
         "try: code = main(sys.argv[1:])\n"
@@ -34,21 +34,22 @@ def modules_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[i
 
 
 def answered(command: list[str], cwd: Path, variables: dict[str, str]) -> tuple[int, set[str]]:
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(TOP), "PIPELINE_TRACKING": "false", **variables}
+    kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS", "PIPELINE_THREADS")}
+    variables = {**kept, "PYTHONPATH": str(TOP), "PIPELINE_TRACKING": "false", **variables}
     done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=True)
     number, *found = done.stderr.splitlines()[-1].split()
     return int(number), set(found)
 
 
 def heavy_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
-    """Exit code of a verb, and which of the heavy modules it imported."""
+    """Return the exit code of a verb and the heavy modules that it imported."""
     code, found = modules_after(*arguments, cwd=cwd, **variables)
     return code, found & HEAVY
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
-    """A project in which every stage ran without tracking, and which heavy modules each imported."""
+    """Return a project in which every stage ran without tracking, and the heavy modules that each stage imported."""
     folder = project.make(tmp_path_factory.mktemp("project"))
     found = {}
     for stage in ("prepare", "train", "evaluate"):
@@ -139,9 +140,9 @@ def test_help_lists_every_verb_with_its_purpose(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for verb, purpose in VERBS.items():
-        assert f"{verb} {purpose}" in said
+        assert f"{verb} {purpose}" in output
 
 
 @pytest.mark.parametrize("arguments", [["trian"], [], ["preset"], ["train", "now"], ["check", "--fast"]], ids=str)
@@ -149,11 +150,11 @@ def test_a_wrong_verb_or_argument_ends_with_2_and_the_usage(arguments: list[str]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("usage: python -m pipeline")
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert output.startswith("usage: python -m pipeline")
+    assert "Traceback" not in output
     if arguments == ["trian"]:
-        assert all(verb in said for verb in VERBS)
+        assert all(verb in output for verb in VERBS)
 
 
 def test_every_verb_has_its_module() -> None:

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a line now and then elsewhere."""
+"""Progress: a bar on a terminal, occasional lines elsewhere."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Open families: the modules of a package are the only choices, and only the chosen one is imported."""
+"""Registries: the modules of a package are the choices, and only the chosen one is imported."""
 
 import re
 import subprocess

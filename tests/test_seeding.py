@@ -1,4 +1,4 @@
-"""Every draw is a function of the seed, its purpose and a counter."""
+"""Every random draw is a function of the seed, its purpose and a counter."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def test_derived_seeds_are_the_recorded_numbers() -> None:
-    """They decide every result: a change of `derive` changes all, and belongs into the CHANGELOG."""
+    """They decide every result: a change of `derive` changes all of them and needs a line in the CHANGELOG."""
     assert seeding.derive(1, "order", 0) == 7977229684334264838
     assert seeding.derive(1, "weights") == 6645201493885463367
     assert seeding.generator(1, "order", 0).permutation(8).tolist() == [2, 3, 5, 0, 1, 4, 6, 7]

@@ -1,10 +1,10 @@
-"""Deliver to MLflow what it has not yet received from the journals of this checkout."""
+"""Deliver to MLflow what it has not yet received from the journals of this checkout, or follow the journal of a running stage."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import run as tracking
+from pipeline.tracking import mirror
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def run() -> int:
-    """Deliver all journals; return 1 if anything is left undelivered, else 0."""
-    left = tracking.sync(Environment.read(), build=build)
-    return 1 if left else 0
+def run(follow: str | None) -> int:
+    """Deliver all journals, or one until its stage has ended; return 1 if anything is left undelivered, else 0."""
+    if follow:
+        return mirror.follow(Path(follow), Environment.read(), build)
+    return 1 if mirror.sync(Environment.read(), build) else 0
 
 
 def build(path: Path) -> "tuple[nn.Module, NDArray[np.uint8], tuple[str, ...]]":

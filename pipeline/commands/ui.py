@@ -15,7 +15,7 @@ from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import comparison
-from pipeline.tracking.mirror import secretive
+from pipeline.tracking.address import redacted_output
 from pipeline.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -27,21 +27,21 @@ LONGEST_REASON = 200
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # only if the user chooses it
 # The UI loses a shared view when the page is reloaded, but keeps its own state in localStorage: this page writes the view there.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
-const place = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
+const target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
 try {
 localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
 localStorage.setItem("mlflow.workflowType_v1", JSON.stringify("machine_learning"));
 localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
 localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
-location.replace(place);
-} catch { location.replace(place + "&viewStateShareKey=comparison"); }
+location.replace(target);
+} catch { location.replace(target + "&viewStateShareKey=comparison"); }
 </script>"""
 
 
 def run(host: str, port: int) -> int:
     """Serve until interrupted, or print the link and return if MLFLOW_TRACKING_URI is a server. Raises Refusal where the port is taken."""
     store = Store(Environment.read())
-    with secretive(store.address):
+    with redacted_output(store.address):
         if store.address.is_server:
             show(f"{store.address.shown}/{comparison.link(experiment_of(store))}")
         else:
@@ -102,8 +102,8 @@ def page(store: Store) -> str:
     """Return the HTML page that opens the comparison. `<` is escaped in its JSON values, because it could end the script element."""
     experiment_id = store.experiment_id()
     comparison.update(store.client, experiment_id)
-    held = store.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG]
-    state = json.dumps(comparison.unpacked(held))
+    view = store.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG]
+    state = json.dumps(comparison.unpacked(view))
     return PAGE % {"experiment": json.dumps(experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
@@ -129,7 +130,13 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
         fields[name] = (types.settings(section["name"]) if known and not (types.needs_torch and without_torch) else Any, ...)
         if not known:
             problems.append(unknown_name(name, section, types))
-    return create_model(params.__name__, __base__=params, **fields), problems
+    return narrowed(params, tuple(fields.items())), problems
+
+
+@cache
+def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
+    """Return `params` with other types of these fields. Cached, because pydantic takes several milliseconds to make a class."""
+    return create_model(params.__name__, __base__=params, **dict(fields))
 
 
 class SectionTypes(NamedTuple):

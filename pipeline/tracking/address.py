@@ -1,12 +1,16 @@
 """The address of the MLflow server or database, and the redaction of its secrets."""
 
+import contextlib
+import io
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TextIO
 from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from pipeline.io import files
@@ -91,3 +95,28 @@ def forms(secret: str) -> set[str]:
     """Return a secret as it is, percent-decoded, percent-encoded in the usual ways, and escaped for JSON."""
     plain = unquote(secret)
     return {secret, plain, quote(plain), quote(plain, safe=""), json.dumps(plain)[1:-1], quote_plus(plain)}
+
+
+class RedactedStream(io.TextIOBase):
+    """A text stream that redacts the secrets of an address."""
+
+    def __init__(self, stream: TextIO, address: Address) -> None:
+        self._stream = stream
+        self._address = address
+
+    def write(self, text: str) -> int:
+        self._stream.write(self._address.redacted(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+@contextlib.contextmanager
+def redacted_output(address: Address) -> Iterator[None]:
+    """Redact secrets in everything that is printed inside the block, also by MLflow and its libraries."""
+    with (
+        contextlib.redirect_stdout(RedactedStream(sys.stdout, address)),
+        contextlib.redirect_stderr(RedactedStream(sys.stderr, address)),
+    ):
+        yield

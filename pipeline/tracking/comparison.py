@@ -8,7 +8,6 @@ import base64
 import json
 import math
 import re
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 VIEW_TAG = "mlflow.sharedViewState.comparison"
-PROOF = "\n\n[//]: # (pipeline {})"
+DIGEST_LINE = "\n\n[//]: # (pipeline {})"
 """The last line of a generated description: a digest of the lines before it, in a link definition, which Markdown does not display."""
 COMPRESSED = "deflate;"
 MOST_TAG_CHARACTERS = 20_000
@@ -38,11 +37,10 @@ NO_BARS = ("/low", "/high", "/samples")
 def update(client: "MlflowClient", experiment_id: str) -> None:
     """Update view and description from the newest runs of the experiment, unless they were edited in MLflow."""
     runs = trained_here(client.search_runs([experiment_id], max_results=MOST_RUNS))
-    fresh = {VIEW_TAG: view(runs), NOTE_TAG: note(runs, experiment_id)}
     tags = client.get_experiment(experiment_id).tags
-    for tag, text in fresh.items():
-        held = tags.get(tag)
-        if held is None or (is_unedited(held) and content(held) != content(text)):
+    for tag, text in {VIEW_TAG: view(runs), NOTE_TAG: note(runs, experiment_id)}.items():
+        current = tags.get(tag)
+        if current is None or (is_unedited(current) and current != text):
             client.set_experiment_tag(experiment_id, tag, text)
 
 
@@ -57,26 +55,24 @@ def is_unedited(text: str) -> bool:
         envelope = json.loads(text)
         return bool(envelope["digest"] == files.digest_of(envelope["state"]))
     except (ValueError, LookupError, TypeError):
-        return text == proven(text.rpartition(PROOF.partition("{")[0])[0])
+        return text == with_digest(text.rpartition(DIGEST_LINE.partition("{")[0])[0])
 
 
-def proven(text: str) -> str:
+def with_digest(text: str) -> str:
     """Return a description with its digest appended as the last line."""
-    return text + PROOF.format(files.digest_of(text)[:16])
-
-
-def content(text: str) -> str:
-    """Return the state of a view without its timestamps, or the description itself."""
-    return str(json.loads(text)["state"]) if text.startswith("{") else text
+    return text + DIGEST_LINE.format(files.digest_of(text)[:16])
 
 
 def view(runs: "Sequence[Run]") -> str:
-    """Return the value of a view's tag in MLflow's format, plus a digest of its state. It is shortened until it fits into a tag."""
-    now_ms = time.time_ns() // 1_000_000
+    """Return the value of a view's tag in MLflow's format, plus a digest of its state. It is shortened until it fits into a tag.
+
+    Its time is the start of the newest run, so that equal runs give an equal view.
+    """
+    time_ms = runs[0].info.start_time if runs else 0
     for most_differing, most_cards in SIZES:
         shown = json.dumps(state(runs, most_differing, most_cards), separators=(",", ":"))
         packed = COMPRESSED + base64.b64encode(zlib.compress(shown.encode(), 9)).decode()
-        envelope = {"name": "Comparison", "createdAt": now_ms, "updatedAt": now_ms, "state": packed, "digest": files.digest_of(packed)}
+        envelope = {"name": "Comparison", "createdAt": time_ms, "updatedAt": time_ms, "state": packed, "digest": files.digest_of(packed)}
         if len(text := json.dumps(envelope)) <= MOST_TAG_CHARACTERS:
             break
     return text
@@ -90,17 +86,18 @@ def unpacked(text: str) -> dict[str, Any]:
 
 def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[str, Any]:
     """Return the state of table and charts for `runs`, newest first, in the format of the UI."""
-    # Earlier versions logged metrics for each class: leave them out.
-    metrics = sorted({name for run in runs for name in run.data.metrics if not name.startswith("test/per_class/")})
+    metrics = sorted({name for run in runs for name in run.data.metrics})
     chosen = chosen_metric(runs)
-    scored = "test/" + chosen.partition("/")[2]
+    test_metric = "test/" + chosen.partition("/")[2]
     differing = differing_params(runs)[:most_differing]
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
-    columns += [f"metrics.`{name}`" for name in (scored, chosen)]
+    columns += [f"metrics.`{name}`" for name in (test_metric, chosen)]
     columns += [f"params.`{name}`" for name in dict.fromkeys((*ALWAYS_SHOWN, *differing))]
     columns += [f"tags.`{name}`" for name in differing_tags(runs)]
     columns += ["attributes.`Description`"]
-    charts = list(cards(metrics[:most_cards], chosen=chosen, scored=scored, params=shared_params(runs, differing)))
+    # A parallel coordinates chart omits a run that lacks one of its parameters.
+    shared = [name for name in differing if all(name in run.data.params for run in runs)]
+    charts = list(cards(metrics[:most_cards], chosen=chosen, test_metric=test_metric, params=shared))
     return {
         "searchFilter": "",
         "orderByKey": f"metrics.`{chosen}`",
@@ -140,28 +137,18 @@ def differing_params(runs: "Sequence[Run]") -> list[str]:
     for run in runs:
         for name, value in run.data.params.items():
             values.setdefault(name, set()).add(value)
-    return sorted((name for name, found in values.items() if len(found) > 1), key=section_rank)
-
-
-def section_rank(name: str) -> tuple[int, str]:
-    """Return the sort key of a parameter: the position of its section, then its name."""
-    section = name.partition(".")[0]
-    return (SECTIONS_OF_PARAMS.index(section) if section in SECTIONS_OF_PARAMS else len(SECTIONS_OF_PARAMS), name)
+    rank = {section: position for position, section in enumerate(SECTIONS_OF_PARAMS)}
+    differing = [name for name, seen in values.items() if len(seen) > 1]
+    return sorted(differing, key=lambda name: (rank.get(name.partition(".")[0], len(rank)), name))
 
 
 def differing_tags(runs: "Sequence[Run]") -> list[str]:
     """Return the settings of `evaluate` in which the runs differ. They are tags, because they change when a model is evaluated again."""
-    # Earlier versions set the tag `evaluate.git.commit`, which is not a setting.
-    names = {name for run in runs for name in run.data.tags if name.startswith("evaluate.") and ".git." not in name}
+    names = {name for run in runs for name in run.data.tags if name.startswith("evaluate.")}
     return sorted(name for name in names if len({run.data.tags.get(name) for run in runs}) > 1)
 
 
-def shared_params(runs: "Sequence[Run]", names: Sequence[str]) -> list[str]:
-    """Return the parameters that every run has. A parallel coordinates chart omits a run that lacks one of its parameters."""
-    return [name for name in names if all(name in run.data.params for run in runs)]
-
-
-def cards(metrics: Sequence[str], *, chosen: str, scored: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
+def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield a chart for every metric. MLflow would add its own chart, in a section before these, for a metric without one."""
     for name in sorted(metrics, key=lambda name: (name != chosen, name != "train/objective", name)):
         if name.startswith("valid/"):
@@ -171,10 +158,10 @@ def cards(metrics: Sequence[str], *, chosen: str, scored: str, params: Sequence[
         elif not name.startswith("test/"):
             yield line(name, "machine")
     tested = [name for name in metrics if name.startswith("test/")]
-    for name in sorted(tested, key=lambda name: (name != scored, name.endswith(NO_BARS), name)):
+    for name in sorted(tested, key=lambda name: (name != test_metric, name.endswith(NO_BARS), name)):
         yield card(name, "test", "BAR", metricKey=name, deleted=name.endswith(NO_BARS))
     if params:
-        yield card("parallel", "parameters", "PARALLEL", selectedParams=list(params), selectedMetrics=[scored], showAllRuns=False)
+        yield card("parallel", "parameters", "PARALLEL", selectedParams=list(params), selectedMetrics=[test_metric], showAllRuns=False)
 
 
 def line(metric: str, section: str) -> dict[str, Any]:
@@ -195,16 +182,16 @@ def note(runs: "Sequence[Run]", experiment_id: str) -> str:
     """Return the description of the experiment in Markdown. The UI always shows its first line, which holds the links."""
     links = f"[Table]({link(experiment_id)}) and [charts]({link(experiment_id, charts=True)}) that compare the runs"
     chosen = chosen_metric(runs)
-    scored = [run for run in runs if math.isfinite(run.data.metrics.get(chosen, math.nan))]
-    if not scored:
-        return proven(f"{links}.")
-    best = sorted(scored, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
+    comparable = [run for run in runs if math.isfinite(run.data.metrics.get(chosen, math.nan))]
+    if not comparable:
+        return with_digest(f"{links}.")
+    best = sorted(comparable, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
     name = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", best.info.run_name)
-    named = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
+    linked_name = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
     differing = ", ".join(f"`{name}`" for name in differing_params(runs)[:16]) or "no parameter"
     count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
-    return proven(
-        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {named}.\n\nOf {count}, these parameters differ: {differing}."
+    return with_digest(
+        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {differing}."
     )
 
 

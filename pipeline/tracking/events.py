@@ -1,6 +1,5 @@
 """The events of a journal: one JSON object per line, each appended by one write; readers ignore a torn last line."""
 
-import hashlib
 import json
 import math
 import os
@@ -11,17 +10,16 @@ from typing import Any
 
 from pipeline.io import files
 
-EVENTS = "events.jsonl"
+EVENTS, SYSTEM = "events.jsonl", "system.jsonl"
 UNREADABLE = "unreadable"
-SEALED_BYTES = 256
-STAGE = {"stage": str, "tags": dict, "params": dict}
+STAGE_FIELDS = {"stage": str, "tags": dict, "params": dict}
 FIELDS: Mapping[str, Mapping[str, type]] = {
-    "start": STAGE,
-    "reopen": STAGE,
+    "start": STAGE_FIELDS,
+    "reopen": STAGE_FIELDS,
     "metrics": {"step": int, "values": dict},
     "tags": {"tags": dict},
     "description": {"text": str},
-    "artifact": {"file": str, "folder": str, "sha256": str},
+    "artifact": {"file": str, "folder": str},
     "model": {"file": str, "sha256": str, "step": int},
     "end": {"status": str},
 }
@@ -67,6 +65,19 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
             yield Event(offset, decoded(line))
 
 
+def read_durable(path: Path, offset: int) -> Iterator[Event]:
+    """Fsync the file if it has events from `offset` on, and yield those that this covers."""
+    if has_more(path, offset):
+        size = path.stat().st_size
+        files.sync(path)
+        yield from read(path, offset, limit=size)
+
+
+def has_more(path: Path, offset: int) -> bool:
+    """Return True if the file has a whole line after `offset`."""
+    return next(read(path, offset), None) is not None
+
+
 def decoded(line: bytes) -> dict[str, Any]:
     """Return the fields of a line; the kind is `unreadable` where the JSON is invalid, or a field is missing or has the wrong type."""
     try:
@@ -82,52 +93,15 @@ def is_whole(fields: Mapping[str, Any]) -> bool:
     return all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
 
 
-def whole_bytes(path: Path) -> int:
-    """Return the offset after the last whole line; 0 where the file is missing."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return 0
-    with path.open("rb") as file:
-        while size:
-            start = max(0, size - 4096)
-            file.seek(start)
-            newline = file.read(size - start).rfind(b"\n")
-            if newline >= 0:
-                return start + newline + 1
-            size = start
-    return 0
-
-
-def settled_bytes(path: Path) -> int:
-    """Fsync the file and return the offset after the last whole line that this covers."""
-    size = whole_bytes(path)
-    if size:
-        files.sync(path)
-    return size
-
-
-def seal(path: Path, offset: int) -> str:
-    """Return a digest of the last `SEALED_BYTES` bytes before `offset`, which changes when the journal is replaced.
-
-    Every line holds its time, so two journals differ there.
-    """
-    start = max(0, offset - SEALED_BYTES)
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return hashlib.sha256(file.read(offset - start)).hexdigest()[:16]
-    except FileNotFoundError:
-        return hashlib.sha256().hexdigest()[:16]
-
-
 class Writer:
-    """Appends each event by one write, so that readers see whole lines and a kill can tear only the last one."""
+    """Appends each event by one write, so that readers see whole lines and a kill can tear only the last one.
 
-    def __init__(self, path: Path) -> None:
+    `end` is the offset after the last whole line: the torn line of a killed writer after it is removed.
+    """
+
+    def __init__(self, path: Path, end: int) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        # Remove the torn last line of a killed writer.
-        os.ftruncate(self._descriptor, whole_bytes(path))
+        os.ftruncate(self._descriptor, end)
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Append one event. Raises OSError, leaving the file unchanged, when the line does not fit on the disk."""

@@ -37,7 +37,7 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     client, run = store.client, store.client.get_run(run_id)
-    model = begun_model(store, run, digest)
+    model = find_model(store, run, digest)
     if model and model.status == LoggedModelStatus.READY:
         return
     if not path.is_file():
@@ -55,7 +55,7 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
-def begun_model(store: Store, run: "Run", digest: str | None) -> "LoggedModel | None":
+def find_model(store: Store, run: "Run", digest: str | None) -> "LoggedModel | None":
     """Return the logged model of the run with this digest, complete or not, or None."""
     found = store.client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
@@ -67,26 +67,23 @@ def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
     if not scores:
         return
     run = store.client.get_run(run_id)
-    if model := begun_model(store, run, run.data.tags.get(MODEL_TAG)):
+    if model := find_model(store, run, run.data.tags.get(MODEL_TAG)):
         store.client.log_batch(run_id, metrics=linked(scores, run, model))
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
-    """Return the finite points that the model lacks, as metrics of the model on the run's dataset of their split."""
+    """Return the finite points as metrics of the model on the run's dataset of their split."""
     from mlflow.entities import Metric
 
-    held = {(point.key, point.timestamp, point.step) for point in model.metrics or []}
-    datasets = {used.dataset.name.rpartition(" ")[2]: used.dataset for used in (run.inputs.dataset_inputs if run.inputs else [])}
+    datasets = {each.dataset.name.rpartition(" ")[2]: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else [])}
 
     def link(point: "Metric") -> "Metric":
         dataset = datasets.get(split_of(point.key))
-        return Metric(
-            point.key, point.value, point.timestamp, point.step, model.model_id, run_id=run.info.run_id,
-            dataset_name=dataset.name if dataset else None, dataset_digest=dataset.digest if dataset else None,
-        )  # fmt: skip
+        name, digest = (dataset.name, dataset.digest) if dataset else (None, None)
+        return Metric(point.key, point.value, point.timestamp, point.step, model.model_id, name, digest, run.info.run_id)
 
     # MLflow would show NaN and infinity as 0.
-    return [link(point) for point in points if math.isfinite(point.value) and (point.key, point.timestamp, point.step) not in held]
+    return [link(point) for point in points if math.isfinite(point.value)]
 
 
 def split_of(metric: str) -> str:

@@ -1,166 +1,120 @@
-"""The mirror: a process that delivers the journal of a running stage to MLflow, so that the training loop never waits for MLflow."""
+"""Delivers journals to MLflow: all of them once, or that of a running stage until it ends, so that the training never waits for MLflow."""
 
-import contextlib
-import io
+import importlib.util
 import sys
 import time
-import traceback
-from collections.abc import Iterator
-from enum import StrEnum
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
 
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import journal
-from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Cursor, is_pending
+from pipeline.tracking.address import redacted_output
+from pipeline.tracking.cursor import is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.store import Store
 from pipeline.tracking.system import Sampler
 
-POLL_S, DELIVER_EVERY_S = 0.2, 1.0  # each delivery fsyncs files, so once a second is often enough
+MIRROR_LOCK = "mirror.lock"
+POLL_S, DELIVER_EVERY_S, LONGEST_PAUSE_S = 0.2, 1.0, 15.0  # each delivery fsyncs files, so once a second is often enough
 LAST_ATTEMPTS = 3
 HANGING_S = 5.0
-LONGEST_PAUSE_S = 15.0
-LEFTOVERS, LEFTOVERS_S = 10, 30.0
-MIRROR_LOCK = "mirror.lock"
+OTHERS_S = 10.0
 
 
-def mirror(folder: Path, environment: Environment, build: Build) -> int:
-    """Deliver a journal until its writer has exited and all is delivered. Return 0, or 1 when events are left."""
+def sync(environment: Environment, build: Build) -> int:
+    """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
+    pending = [folder for folder in journal.journals(environment.root) if is_pending(folder)]
+    if not pending:
+        print("tracking: nothing is left to deliver: each run is in a store, and goes to no second one")
+        return 0
+    if importlib.util.find_spec("mlflow") is None:
+        print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")
+        return len(pending)
     store = Store(environment)
-    with secretive(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
+    with redacted_output(store.address):
+        return len(pending) - sum(deliveries(pending, store, build))
+
+
+def follow(folder: Path, environment: Environment, build: Build) -> int:
+    """Deliver a journal until its writer has exited and all is delivered. Return 0, or 1 when events are left.
+
+    Meanwhile, and for `OTHERS_S` seconds afterwards, deliver the journals that earlier runs left.
+    """
+    store = Store(environment)
+    others = (each for each in journal.journals(environment.root) if each != folder and is_pending(each) and not journal.is_written(each))
+    deliveries_of_others = deliveries(others, store, build)
+    with redacted_output(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
         sampler = Sampler(folder)
         sampler.start()  # before importing MLflow, which takes longer than a short training
-        try:
-            return Mirror(folder, store, build, sampler).follow()
-        except Exception:  # printed here, where secrets are redacted
-            traceback.print_exc()
+        if not deliver_to_the_end(folder, store, build, sampler, meanwhile=deliveries_of_others):
             return 1
+        end_s = time.monotonic() + OTHERS_S
+        while time.monotonic() < end_s and next(deliveries_of_others, None) is not None:
+            continue
+    return 0
 
 
-class Mirror:
-    """The loop of the mirror process for one journal."""
+def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler, *, meanwhile: Iterator[bool]) -> bool:
+    """Deliver a journal, with growing pauses while MLflow is unreachable. Return True once its writer has exited and all is delivered.
 
-    def __init__(self, folder: Path, store: Store, build: Build, sampler: Sampler) -> None:
-        self._delivery = Delivery(folder, store, build)
-        self._leftovers = leftovers(store, build, but=folder)
-        self._sampler = sampler
-
-    def follow(self) -> int:
-        """Deliver until the writer has exited and all is delivered. Return 0, or 1 when events are left.
-
-        When MLflow is unreachable after the writer has exited, make `LAST_ATTEMPTS` attempts, and none after one that hung.
-        """
-        attempts = failures = 0
-        while True:
-            begin = time.monotonic()
-            # Check before reading: otherwise events written in between would be missed.
-            is_written = journal.is_written(self._delivery.folder)
-            if not is_written:
-                self._sampler.stop()
-                attempts += 1
-            try:
-                self._delivery.catch_up()
-                failures = 0
-                if not is_written:
-                    return self._finish()
-            except Exception as error:  # whatever MLflow raises, the cursor stays and the delivery is tried again
-                failures += 1
-                self._complain(error, failures)
-                hung = time.monotonic() - begin > HANGING_S
-                if attempts >= LAST_ATTEMPTS or (hung and not journal.is_written(self._delivery.folder)):
-                    return 1
-                self._pause(min(0.5 * 2**failures, LONGEST_PAUSE_S), until_gone=is_written)
-                continue
-            next(self._leftovers, None)
-            self._pause(DELIVER_EVERY_S, until_gone=is_written)
-
-    def _finish(self) -> int:
-        self._delivery.close()
-        for _ in self._leftovers:
-            pass
-        return 0 if self._delivery.is_complete else 1
-
-    def _complain(self, error: Exception, failures: int) -> None:
-        """Print the 1st, 2nd, 4th, 8th, ... failure in a row only: a server that is down for days must not fill the disk with log lines."""
-        if failures & (failures - 1) == 0:
-            print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-
-    def _pause(self, seconds: float, *, until_gone: bool) -> None:
-        """Sleep; with `until_gone`, only until the writer exits, so that the end of a stage does not wait for a long pause."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not (until_gone and not journal.is_written(self._delivery.folder)):
-            time.sleep(POLL_S)
-
-
-class Outcome(StrEnum):
-    """The outcome of one delivery, as the verb `sync` prints it."""
-
-    DELIVERED = "delivered"
-    WRITTEN = "delivered so far, its writer lives"
-    SET_ASIDE = "delivered but for what MLflow fails to take: the run's tag `pipeline.delayed` says why"
-    BUSY = "another mirror is at it"
-
-
-def deliver(folder: Path, store: Store, build: Build) -> Outcome:
-    """Deliver the current events of a journal. Raises MLflow's exception when it is unreachable."""
-    with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
-        if not taken:
-            return Outcome.BUSY
-        is_written = journal.is_written(folder)
-        delivery = Delivery(folder, store, build)
-        delivery.catch_up()
-        if is_written:
-            return Outcome.WRITTEN
-        delivery.close()
-        return Outcome.DELIVERED if delivery.is_complete else Outcome.SET_ASIDE
-
-
-def leftovers(store: Store, build: Build, *, but: Path) -> Iterator[Path]:
-    """Deliver the undelivered journals of earlier runs, oldest first, one per iteration.
-
-    Stops after `LEFTOVERS` journals or `LEFTOVERS_S` seconds, and when MLflow is unreachable.
+    After the writer has exited, make `LAST_ATTEMPTS` attempts, and none after one that hung.
     """
-    found = [
-        folder for folder in journal.journals(store.address.root) if folder != but and is_pending(folder) and not journal.is_written(folder)
-    ]
-    # Journals with failed events come last: runs that MLflow never accepts must not block all others.
-    found.sort(key=lambda folder: Cursor.load(folder, store.address.key).redo is not None)
-    spent_s = 0.0
-    for folder in found[:LEFTOVERS]:
-        begin = time.monotonic()
+    delivery = Delivery(folder, store, build)
+    failures = last_attempts = 0
+    while last_attempts < LAST_ATTEMPTS:
+        begin_s = time.monotonic()
+        is_written = journal.is_written(folder)
+        if not is_written:
+            sampler.stop()
+            last_attempts += 1
+            delivery = Delivery(folder, store, build)  # sends what failed again
         try:
-            deliver(folder, store, build)
-        except Exception as error:  # the next stage or `sync` tries again
-            print(f"tracking: {folder.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            if not store.answers():
+            if delivery.catch_up() and not is_written:
+                return True
+            failures = 0
+            next(meanwhile, None)
+        except Exception as error:  # whatever MLflow raises
+            failures += 1
+            if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
+                print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
+                return False
+            delivery = Delivery(folder, store, build)  # the run may have been deleted: look it up again
+        pause_s = min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S) if is_written else DELIVER_EVERY_S
+        pause_end_s = time.monotonic() + pause_s
+        while time.monotonic() < pause_end_s and journal.is_written(folder) == is_written:  # the end of a stage does not wait for a pause
+            time.sleep(POLL_S)
+    return False
+
+
+def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[bool]:
+    """Deliver one journal per iteration, and yield True if all of it is delivered. Stop when MLflow is unreachable."""
+    for folder in folders:
+        try:
+            yield deliver(folder, store, build)
+        except Exception as error:  # the cursor stays, so the next attempt resumes there
+            print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            if not store.is_reachable():
                 return
-        yield folder
-        spent_s += time.monotonic() - begin
-        if spent_s > LEFTOVERS_S:
-            return
+            yield False
 
 
-class Redacted(io.TextIOBase):
-    """A text stream that redacts the secrets of the address."""
+def deliver(folder: Path, store: Store, build: Build) -> bool:
+    """Deliver the current events of a journal, print the outcome, and return True if the run has ended and MLflow has all of it.
 
-    def __init__(self, stream: TextIO, address: Address) -> None:
-        self._stream = stream
-        self._address = address
-
-    def write(self, text: str) -> int:
-        self._stream.write(self._address.redacted(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-
-@contextlib.contextmanager
-def secretive(address: Address) -> Iterator[None]:
-    """Redact secrets in everything that is printed inside the block, also by MLflow and its libraries."""
-    with contextlib.redirect_stdout(Redacted(sys.stdout, address)), contextlib.redirect_stderr(Redacted(sys.stderr, address)):
-        yield
+    Raises MLflow's exception when it is unreachable.
+    """
+    with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
+        is_complete = taken and Delivery(folder, store, build).catch_up()
+    if is_complete:
+        outcome = "delivered"
+    elif not taken:
+        outcome = "another process is delivering it"
+    elif journal.is_written(folder):
+        outcome = "delivered so far: its stage is still running"
+    else:
+        outcome = "delivered except for events that MLflow fails to accept: the run's tag `pipeline.delayed` has the reason"
+    print(f"tracking: {folder.name}: {outcome}", flush=True)
+    return is_complete

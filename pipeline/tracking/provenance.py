@@ -16,10 +16,9 @@ from pipeline.tracking import revision
 from pipeline.tracking.revision import Unknown, first_line
 
 LOCK = "requirements.lock"
+UNKNOWN = "unknown: "
 LIBRARIES = ("torch", "torchvision", "numpy", "dvc", "mlflow", "pydantic", "safetensors", "pillow", "scikit-learn")
 FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TORCH_LOGS")
-
-
 # The facts that become tags of a run: MLflow's own tags and those useful as filters. All facts are in the `provenance/` artifacts.
 TAGS = {
     "mlflow.source.git.commit": "git.commit",
@@ -30,7 +29,6 @@ TAGS = {
     "pipeline.host": "host",
     "pipeline.image.digest": "image.digest",
 }
-UNKNOWN = "unknown: "
 
 
 def gather(environment: Environment) -> dict[str, str]:
@@ -41,7 +39,7 @@ def gather(environment: Environment) -> dict[str, str]:
         "git.difference": revision.difference,
         "dvc.stage": lambda: environment.dvc_stage or "none: not started by DVC",
         "dvc.experiment": lambda: environment.dvc_experiment or "none",
-        "lock_sha256": lock,
+        "lock_sha256": lambda: files.digest(Path(LOCK)),
         "python": platform.python_version,
         "platform": platform.platform,
         "host": socket.gethostname,
@@ -58,22 +56,21 @@ def gather(environment: Environment) -> dict[str, str]:
 
 def tags(facts: Mapping[str, str]) -> dict[str, str]:
     """Return the tags of a run for those facts that are known."""
-    found = {tag: facts[name] for tag, name in TAGS.items()}
-    return {tag: value for tag, value in found.items() if value != "none" and not value.startswith(UNKNOWN)}
+    return {tag: facts[name] for tag, name in TAGS.items() if facts[name] != "none" and not facts[name].startswith(UNKNOWN)}
 
 
 def known(find: Callable[[], str]) -> str:
     """Return the fact, or `unknown: ` and the reason. Never raises."""
     try:
         return find() or f"{UNKNOWN}the answer was empty"
-    except (Unknown, metadata.PackageNotFoundError) as unknown:
-        return f"{UNKNOWN}{reason_of(unknown)}"
+    except Unknown as error:
+        return f"{UNKNOWN}{error}"
+    except metadata.PackageNotFoundError as error:
+        return f"{UNKNOWN}{error.name} is not installed"
+    except FileNotFoundError as error:
+        return f"{UNKNOWN}{error.filename} is missing"
     except Exception as error:  # provenance may be incomplete, never silently and never fatally
         return f"{UNKNOWN}{type(error).__name__}: {first_line(str(error))}".rstrip(": ")
-
-
-def reason_of(unknown: Exception) -> str:
-    return f"{unknown.name} is not installed" if isinstance(unknown, metadata.PackageNotFoundError) else str(unknown)
 
 
 def commit() -> str:
@@ -81,17 +78,9 @@ def commit() -> str:
     try:
         return revision.git("rev-parse", "HEAD")
     except Unknown:
-        if told := os.environ.get("PIPELINE_COMMIT"):
-            return told
+        if recorded := os.environ.get("PIPELINE_COMMIT"):
+            return recorded
         raise
-
-
-def lock() -> str:
-    """Return the SHA-256 of the lock file. Raises Unknown where it is missing."""
-    try:
-        return files.digest(Path(LOCK))
-    except FileNotFoundError:
-        raise Unknown(f"{LOCK} is missing") from None
 
 
 def user() -> str:
@@ -107,9 +96,9 @@ def driver() -> str:
 
     try:
         pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
         raise Unknown("no NVIDIA driver here") from None
+    return str(pynvml.nvmlSystemGetDriverVersion())
 
 
 def gpus() -> str:
@@ -117,8 +106,8 @@ def gpus() -> str:
     import pynvml
 
     driver()
-    count = pynvml.nvmlDeviceGetCount()
-    return ", ".join(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)) or "none"
+    indexes = range(pynvml.nvmlDeviceGetCount())
+    return ", ".join(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in indexes) or "none"
 
 
 def variable(name: str) -> str:

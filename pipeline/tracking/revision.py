@@ -7,14 +7,14 @@ import subprocess
 from pipeline.io import files
 
 GIT_TIMEOUT_S = 10
-COMPLAINTS = {
+EXPLANATIONS = {
     "dubious ownership": "this checkout belongs to another user (git: dubious ownership)",
     "not a git repository": "this folder is in no git repository",
     "'HEAD'": "this repository has no commit yet",
 }
 # Results that a run writes do not count as uncommitted changes.
-BUT_RESULTS = (".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
-CHANGES = ("status", "--porcelain", "--", *BUT_RESULTS)
+WITHOUT_RESULTS = (".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
+CHANGES = ("status", "--porcelain", "--", *WITHOUT_RESULTS)
 COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
@@ -44,13 +44,13 @@ def git(*arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise Unknown(f"git did not answer within {GIT_TIMEOUT_S} s") from None
     if result.returncode:
-        raise Unknown(complaint(first_line(result.stderr)) or f"git ended with {result.returncode}")
+        raise Unknown(explain(first_line(result.stderr)) or f"git ended with {result.returncode}")
     return result.stdout.rstrip()
 
 
-def complaint(of_git: str) -> str:
+def explain(message: str) -> str:
     """Replace known messages of git: they contain paths of this machine, which should not go to a shared store."""
-    return next((words for piece, words in COMPLAINTS.items() if piece in of_git), of_git.removeprefix("fatal: "))
+    return next((words for piece, words in EXPLANATIONS.items() if piece in message), message.removeprefix("fatal: "))
 
 
 def difference() -> str:
@@ -58,7 +58,7 @@ def difference() -> str:
     changed = git(*CHANGES)
     if not changed:
         return "none"
-    text = git("diff", "--no-ext-diff", "HEAD", "--", *BUT_RESULTS)
+    text = git("diff", "--no-ext-diff", "HEAD", "--", *WITHOUT_RESULTS)
     listed = changed.splitlines()
     more = [f"and {len(listed) - 50} more"] if len(listed) > 50 else []
     return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
@@ -69,6 +69,6 @@ def differ_in_results_only(one: str, other: str) -> bool:
     if one == other or not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
         return False
     try:
-        return not git("diff", "--name-only", "--no-ext-diff", one, other, "--", *BUT_RESULTS)
+        return not git("diff", "--name-only", "--no-ext-diff", one, other, "--", *WITHOUT_RESULTS)
     except Unknown:
         return False

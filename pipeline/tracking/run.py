@@ -1,23 +1,19 @@
 """The tracking interface of the stages. It never raises into a stage, and a stage waits for it only at its end."""
 
-import importlib.util
 import shutil
-import sys
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
-from pipeline.tracking import comparison, cursor, journal, mirror, mirror_process
+from pipeline.tracking import comparison, cursor, journal, mirror_process
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import EVENTS
 from pipeline.tracking.journal import Journal, Status
-from pipeline.tracking.logged_model import Build
-from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.run_info import RunInfo
-from pipeline.tracking.store import Store
 
 INTERRUPTED_WAIT_S = 5.0  # an interrupted stage should exit soon; `sync` or the next stage delivers the rest
 
@@ -27,9 +23,9 @@ class Run:
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         self._environment = environment
-        self._complained = False
+        self._has_failed = False
         self._journal: Journal | None = None
-        self._mirror: mirror_process.MirrorProcess | None = None
+        self._mirror: subprocess.Popen[bytes] | None = None
         if open_journal:
             with self._quiet():
                 self._journal = open_journal()
@@ -42,49 +38,40 @@ class Run:
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log metrics, named `split/quantity`, at a step. Points that a resumed training repeats are skipped."""
-        if self._journal:
-            with self._quiet():
-                self._journal.metrics(step, values)
+        self._write(lambda journal: journal.metrics(step, values))
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Log a copy of a file to the artifact folder `folder` of MLflow."""
-        if self._journal:
-            with self._quiet():
-                self._journal.artifact(path, folder)
+        self._write(lambda journal: journal.artifact(path, folder))
 
     def text(self, name: str, text: str, folder: str = "") -> None:
         """Log a text as a file in the artifact folder `folder` of MLflow."""
-        if self._journal:
-            with self._quiet():
-                self._journal.text(name, text.encode(), folder)
+        self._write(lambda journal: journal.text(name, text.encode(), folder))
 
     def describe(self, text: str) -> None:
         """Set the description of the run, unless it was edited in MLflow."""
-        if self._journal:
-            with self._quiet():
-                self._journal.describe(text)
+        self._write(lambda journal: journal.describe(text))
 
     def tags(self, tags: Mapping[str, str]) -> None:
-        if self._journal:
-            with self._quiet():
-                self._journal.tags(tags)
+        self._write(lambda journal: journal.tags(tags))
 
     def model(self, path: Path) -> None:
         """Log a copy of the exported model file, which must be complete."""
-        if self._journal:
-            with self._quiet():
-                self._journal.model(path)
+        self._write(lambda journal: journal.model(path))
 
     def end(self, status: Status) -> None:
         """Close the journal and wait, with a time limit, until it is delivered."""
+        self._write(lambda journal: journal.end(status))
+        self._write(lambda journal: journal.close())
+        if self.folder and self._mirror:
+            with self._quiet():
+                limit_s = INTERRUPTED_WAIT_S if status == "KILLED" else self._environment.tracking_wait_s
+                mirror_process.wait(self._mirror, self.folder, self._environment, limit_s)
+
+    def _write(self, write: Callable[[Journal], None]) -> None:
         if self._journal:
             with self._quiet():
-                self._journal.end(status)
-            with self._quiet():
-                self._journal.close()
-        if self._mirror:
-            with self._quiet():
-                self._mirror.wait(INTERRUPTED_WAIT_S if status == "KILLED" else self._environment.tracking_wait_s)
+                write(self._journal)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -92,29 +79,26 @@ class Run:
         try:
             yield
         except Exception as error:  # tracking must never stop a training
-            if not self._complained:
-                self._complained = True
+            if not self._has_failed:
+                self._has_failed = True
                 mirror_process.say(self._environment, f"continues without a complete record: {type(error).__name__}: {error}")
 
 
-@contextmanager
-def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> Iterator[Run]:
+def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
     """Track a training as one run: reopen the journal named in `resume_file`, or create one and write its name there."""
 
     def open_journal() -> Journal:
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
-        if name and (journal.shelf(environment.root) / name / EVENTS).is_file():
-            return Journal.reopen(journal.shelf(environment.root) / name, stage=stage, info=info)
+        if name and (journal.journals_folder(environment.root) / name / EVENTS).is_file():
+            return Journal.reopen(journal.journals_folder(environment.root) / name, stage=stage, info=info)
         name = journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
-    with tracked(environment, open_journal) as run:
-        yield run
+    return tracked(environment, open_journal)
 
 
-@contextmanager
-def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> Iterator[Run]:
+def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
     """Track an addition to the run of a model: reopen its journal, or create one, whose mirror looks up the model's run in MLflow."""
 
     def open_journal() -> Journal:
@@ -122,12 +106,11 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         folder = journal.find(environment.root, digest)
         if folder and not journal.is_written(folder):
             return Journal.reopen(folder, stage=stage, info=info, amends=True)
-        begun = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
-        begun.model(model)  # ignored where the run in MLflow already has the model
-        return begun
+        new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
+        new.model(model)  # ignored where the run in MLflow already has the model
+        return new
 
-    with tracked(environment, open_journal) as run:
-        yield run
+    return tracked(environment, open_journal)
 
 
 def destination(environment: Environment) -> dict[str, str | None]:
@@ -149,31 +132,6 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
         run.end(status)
 
 
-def sync(environment: Environment, build: Build) -> int:
-    """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
-    pending = [folder for folder in journal.journals(environment.root) if cursor.is_pending(folder)]
-    if not pending:
-        print("tracking: nothing to deliver: every run is already in a store, and is never sent to a second one")
-        return 0
-    if importlib.util.find_spec("mlflow") is None:
-        print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")
-        return len(pending)
-    store, num_left = Store(environment), 0
-    with mirror.secretive(store.address):
-        for place, folder in enumerate(pending):
-            try:
-                outcome = mirror.deliver(folder, store, build)
-            except Exception as error:  # the cursor stays, so the next `sync` resumes there
-                print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr)
-                if not store.answers():
-                    return num_left + len(pending) - place
-                num_left += 1
-                continue
-            print(f"tracking: {folder.name}: {outcome}")
-            num_left += outcome is not Outcome.DELIVERED
-    return num_left
-
-
 def journal_of(environment: Environment, model: Path) -> str | None:
     """Return the name of the newest journal of this model file, or None."""
     folder = journal.find(environment.root, files.digest(model))
@@ -187,7 +145,7 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
     """
     address = Address.of(environment)
     if address.is_server and name:
-        experiment_id = cursor.Cursor.load(journal.shelf(environment.root) / name, address.key).experiment_id
+        experiment_id = cursor.Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
         if experiment_id:
             return f"{address.shown}/{comparison.link(experiment_id)}"
     return "make ui" if shutil.which("make") else ""

@@ -1,7 +1,7 @@
 """The metadata of a run at the start of a stage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.flatten import Scalar
@@ -33,6 +33,3 @@ class RunInfo:
     """Model and dataset, for the descriptions of the run."""
     description: str = ""
     name: str = ""
-
-    def as_fields(self) -> dict[str, Any]:
-        return asdict(self)

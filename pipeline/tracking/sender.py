@@ -1,7 +1,7 @@
 """Translates each kind of event into MLflow calls."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ SIGNIFICANT_DIGITS = 6  # MLflow displays every digit it stores; metrics/ and pl
 class Sender:
     """Sends events to one MLflow run. Sending an event again repeats the same data, because timestamps come from the journal."""
 
-    def __init__(self, store: Store, run_id: str, folder: Path, build: Build, kept_tags: Collection[str] = ()) -> None:
-        self._store, self._run_id, self._folder, self._build, self._kept_tags = store, run_id, folder, build, kept_tags
+    def __init__(self, store: Store, run_id: str, folder: Path, build: Build) -> None:
+        self._store, self._run_id, self._folder, self._build = store, run_id, folder, build
         self._client = store.client
 
     def send(self, batch: list[events.Event]) -> None:
@@ -52,9 +52,22 @@ class Sender:
                 print(f"tracking: {self._folder.name} holds an event of an unknown kind: {kind}", flush=True)
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
+        """Set status, tags and params, and log datasets and provenance.
+
+        Params cannot change in MLflow: where the run has another value, the tag `pipeline.changed.NAME` holds the new one.
+        """
+        from mlflow.entities import Param
+
         self._client.update_run(self._run_id, status="RUNNING")
-        self.tag(fields["tags"])
-        self._log_params(fields["params"])
+        run = self._client.get_run(self._run_id).data
+        params = {name: formatted(value)[:LONGEST_PARAM] for name, value in fields["params"].items()}
+        fresh = [Param(name, value) for name, value in params.items() if name not in run.params]
+        for start in range(0, len(fresh), NAMES_AT_ONCE):
+            self._client.log_batch(self._run_id, params=fresh[start : start + NAMES_AT_ONCE])
+        changed = {f"pipeline.changed.{name}": value for name, value in params.items() if run.params.get(name, value) != value}
+        # A run that the user began keeps MLflow's own tags, and every run its first user.
+        kept = {name for name in run.tags if name == "mlflow.user" or (fields["kind"] == "start" and name.startswith("mlflow."))}
+        self.tag({name: value for name, value in fields["tags"].items() if name not in kept} | changed)
         for dataset in fields.get("datasets", []):
             self._log_dataset(dataset)
         if fields.get("provenance"):
@@ -75,22 +88,11 @@ class Sender:
             self._client.log_batch(self._run_id, metrics=points[start : start + POINTS_AT_ONCE])
             add_scores(self._store, self._run_id, points[start : start + POINTS_AT_ONCE])
 
-    def _log_params(self, params: Mapping[str, Scalar]) -> None:
-        """Log params. MLflow's params cannot change: where the run has another value, a tag `pipeline.changed.NAME` holds the new one."""
-        from mlflow.entities import Param
-
-        wanted = {name: written(value)[:LONGEST_PARAM] for name, value in params.items()}
-        held = self._client.get_run(self._run_id).data.params if wanted else {}
-        fresh = [Param(name, value) for name, value in wanted.items() if name not in held]
-        for start in range(0, len(fresh), NAMES_AT_ONCE):
-            self._client.log_batch(self._run_id, params=fresh[start : start + NAMES_AT_ONCE])
-        self.tag({f"pipeline.changed.{name}": value for name, value in wanted.items() if held.get(name, value) != value})
-
     def tag(self, tags: Mapping[str, str]) -> None:
-        """Set tags of the run, except the protected ones."""
+        """Set tags of the run."""
         from mlflow.entities import RunTag
 
-        rows = [RunTag(name, str(value)) for name, value in tags.items() if name not in self._kept_tags]
+        rows = [RunTag(name, str(value)) for name, value in tags.items()]
         for start in range(0, len(rows), NAMES_AT_ONCE):
             self._client.log_batch(self._run_id, tags=rows[start : start + NAMES_AT_ONCE])
 
@@ -110,7 +112,7 @@ class Sender:
         path, folder = self._folder / fields["file"], fields["folder"] or None
         if path.is_file():
             self._client.log_artifact(self._run_id, str(path), folder)
-        elif path.name not in {Path(held.path).name for held in self._client.list_artifacts(self._run_id, folder)}:
+        elif path.name not in {Path(artifact.path).name for artifact in self._client.list_artifacts(self._run_id, folder)}:
             raise LookupError(f"{fields['file']} was delivered to another store and is no longer in the journal")
 
     def _log_model(self, fields: Mapping[str, Any]) -> None:
@@ -132,6 +134,6 @@ def rounded(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
-def written(value: Scalar) -> str:
+def formatted(value: Scalar) -> str:
     """Format a value as in params.yaml: `true`, `null`, `0.1`, and strings without quotes."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,10 +1,9 @@
 """Access to MLflow: the client, the experiment, and the run of a journal."""
 
 import contextlib
-import json
 import os
-import sqlite3
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +19,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 JOURNAL_TAG = "pipeline.journal"
-KEPT_TAG = "pipeline.kept_tags"
-USER_TAG = "mlflow.user"
 MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
-LONGEST_NAME, LONGEST_TAG = 250, 8000
+LONGEST_NAME = 250
 # No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -44,20 +41,17 @@ class Store:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.address = Address.of(environment)
-        self._opened: MlflowClient | None = None
 
-    @property
+    @cached_property
     def client(self) -> "MlflowClient":
         """Return the client. Raises MLflow's exceptions when it is unreachable, and Refusal for an unusable SQLite file."""
-        if self._opened is None:
-            self._settle_variables()
-            with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
-                from mlflow import MlflowClient
+        self._set_variables()
+        with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
+            from mlflow import MlflowClient
 
-                self._opened = MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
-        return self._opened
+            return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
 
-    def answers(self) -> bool:
+    def is_reachable(self) -> bool:
         """Return True if MLflow is reachable."""
         try:
             self.client.search_experiments(max_results=1)
@@ -75,39 +69,17 @@ class Store:
         for run_id in (known, named):
             if run_id and (run := self._active(run_id)):
                 return run
-        experiment_id = self.experiment_id(start.get("experiment"))  # journals of earlier versions have no experiment
+        experiment_id = self.experiment_id(start.get("experiment"))
         found = self._tagged(experiment_id, JOURNAL_TAG, journal)
         if found is None and start.get("model_sha256"):
             found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
-        run = found or self._create(journal, start, experiment_id)
+        if found is None:
+            tags = {JOURNAL_TAG: journal, **start.get("tags", {})} | describing(start.get("description", ""))
+            name = (start.get("name") or journal)[:LONGEST_NAME]
+            found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
         if named:
-            print(f"tracking: {unused_run_message(named, journal, run.info.run_id)}", flush=True)
-        return run
-
-    def protect_tags(self, run: "Run") -> frozenset[str]:
-        """Return the names of the tags that journals must not change: those that the run had before its first journal, and its user.
-
-        They are recorded in a tag at the first call.
-        """
-        tags = run.data.tags
-        if KEPT_TAG not in tags and not any(name.startswith("pipeline.") for name in tags):
-            kept = json.dumps(sorted(tags))
-            if len(kept) > LONGEST_TAG:  # MLflow would truncate it
-                kept = json.dumps(sorted(name for name in tags if name.startswith("mlflow.")))
-            self.client.set_tag(run.info.run_id, KEPT_TAG, kept)
-        else:
-            kept = tags.get(KEPT_TAG, "[]")
-        return frozenset(json.loads(kept)) | ({USER_TAG} & tags.keys())
-
-    def _create(self, journal: str, start: Mapping[str, Any], experiment_id: str) -> "Run":
-        """Create the run of a journal, tagged with the name of the journal."""
-        tags = {JOURNAL_TAG: journal, **start.get("tags", {})}
-        if start.get("description"):
-            tags |= describing(start["description"])
-        run: Run = self.client.create_run(
-            experiment_id, start_time=start.get("time_ms"), run_name=(start.get("name") or journal)[:LONGEST_NAME], tags=tags
-        )
-        return run
+            print(f"tracking: {unused_run_message(named, journal, found.info.run_id)}", flush=True)
+        return found
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
         """Return the newest run with this tag value, or None."""
@@ -129,14 +101,13 @@ class Store:
     def experiment_id(self, name: str | None = None) -> str:
         """Return the id of the experiment with this name (by default that of the environment), creating it where it is missing."""
         name = name or self._environment.mlflow_experiment_name
-        experiment = self.client.get_experiment_by_name(name)
-        if experiment is not None:
+        if experiment := self.client.get_experiment_by_name(name):
             return str(experiment.experiment_id)
-        # a server chooses the artifact location itself
-        place = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
-        return str(self.client.create_experiment(name, artifact_location=place))
+        # A server chooses the artifact location itself.
+        location = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
+        return str(self.client.create_experiment(name, artifact_location=location))
 
-    def _settle_variables(self) -> None:
+    def _set_variables(self) -> None:
         """Set MLflow's environment variables: `QUIET` where the user left them unset, and the credentials of the address."""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
@@ -149,7 +120,10 @@ class Store:
 
 @contextlib.contextmanager
 def locked_database(address: Address) -> Iterator[None]:
-    """Hold a lock while MLflow opens a database without a server. Create a missing SQLite file first; check an existing one."""
+    """Hold a lock while MLflow opens a database without a server. Create a missing SQLite file first.
+
+    Raises Refusal where MLflow cannot open a SQLite file.
+    """
     from sqlalchemy import make_url
 
     url = make_url(address.for_mlflow)
@@ -158,11 +132,13 @@ def locked_database(address: Address) -> Iterator[None]:
     # MLflow creates files in the working directory; they belong under the root.
     with files.locked(lock, wait=True), contextlib.chdir(address.root):
         try:
-            if database:
-                if not database.exists():
-                    create(database, artifacts=address.root / "mlruns")
-                refuse_unusable(database)
+            if database and not database.exists():
+                create(database, artifacts=address.root / "mlruns")
             yield
+        except Exception as error:  # of SQLite, Alembic or MLflow
+            if database is None or isinstance(error, OSError):
+                raise
+            raise Refusal(unusable(database, error)) from None
         finally:
             lock.unlink()
 
@@ -182,52 +158,27 @@ def create(database: Path, *, artifacts: Path) -> None:
             raise FileExistsError(database)  # created by a server that was started in the meantime
 
 
-def refuse_unusable(database: Path) -> None:
-    """Raise Refusal where a SQLite file is damaged or was written by an incompatible version of MLflow."""
-    import mlflow
-    from alembic.script import ScriptDirectory
-
-    scripts = ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
-    known = [script.revision for script in scripts.walk_revisions()]
-    found = schema_of(database)
-    if found == known[0]:
-        return
-    version, away = f"MLflow {metadata.version('mlflow')}", f"move it away (`mv {database} {database}.damaged`)"
-    if found is None:
-        raise Refusal(
-            f"{database}: is damaged, not a store of MLflow, or being created by it just now: {away}, then put a copy in its place or run `python -m pipeline sync`"
-        )
-    if found not in known:
-        raise Refusal(f"{database}: was written by a newer version than {version} (schema {found}): use that version, or another store")
-    raise Refusal(
-        f"{database}: has schema {found}, but {version} needs {known[0]}: back it up, then run `mlflow db upgrade sqlite:///{database}`; "
-        f"if the upgrade fails, {away} and run `python -m pipeline sync`"
+def unusable(database: Path, error: Exception) -> str:
+    """Return the message that MLflow cannot open a SQLite file, with its reason and the remedies."""
+    reason = str(error).partition(". ")[0].splitlines()[0]
+    return (
+        f"{database}: MLflow {metadata.version('mlflow')} cannot open this store ({reason}). If an older version wrote it, copy it and run "
+        f"`mlflow db upgrade sqlite:///{database}`; if a newer one did, use that version. If it is damaged, move it away "
+        f"(`mv {database} {database}.damaged`) and put a copy in its place, or run `python -m pipeline sync` to write a new one"
     )
 
 
-def schema_of(database: Path) -> str | None:
-    """Return the revision of the database schema; None where the file is damaged or has none."""
-    try:
-        with contextlib.closing(sqlite3.connect(database)) as connection:
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorname in {"SQLITE_ERROR", "SQLITE_NOTADB"} or error.sqlite_errorname.startswith("SQLITE_CORRUPT"):
-            return None
-        raise
-    return str(row[0]) if row else None
-
-
 def describing(text: str) -> dict[str, str]:
-    """Return the tags that set `text` as the description of a run; its digest shows later whether it was edited."""
-    return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)}
+    """Return the tags that set `text`, unless it is empty, as the description of a run. Its digest shows later whether it was edited."""
+    return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
     """Return the message that the run that the user named is not used."""
-    return f"MLFLOW_RUN_ID={named} is not used: the run does not exist, was deleted, or the model already has another run; {journal} is sent to run {run_id}"
+    return f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, or the model already has a run. {journal} goes to the run {run_id}"
 
 
-def is_passing(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Return True for a temporary failure, such as an unreachable server; False where MLflow rejected the event."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

@@ -1,15 +1,15 @@
 """Samples system metrics during a run, under MLflow's names for them."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pipeline.tracking import events
-from pipeline.tracking.cursor import SYSTEM
 
+FIRST_INTERVAL_S = 0.1
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 1.0, 30.0, 1.25
-Reading = dict[str, float]
 
 
 class Sampler(threading.Thread):
@@ -17,7 +17,7 @@ class Sampler(threading.Thread):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="system metrics", daemon=True)
-        self._path = folder / SYSTEM
+        self._path = folder / events.SYSTEM
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -27,57 +27,51 @@ class Sampler(threading.Thread):
             self.join(timeout=5)
 
     def run(self) -> None:
-        step = sum(1 for _ in events.read(self._path))
-        writer, gauges = events.Writer(self._path), [processor_and_memory(), graphics()]
-        pause_s = FIRST_PAUSE_S
+        import psutil
+
+        lines = list(events.read(self._path))
+        writer = events.Writer(self._path, end=lines[-1].end if lines else 0)
+        psutil.cpu_percent()  # returns 0; each later call returns the use since the call before it
+        devices = gpus()
+        time.sleep(FIRST_INTERVAL_S)
+        step, pause_s = len(lines), FIRST_PAUSE_S
         while True:
-            values = {f"system/{name}": events.number(value) for gauge in gauges for name, value in gauge().items()}
+            values = {f"system/{name}": events.number(value) for name, value in sample(devices).items()}
             writer.append({"kind": "metrics", "time_ms": time.time_ns() // 1_000_000, "step": step, "values": values})
             if self._stopped.wait(pause_s):
                 return
             step, pause_s = step + 1, min(pause_s * GROWTH, LONGEST_PAUSE_S)
 
 
-def processor_and_memory() -> Callable[[], Reading]:
-    """Return a function that reads the use of CPU, memory and disk."""
-    import psutil
-
-    psutil.cpu_percent(interval=0.1)  # initialises `cpu_percent()`, whose first call would return 0
-
-    def gauge() -> Reading:
-        memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
-        return {
-            "cpu_utilization_percentage": psutil.cpu_percent(),
-            "system_memory_usage_megabytes": memory.used / 1e6,
-            "system_memory_usage_percentage": memory.percent,
-            "disk_usage_percentage": disk.percent,
-            "disk_available_megabytes": disk.free / 1e6,
-        }
-
-    return gauge
-
-
-def graphics() -> Callable[[], Reading]:
-    """Return a function that reads the metrics of all GPUs; its result is empty where there is none."""
+def gpus() -> list[Any]:
+    """Return the NVML handles of all GPUs; an empty list without a driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError:
-        return dict
+        return []
 
-    def gauge() -> Reading:
-        reading: Reading = {}
-        for index, handle in enumerate(handles):
-            try:
-                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-                reading[f"gpu_{index}_memory_usage_megabytes"] = memory.used / 1e6
-                reading[f"gpu_{index}_memory_usage_percentage"] = 100 * memory.used / memory.total
-                reading[f"gpu_{index}_utilization_percentage"] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-                reading[f"gpu_{index}_power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            except pynvml.NVMLError:
-                continue  # some devices lack some of these metrics
-        return reading
 
-    return gauge
+def sample(devices: list[Any]) -> dict[str, float]:
+    """Return the use of CPU, memory, disk and the given GPUs."""
+    import psutil
+    import pynvml
+
+    memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
+    values = {
+        "cpu_utilization_percentage": psutil.cpu_percent(),
+        "system_memory_usage_megabytes": memory.used / 1e6,
+        "system_memory_usage_percentage": memory.percent,
+        "disk_usage_percentage": disk.percent,
+        "disk_available_megabytes": disk.free / 1e6,
+    }
+    for index, device in enumerate(devices):
+        with contextlib.suppress(pynvml.NVMLError):  # some devices lack some of these metrics
+            memory = pynvml.nvmlDeviceGetMemoryInfo(device)
+            values[f"gpu_{index}_memory_usage_megabytes"] = memory.used / 1e6
+            values[f"gpu_{index}_memory_usage_percentage"] = 100 * memory.used / memory.total
+            values[f"gpu_{index}_utilization_percentage"] = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
+            values[f"gpu_{index}_power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(device) / 1000
+    return values

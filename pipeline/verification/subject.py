@@ -36,12 +36,12 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
         return Subject(path)
     for folder in known:
         ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.mark(folder.name), *ids} or folder.resolve() == path.resolve():
+        if name in {folder.name, journal.short_name(folder.name), *ids} or folder.resolve() == path.resolve():
             record, copy = read(folder), folder / paths.model.name
             is_whole = copy.is_file() and files.digest(copy) == record.model_digest
             return Subject(copy if is_whole else paths.model, record)
     newest = f"the newest run is {known[-1].name}" if known else "it holds no run"
-    raise Refusal(f"{name}: is neither a file nor a run in {journal.shelf(environment.root)}: {newest}")
+    raise Refusal(f"{name}: is no file, and no run of the journal in {journal.journals_folder(environment.root)}: {newest}")
 
 
 def read(folder: Path) -> Record:

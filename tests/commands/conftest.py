@@ -1,4 +1,4 @@
-"""A project of one's own whose parameters a test spoils, and the answer of a verb to it."""
+"""Fixtures: a project with parameters that a test changes, and the errors of a verb."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ SCREEN_LINES, LONGEST_LINE = 24, 400
 
 @pytest.fixture
 def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
-    """The digits preset as `params.yaml` of the project that the test then runs in."""
+    """Return the digits preset as `params.yaml` of a new project, which becomes the working directory."""
     project.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
@@ -26,7 +26,7 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """`refused("check")`: the errors of a verb, which must end with exit code 2, on one screen, without a traceback."""
+    """Return a function: `refused("check")` returns the errors of a verb, which must exit with code 2 and without a traceback."""
 
     def run(*arguments: str) -> list[str]:
         capsys.readouterr()

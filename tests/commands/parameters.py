@@ -1,16 +1,16 @@
-"""The text of a parameter file, spoiled key by key."""
+"""The text of a parameter file, which tests change key by key."""
 
 from pathlib import Path
 
 
 class Parameters:
-    """Two levels of keys, as presets have them; `lines[n]` is line n + 1 of the file."""
+    """A parameter file with two levels of keys; `lines[n]` is line n + 1 of the file."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.splitlines()
 
     def line(self, dotted: str) -> int:
-        """The number of the line of `seed`, `train` or `train.steps`, from 1."""
+        """Return the line number, from 1, of a key such as `seed`, `train` or `train.steps`."""
         section, _, key = dotted.partition(".")
         number = next(number for number, line in enumerate(self.lines) if line.startswith(f"{section}:"))
         if key:
@@ -18,7 +18,7 @@ class Parameters:
         return number + 1
 
     def put(self, dotted: str, value: str) -> int:
-        """Write another value; returns the line."""
+        """Write another value and return its line number."""
         return self.replace(dotted, f"{self.key(dotted)}: {value}")
 
     def rename(self, dotted: str, name: str) -> int:
@@ -30,7 +30,7 @@ class Parameters:
         return number
 
     def delete(self, dotted: str) -> int:
-        """Remove a key; returns the line of the section that misses it, or 1 for a section, which goes with its keys."""
+        """Remove a key and return the line number of its section, or remove a section with its keys and return 1."""
         number = self.line(dotted)
         del self.lines[number - 1]
         if "." in dotted:
@@ -40,7 +40,7 @@ class Parameters:
         return 1
 
     def section(self, name: str, *lines: str) -> int:
-        """Write other contents into a section; returns its line."""
+        """Write other contents into a section and return its line number."""
         number = self.line(name)
         while number < len(self.lines) and self.lines[number].startswith("  "):
             del self.lines[number]

@@ -1,4 +1,4 @@
-"""`check` looks over the user's own images before anything runs: names and classes, in words with the line."""
+"""`check` examines names and classes of the user's own images before anything runs."""
 
 from pathlib import Path
 

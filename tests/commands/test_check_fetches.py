@@ -1,4 +1,4 @@
-"""`check` tries what needs the network or a cache, so that no stage fails for want of it after DVC deleted its last outputs."""
+"""`check` downloads what the stages need, so that no stage fails after DVC has deleted its last outputs."""
 
 import hashlib
 import os
@@ -90,7 +90,7 @@ def test_nothing_is_downloaded_beside_another_mistake(refused: Refused, tmp_path
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small CIFAR-10 with its checksum published."""
+    """Return a small CIFAR-10 archive and publish its checksum."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "raw").mkdir()
     enter(tmp_path, monkeypatch, {"source": CIFAR})

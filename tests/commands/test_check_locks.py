@@ -1,4 +1,4 @@
-"""`check` writes where a record of DVC is to be mended, and nowhere else."""
+"""`check` writes only to repair a lock record of DVC."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Folders of a name that SQLite's address, DVC or PATH cannot hold."""
+"""Checkout paths that SQLite's URI, DVC or PATH cannot hold are refused."""
 
 import subprocess
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`preset` puts parameters in place and loses nothing that a user wrote."""
+"""`preset` replaces params.yaml without losing what a user wrote."""
 
 import subprocess
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def git(*arguments: str) -> None:
 
 @pytest.fixture(autouse=True)
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A committed checkout with two presets, whose params.yaml is none of them."""
+    """Make a committed checkout with two presets and another params.yaml."""
     monkeypatch.chdir(tmp_path)
     Path("presets").mkdir()
     for name in ("digits", "other"):

@@ -1,4 +1,4 @@
-"""The exit code of `make repro` where its real DVC answers 255 for all that fails."""
+"""The exit code of `make repro` tells an interruption from a failure, although DVC returns 255 for both."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is generated from the parameters is committed fresh, and `schema` renews it."""
+"""The files that `schema` generates from the parameters are committed and up to date."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,8 @@ def test_the_schema_takes_every_preset_and_no_key_more(preset: Path, written: di
 
 
 def definition_of(whole: dict[str, Any], entry: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    section = next(part for part in entry.get("anyOf", [entry]) if part.get("type") != "null")  # a section may be null
-    reference = section["discriminator"]["mapping"][content["name"]] if "discriminator" in section else section["$ref"]
+    """Return the definition of a section, which may be a choice by its name, or nullable."""
+    (plain,) = [option["$ref"] for option in entry.get("anyOf", [entry]) if "$ref" in option] or [None]
+    reference = entry["discriminator"]["mapping"][content["name"]] if "discriminator" in entry else plain
     found: dict[str, Any] = whole["$defs"][reference.rpartition("/")[2]]
     return found

@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
-    """The address that the command printed, for a store of its own."""
+    """Start the command with a new store and yield the address that it prints."""
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "DVC_ROOT": str(tmp_path)}
     command = [sys.executable, "-m", "pipeline", "ui", "--port", str(free_port())]
     with subprocess.Popen(command, cwd=TOP, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -64,6 +64,7 @@ def test_it_learns_as_float32_does_and_says_that_it_is_slow(
     assert "warning: train.precision: bf16-true is slow on a CPU" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_compiled_it_learns_the_same(train_params, prepared, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.tracking import events
-from pipeline.tracking.cursor import SYSTEM
 from pipeline.tracking.sender import rounded
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def only_run(client: "MlflowClient", journal: str) -> "Run":
 
 def journalled(folder: Path) -> list[Point]:
     """Every point of a journal and of the machine's load beside it, with its time."""
-    lines = [*events.read(folder / events.EVENTS), *events.read(folder / SYSTEM)]
+    lines = [*events.read(folder / events.EVENTS), *events.read(folder / events.SYSTEM)]
     return sorted(
         (name, line.fields["step"], shown(rounded(float(value))), line.time_ms)
         for line in lines

@@ -1,21 +1,22 @@
-"""One nursery and one server for all tests of tracking: to begin them takes longer than most of these."""
+"""One fork server and one MLflow server for all tests of tracking, because starting them takes longer than most tests."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.fork_server import Nursery, nursery
+from tests.faults import fork_server as forks
+from tests.faults.fork_server import ForkServer
 from tests.faults.servers import Server
 
 
 @pytest.fixture(scope="session")
-def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("nursery") / "log") as opened:
-        yield opened
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with forks.running(tmp_path_factory.mktemp("fork-server") / "log") as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
-def server(forking: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    started = Server(tmp_path_factory.mktemp("server"), forking)
+def server(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    started = Server(tmp_path_factory.mktemp("server"), fork_server)
     started.start()
     return started

@@ -1,6 +1,6 @@
-"""Every input and output call of a save fails in turn: `python -m tests.faults.every_call` prints a line of JSON.
+"""Let every input or output call of a save fail in turn: `python -m tests.faults.every_call` prints a line of JSON.
 
-The children are forked from this process, which has imported torch and run none of its threads.
+The children are forked from this process, which has imported torch and started no threads.
 """
 
 import collections
@@ -31,10 +31,10 @@ def save(folder: Path, step: int) -> int:
 
 
 def newest(folder: Path, step: int) -> int:
-    """0 if the newest state is whole and one of those that were saved."""
-    found = Checkpoints(folder, kept=2).newest()
-    assert found is not None
-    tensors, metadata = found
+    """Return 0 if the newest checkpoint is whole and not older than `step`."""
+    checkpoint = Checkpoints(folder, kept=2).newest()
+    assert checkpoint is not None
+    tensors, metadata = checkpoint
     assert metadata["step"] in (1, 2), metadata
     expected = OLD if metadata["step"] == 1 else NEW
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
@@ -42,7 +42,7 @@ def newest(folder: Path, step: int) -> int:
 
 
 def attempt(top: Path, fault: Fault | None) -> tuple[Outcome, int]:
-    """A second save that meets the fault, then a reading of what is there: its exit code is 0 where nothing that was promised is lost."""
+    """Save twice, with the fault in the second save, and read the result; the second value is 0 if no finished save is lost."""
     folder = top / "work"
     shutil.rmtree(folder, ignore_errors=True)
     assert traced(lambda: save(folder, 1)).exit_code == 0

@@ -1,4 +1,4 @@
-"""Damage to files of tensors, over every region of them: `python -m tests.faults.flips 10000` prints how many were found, and in how long."""
+"""Damage tensor files in every region: `python -m tests.faults.flips 10000` prints how many damages were detected, and in how many seconds."""
 
 import random
 import struct
@@ -34,7 +34,7 @@ METADATA = {
 
 @dataclass(frozen=True)
 class Region:
-    """Bytes of a file that mean one thing."""
+    """A range of bytes of a file, named after its content."""
 
     name: str
     start: int
@@ -42,7 +42,7 @@ class Region:
 
 
 def regions(content: bytes) -> list[Region]:
-    """The length of the header, the metadata, the rest of the header, each tensor, and the end."""
+    """Return the length of the header, the metadata, the rest of the header, parts of the data, and the end."""
     length = struct.unpack("<Q", content[:8])[0]
     metadata = content.index(b'"{') if b'"{' in content[8 : 8 + length] else 8
     inner = content.index(b'"}', metadata) + 2
@@ -58,7 +58,7 @@ def regions(content: bytes) -> list[Region]:
 
 
 def damages(content: bytes, count: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Flips of one bit, a region in turn, every fourth time a truncation there instead; each with its name."""
+    """Yield damaged contents with a description: one flipped bit in each region in turn, every fourth time a truncation."""
     draw = random.Random(seed)
     places = regions(content)
     for number in range(count):
@@ -72,7 +72,7 @@ def damages(content: bytes, count: int, seed: int) -> Iterator[tuple[str, bytes]
 
 
 def missed(folder: Path, count: int, seed: int = 0) -> list[str]:
-    """The damages with which the file is still read."""
+    """Return the damages that were not detected."""
     path = folder / "step-000000000812.safetensors"
     tensor_file.save(path, TENSORS, METADATA)
     found = []

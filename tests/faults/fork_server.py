@@ -1,9 +1,10 @@
-"""A process that has imported all that is heavy and forks what a test asks for: MLflow servers, and stages with their mirrors.
+"""A process that has imported MLflow and torch and forks MLflow servers and stages with their mirrors on request.
 
-An import of MLflow takes longer than everything that these tests look at.
+Importing MLflow takes longer than what these tests measure.
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,8 +23,8 @@ from tests.imports import TOP
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-class Nursery:
-    """The tests' side: orders go in as lines, process ids come out."""
+class ForkServer:
+    """The client side: writes requests as lines of JSON and reads process ids."""
 
     def __init__(self, log: Path) -> None:
         self._log = log.open("wb")
@@ -33,10 +34,10 @@ class Nursery:
             start_new_session=True,
         )  # fmt: skip
 
-    def fork(self, what: str, variables: dict[str, str], **arguments: Any) -> int:
+    def fork(self, target: str, variables: dict[str, str], **arguments: Any) -> int:
         assert self._process.stdin
         assert self._process.stdout
-        print(json.dumps([what, variables, arguments]), file=self._process.stdin, flush=True)
+        print(json.dumps([target, variables, arguments]), file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
@@ -46,15 +47,15 @@ class Nursery:
 
 
 @contextmanager
-def nursery(log: Path) -> Iterator[Nursery]:
-    opened = Nursery(log)
+def running(log: Path) -> Iterator[ForkServer]:
+    server = ForkServer(log)
     try:
-        yield opened
+        yield server
     finally:
-        opened.close()
+        server.close()
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -62,13 +63,13 @@ def lives(pid: int) -> bool:
     return True
 
 
-def in_child(do: Callable[[], int | None]) -> int:
-    """Fork; the child does this and nothing else."""
+def fork(action: Callable[[], int | None]) -> int:
+    """Fork a child that runs `action` and exits; return its process id."""
     if pid := os.fork():
         return pid
     code = 1
     try:
-        code = do() or 0
+        code = action() or 0
     except BaseException:
         traceback.print_exc()
     finally:
@@ -78,10 +79,10 @@ def in_child(do: Callable[[], int | None]) -> int:
 
 
 class ForkedMirror(subprocess.Popen[bytes]):
-    """In place of `python -m pipeline mirror`, started by a stage that has imported everything already."""
+    """In place of `python -m pipeline sync --follow`, started by a stage that has imported everything already."""
 
     def __init__(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> None:
-        self.pid = in_child(lambda: self._mirror(Path(command[-1]), env, stdout))
+        self.pid = fork(lambda: self._mirror(Path(command[-1]), env, stdout))
         self.returncode = None
 
     def _mirror(self, folder: Path, variables: dict[str, str], log: IO[bytes]) -> int:
@@ -92,9 +93,9 @@ class ForkedMirror(subprocess.Popen[bytes]):
         os.setsid()
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        os.closerange(3, 1024)  # an execution would close them: the stage's locks are among them
+        os.closerange(3, 1024)  # as exec would: the stage's locks are among them
         os.environ.update(variables)
-        return mirror.mirror(folder, Environment.read(), tiny.build)
+        return mirror.follow(folder, Environment.read(), tiny.build)
 
     def poll(self) -> int | None:
         if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
@@ -102,15 +103,19 @@ class ForkedMirror(subprocess.Popen[bytes]):
         return self.returncode
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
+        end_s = time.monotonic() + (math.inf if timeout is None else timeout)
         while self.poll() is None:
+            if time.monotonic() >= end_s:
+                raise subprocess.TimeoutExpired("mirror", timeout or 0)
             time.sleep(0.01)
         return 0
 
     def __del__(self, *_: Any) -> None:
-        """Nothing of Popen's own was set up."""
+        """Popen.__init__ was not called, so there is nothing to clean up."""
 
 
 def serve(*, folder: str, port: int) -> None:
@@ -134,19 +139,19 @@ def main() -> NoReturn:
     from pipeline.tracking import mirror_process
     from tests.faults import stage
 
-    mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+    mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        what, variables, arguments = json.loads(line)
+        target, variables, arguments = json.loads(line)
 
-        def order(what: str = what, variables: dict[str, str] = variables, arguments: dict[str, Any] = arguments) -> None:
+        def serve_request(target: str = target, variables: dict[str, str] = variables, arguments: dict[str, Any] = arguments) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(2, 1)
             os.environ.update(variables)
-            {"serve": serve, "stage": stage.main}[what](**arguments)
+            {"serve": serve, "stage": stage.main}[target](**arguments)
 
-        print(in_child(order), flush=True)
-    os.killpg(0, signal.SIGKILL)  # the tests are gone, however they ended: no server stays behind
+        print(fork(serve_request), flush=True)
+    os.killpg(0, signal.SIGKILL)  # the tests have ended, in whatever way: leave no server behind
     sys.exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What strangers may send: a project to spoil, and a verb run on it within bounds of time, memory, place and action."""
+"""Run verbs on projects with hostile inputs, within bounds of time, memory, files and actions."""
 
 import io
 import os
@@ -22,7 +22,7 @@ MODEL = Path("models/model.safetensors")
 PREPARED = Path("data/prepared")
 RAW = Path("data/raw")
 ADDRESS_BYTES = 2**30
-"""What a verb may take beside what the process holds already."""
+"""Address space that a verb may take in addition to that of the process."""
 LONGEST_S = 20.0
 WRITTEN = ("data/prepared", ".pipeline", "pipeline", "models", "metrics", "plots")
 FORBIDDEN = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pickle.find_class"}
@@ -38,7 +38,7 @@ TINY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """`spoil()` runs in a project's folder; `says` is in the answer of each verb; a `harmless` input may also pass."""
+    """A hostile input: `spoil()` runs in a project's folder, each verb must answer with `says`, and a `harmless` input may also be accepted."""
 
     verbs: tuple[str, ...]
     spoil: Callable[[], object]
@@ -48,16 +48,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one verb."""
+    """The exit code, output, time and memory of one verb."""
 
     code: int
-    said: str
+    output: str
     elapsed_s: float
     grown_bytes: int
 
 
 def make(folder: Path) -> Path:
-    """A project with twelve tiny images, prepared, trained and evaluated: what that imports counts for no input."""
+    """Make a project with twelve tiny images and run its stages, so that later verbs have nothing to import."""
     project.make(folder, TINY)
     with chdir(folder):
         RAW.mkdir()
@@ -73,27 +73,27 @@ def copied(template: Path, folder: Path) -> Path:
 
 
 def use(**source: object) -> None:
-    """Another source in params.yaml."""
+    """Write another source to params.yaml."""
     project.write_params(Path(), {**TINY, "source": {"valid": 0.25, "test": 0.0, **source}})
 
 
 def answers(case: Case, folder: Path) -> list[Answer]:
-    """What each verb says to the input in a copied project."""
+    """Return the answers of the verbs to the input in a copied project."""
     with chdir(folder):
         case.spoil()
         return [answer(verb) for verb in case.verbs]
 
 
 def answer(verb: str) -> Answer:
-    said, started_s, held_bytes = io.StringIO(), time.perf_counter(), forget_peak()
-    with bounded(), redirect_stderr(said), redirect_stdout(io.StringIO()):
+    output, started_s, held_bytes = io.StringIO(), time.perf_counter(), forget_peak()
+    with bounded(), redirect_stderr(output), redirect_stdout(io.StringIO()):
         code = main([verb])
-    return Answer(code, said.getvalue(), time.perf_counter() - started_s, peak_bytes() - held_bytes)
+    return Answer(code, output.getvalue(), time.perf_counter() - started_s, peak_bytes() - held_bytes)
 
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Raises MemoryError or TimeoutError where a verb takes more than it may."""
+    """Raise MemoryError or TimeoutError when a verb exceeds its bounds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGALRM, stop)
     resource.setrlimit(resource.RLIMIT_AS, (status_bytes("VmSize") + ADDRESS_BYTES, hard))
@@ -116,7 +116,7 @@ def status_bytes(name: str) -> int:
 
 
 def forget_peak() -> int:
-    """What the process holds, from which the peak is measured anew; where a system forgets none, growth is what a later peak adds."""
+    """Reset the peak of the process's memory and return its present memory; on systems that cannot reset it, return the present peak."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
@@ -129,7 +129,7 @@ def peak_bytes() -> int:
 
 
 def strays(folder: Path, before: set[Path]) -> set[Path]:
-    """Files that appeared beside the project, or in it where no stage writes."""
+    """Return new files outside the project, or in it where no stage writes."""
     allowed = tuple(folder / name for name in WRITTEN)
     return {path for path in listed(folder.parent) - before if not any(path.is_relative_to(place) for place in allowed)}
 
@@ -139,7 +139,7 @@ def listed(folder: Path) -> set[Path]:
 
 
 class Watch:
-    """Which forbidden events Python's audit reported while it was open; a hook stays for the life of the process."""
+    """Records forbidden audit events while it is open. Python cannot remove its audit hook."""
 
     def __init__(self) -> None:
         self.open = False

@@ -1,6 +1,6 @@
-"""Trainings killed at random instants, each repeated to its end: `python -m tests.faults.killing 200` prints what became of them.
+"""Kill trainings at random moments and repeat each: `python -m tests.faults.killing 200` prints the outcome as JSON.
 
-Children are forked from this process, which has imported torch and run nothing: a fork of one that ran its threads would hang.
+Children are forked from this process, which has only imported torch: a fork after torch has started threads would hang.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401  # optimizers import it when the first of them is made
 
-import pipeline.models.mlp  # the children shall not each import it
+import pipeline.models.mlp  # imported once, before the forks
 import pipeline.stages.train  # noqa: F401
 from pipeline.__main__ import main
 from pipeline.io import files
@@ -25,7 +25,7 @@ from tests import project
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 LIMIT_S = 120.0
-# scaling, averaging, dropout, accumulation and augmentation all have a part in it
+# with loss scaling, EMA, dropout, gradient accumulation and augmentation
 CHANGES = {
     "model": {"name": "mlp", "width": 24, "depth": 2, "dropout": 0.2},
     "train.steps": 30,
@@ -43,7 +43,7 @@ VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_T
 
 
 def fork(verb: str, folder: Path) -> int:
-    """A child that runs a stage in a folder and says nothing."""
+    """Fork a child that runs a stage in a folder without output."""
     child = os.fork()
     if child == 0:
         os.chdir(folder)
@@ -53,7 +53,7 @@ def fork(verb: str, folder: Path) -> int:
 
 
 def finish(verb: str, folder: Path) -> float:
-    """Run a stage to its end; the seconds it took."""
+    """Run a stage to its end and return the seconds that it took."""
     begin = time.monotonic()
     status = ended(fork(verb, folder), begin + LIMIT_S)
     assert status == 0, (
@@ -63,7 +63,7 @@ def finish(verb: str, folder: Path) -> float:
 
 
 def ended(child: int, deadline: float) -> int | None:
-    """The status of a child that ended in time; None, with the child killed, otherwise."""
+    """Return the status of a child that ends before the deadline; otherwise kill it and return None."""
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -76,7 +76,7 @@ def ended(child: int, deadline: float) -> int | None:
 
 @dataclass
 class Tally:
-    """`digests` holds more than one only where the promise is broken; `resumed` runs found a checkpoint, `drafts` were killed in a save."""
+    """Counts: `digests` holds more than one if the promise is broken, `resumed` runs had a checkpoint, `drafts` were killed during a save."""
 
     kills: int
     digests: set[str]
@@ -89,7 +89,7 @@ def digest(folder: Path) -> str:
 
 
 def campaign(top: Path, kills: int, *, seed: int) -> tuple[str, Tally]:
-    """The digest of a run that nobody killed, and what became of `kills` others, each killed once and then repeated."""
+    """Return the digest of an undisturbed run and the tally of `kills` others, each killed once and repeated."""
     random.seed(seed)
     whole = project.make(top / "whole", CHANGES)
     finish("prepare", whole)

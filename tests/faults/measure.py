@@ -1,4 +1,4 @@
-"""The whole corpus in one process: `python -m tests.faults.measure` prints how many inputs, the slowest, and the most memory that one took."""
+"""Run the whole corpus in one process: `python -m tests.faults.measure` prints the number of inputs, the slowest and the most memory-consuming ones."""
 
 import os
 import sys

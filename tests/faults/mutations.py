@@ -1,4 +1,4 @@
-"""Strategies that damage good inputs: bytes anywhere, the lines of a parameter file, the values of a JSON tree."""
+"""Hypothesis strategies that damage valid inputs: bytes, lines of a parameter file, values of a JSON tree."""
 
 import copy
 from typing import Any
@@ -68,7 +68,7 @@ VALUES: tuple[Any, ...] = (
 
 @st.composite
 def damaged_bytes(draw: st.DrawFn, good: bytes) -> bytes:
-    """One to four of: a flipped bit, a byte of another value, a cut, a piece that is left out, comes twice, or is foreign."""
+    """Apply one to four damages: a flipped bit, another byte, a truncation, or a piece that is removed, repeated, inserted or overwritten."""
     content = good
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, max(0, len(content) - 1)))
@@ -96,7 +96,7 @@ def damaged_bytes(draw: st.DrawFn, good: bytes) -> bytes:
 
 @st.composite
 def damaged_lines(draw: st.DrawFn, texts: list[str]) -> str:
-    """A parameter file in which some lines are gone, moved, repeated, indented, given another value, or broken by a word."""
+    """Remove, move, repeat or indent some lines of a parameter file, change their values, or insert words."""
     lines = draw(st.sampled_from(texts)).splitlines()
     for _ in range(draw(st.integers(1, 5))):
         at = draw(st.integers(0, len(lines) - 1))
@@ -122,7 +122,7 @@ def damaged_lines(draw: st.DrawFn, texts: list[str]) -> str:
 
 @st.composite
 def damaged_tree(draw: st.DrawFn, good: Any) -> Any:
-    """A JSON tree in which one to three places hold another value, are gone, or have company."""
+    """Replace, remove or add values in one to three places of a JSON tree."""
     tree = copy.deepcopy(good)
     for _ in range(draw(st.integers(1, 3))):
         places = list(containers(tree))

@@ -1,4 +1,4 @@
-"""A disk that keeps, when the power fails, only what was forced to it: contents by fsync of a file, names by fsync of its folder."""
+"""A simulated disk that keeps only synced data in a power cut: contents after fsync of the file, names after fsync of its folder."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ SAVES = 4
 
 @dataclass
 class Disk:
-    """What would be left of one folder, as of its last fsyncs; `before(name)` is called ahead of each step of a save."""
+    """The contents and names of one folder that survive a power cut."""
 
     folder: Path
     contents: dict[int, bytes] = field(default_factory=dict)
@@ -31,27 +31,27 @@ class Disk:
             self.contents[found.st_ino] = place.read_bytes()
 
     def leave(self, target: Path, *, names: dict[str, int]) -> None:
-        """The folder after the power came back: a file of which nothing was forced is there and empty."""
+        """Write the folder as it is after a power cut: a file that was not synced is empty."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for name, number in names.items():
             (target / name).write_bytes(self.contents.get(number, b""))
 
     def names_now(self) -> dict[str, int]:
-        """Of a disk that happened to write its names early."""
+        """Return the names of a disk that wrote them before the fsync of the folder."""
         return {path.name: path.stat().st_ino for path in self.folder.iterdir()}
 
 
 @dataclass
 class Seen:
-    """How often the power failed, and after which saves a finished one was lost."""
+    """The number of simulated power cuts, and those that lost a finished save."""
 
     instants: int = 0
     lost: list[str] = field(default_factory=list)
 
 
 def cut_everywhere(top: Path) -> Seen:
-    """Save some checkpoints, and look before and after each fsync, rename and removal at what a power cut would leave."""
+    """Save some checkpoints, and read what a power cut would leave before and after each fsync, rename and removal."""
     folder = (top / "work").resolve()
     folder.mkdir()
     disk, seen, finished = Disk(folder), Seen(), 0

@@ -1,4 +1,4 @@
-"""An MLflow server on loopback that can be killed and started again, and a proxy before it that misbehaves as it is told."""
+"""An MLflow server on loopback that can be killed and restarted, and a proxy in front of it that injects faults."""
 
 import http.client
 import os
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.faults.fork_server import Nursery
+from tests.faults.fork_server import ForkServer
 
 Fault = Literal["well", "refusing", "erring", "flaky", "hanging", "cutting", "one artifact"]
 SPOILED = "spoiled.txt"
@@ -24,19 +24,19 @@ def free_port() -> int:
 
 
 class Server:
-    """MLflow's own application over SQLite, with artifacts served by it, in a process that `kill` ends without a warning."""
+    """MLflow's own application with SQLite and served artifacts, in a process that `kill` ends by SIGKILL."""
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         self.port = free_port()
         self.folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     @property
     def address(self) -> str:
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> None:
-        self._pid = self._nursery.fork("serve", {}, folder=str(self.folder), port=self.port)
+        self._pid = self._fork_server.fork("serve", {}, folder=str(self.folder), port=self.port)
         for _ in range(600):
             if self._answers():
                 return
@@ -58,7 +58,7 @@ class Server:
 
 
 class Proxy:
-    """Passes on to a server what `fault` does not spoil."""
+    """Forwards requests to a server, except where `fault` interferes."""
 
     def __init__(self, upstream: int, fault: Fault) -> None:
         self.upstream = upstream
@@ -94,7 +94,7 @@ class Proxy:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request; each proxy has a subclass of its own."""
+    """Handles one request. Each proxy has its own subclass."""
 
     proxy: Proxy
 
@@ -130,13 +130,13 @@ class Handler(BaseHTTPRequestHandler):
             connection.close()
 
     def answer(self, status: int, content: bytes, *, cut: bool = False) -> None:
-        """What is cut says how long it would have been."""
+        """Answer with the content, or with half of it and the length of the whole."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(content) + cut))
         self.end_headers()
         self.wfile.write(content[: len(content) // 2] if cut else content)
 
     def log_message(self, *_: Any) -> None:
-        """The tests say what matters."""
+        """Print nothing."""
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = forward  # noqa: N815  # the names that http.server calls

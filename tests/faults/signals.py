@@ -1,4 +1,4 @@
-"""Real `dvc repro` runs, interrupted again and again: `python -m tests.faults.signals 20` sends 20 signals to each target in turn, or to those named behind the number."""
+"""Interrupt real `dvc repro` runs: `python -m tests.faults.signals 20 [TARGET ...]` sends 20 signals to each target."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ SAID = re.compile(r"step (\d+) is saved")
 
 @dataclass
 class Repro:
-    """One `dvc repro` in a session of its own, under a shell, as somebody at a terminal has it."""
+    """One `dvc repro` in a new session, started by a shell, as at a terminal."""
 
     folder: Path
     wrapper: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Repro:
             )
 
     def processes(self) -> list[psutil.Process]:
-        """Whatever still runs in the project's folder."""
+        """Return all processes whose working directory is the project's folder."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -74,7 +74,7 @@ class Repro:
             time.sleep(0.02)
 
     def wait_until_it_trains(self, pause_s: float) -> bool:
-        """False when it was over before."""
+        """Wait for the first new checkpoint and `pause_s` more; return False if the training has ended."""
         seen = self.saved()
         self.wait_for(lambda: self.saved() - seen or self.shell.poll() is not None)
         time.sleep(pause_s)
@@ -108,7 +108,7 @@ def to_shell(repro: Repro, number: int) -> None:
 
 
 def to_process_one(repro: Repro, number: int) -> None:
-    """In a namespace of its own, where the kernel keeps from it what it does not handle; then, like `docker stop`, with SIGKILL."""
+    """Signal process 1 of a PID namespace, which receives only the signals that it handles; then kill it, as `docker stop` does."""
     one = psutil.Process(repro.shell.pid).children()[0]
     one.send_signal(number)
     time.sleep(0.5)
@@ -122,11 +122,11 @@ class Target:
     number: int = signal.SIGTERM
     wrapper: tuple[str, ...] = ()
     saves: bool = True
-    """Whether the step at hand is saved before the end."""
+    """True if the current step is saved before the end."""
     check: bool = False
-    """Whether what is left needs `python -m pipeline check`, which `make repro` runs first."""
+    """True if `python -m pipeline check`, which `make repro` runs first, must repair DVC's locks."""
     ends: bool = True
-    """Whether the training ends: DVC, and all below it, does not care for a terminal's shell."""
+    """True if the training ends. A signal to the shell alone does not reach DVC and its stage."""
 
 
 TARGETS = {
@@ -142,7 +142,7 @@ TARGETS = {
 
 
 def interrupt(folder: Path, target: Target, pause_s: float) -> bool:
-    """Start, wait until it trains, send the signal, and see that nothing goes on in the folder; False when the training was over first."""
+    """Start a run, send the signal during its training and wait until no process is left; return False if the training ended before."""
     repro = Repro(folder, target.wrapper)
     if not repro.wait_until_it_trains(pause_s):
         return False
@@ -167,7 +167,7 @@ def differences(folder: Path, whole: Path) -> list[str]:
 
 
 def campaign(prepared: Path, whole: Path, folder: Path, target: Target, rounds: int) -> tuple[int, list[str]]:
-    """How many signals met a training, and the results that came out different in the end."""
+    """Return the number of signals that interrupted a training, and the results that differ from those of an undisturbed one."""
     shutil.copytree(prepared, folder)
     sent, other = 0, []
     for _ in range(rounds):
@@ -181,7 +181,7 @@ def campaign(prepared: Path, whole: Path, folder: Path, target: Target, rounds: 
 
 
 def run(rounds: int, *names: str) -> dict[str, object]:
-    """Each target, or each of those named, gets a project of its own, whose training is interrupted `rounds` times and then finished."""
+    """Interrupt the training of one project for each target `rounds` times and then finish it."""
     random.seed(7)
     begin, other, sent = time.monotonic(), [], {}
     with tempfile.TemporaryDirectory() as top:

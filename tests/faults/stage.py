@@ -1,4 +1,4 @@
-"""A stage that only reports, for a process of its own."""
+"""A stage that only reports metrics, for a forked process."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ HELD, TIMES = "held", "times.json"
 
 
 def main(*, first: int, last: int) -> None:
-    """Writes the seconds that the reports took, and those of the end. A file `held` in the root keeps it from ending."""
+    """Report metrics and write the seconds that the reports and the end took. Wait while the root has a file `held`."""
     environment = Environment.read()
     root = environment.root
     begin = time.monotonic()

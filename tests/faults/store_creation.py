@@ -1,4 +1,4 @@
-"""Mirrors killed at random moments while they create the SQLite store: `python -m tests.faults.store_creation 50` prints a line of JSON.
+"""Kill mirrors at random moments while they create the SQLite store: `python -m tests.faults.store_creation 50` prints a line of JSON.
 
 The children are forked from this process, which has imported MLflow and opened no store.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.runtime.environment import Environment
 from pipeline.tracking.store import Store
-from tests.faults.fork_server import ONE_THREAD, in_child
+from tests.faults.fork_server import ONE_THREAD, fork
 from tests.faults.killing import ended
 
 LIMIT_S = 120.0
@@ -35,11 +35,11 @@ def in_silence(do: Callable[[], None]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         do()
 
-    return in_child(silent)
+    return fork(silent)
 
 
 def opened(root: Path, within_s: float = LIMIT_S) -> int | None:
-    """The status of a child that opens the store; None where it was killed after `within_s` seconds."""
+    """Open the store in a child and return its status, or None if it was killed after `within_s` seconds."""
     return ended(in_silence(lambda: open_store(root)), time.monotonic() + within_s)
 
 

@@ -1,7 +1,4 @@
-"""A child whose system calls are counted, and of which one is answered with an error or with death, as SQLite is tested (Linux on x86-64).
-
-`python -m tests.faults.system_calls` fails every call of a save in turn and prints what was seen.
-"""
+"""Trace a child, count its system calls, and let one of them fail or kill the child, as SQLite's tests do (Linux on x86-64)."""
 
 import contextlib
 import ctypes
@@ -41,11 +38,11 @@ def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of input or output call number `at` (from 0): death before it, or an error instead of it."""
+    """A fault at input or output call number `at` (from 0): a kill before the call, or an error instead of it."""
 
     at: int
     number: int | None = None
-    """Of the error; None for death."""
+    """The errno; None for a kill."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Outcome:
 
 
 def traced(action: Callable[[], int], fault: Fault | None = None) -> Outcome:
-    """Run `action` in a child, which exits with what it returns; negative for a signal."""
+    """Run `action` in a traced child; return its calls and its exit code, which is negative for a signal."""
     child = os.fork()
     if child == 0:
         play(action)
@@ -84,7 +81,7 @@ def inflict(child: int, fault: Fault) -> None:
 
 
 def next_stop(child: int) -> int | None:
-    """Go on to the next beginning or end of a system call; the status of a child that ended instead."""
+    """Continue to the next entry or exit of a system call; return the status if the child ended instead."""
     while True:
         with contextlib.suppress(ProcessLookupError):  # killed already, and to be waited for
             ptrace(CONTINUE_TO_CALL, child)
@@ -96,7 +93,7 @@ def next_stop(child: int) -> int | None:
 
 
 def play(action: Callable[[], int]) -> None:
-    """In the child: wait to be traced, act, and end without a word."""
+    """Run in the child: wait for the tracer, run `action` without output, and exit."""
     with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
         code = 99
         try:
@@ -108,7 +105,7 @@ def play(action: Callable[[], int]) -> None:
 
 
 def can_trace() -> str:
-    """Empty, or why not."""
+    """Return an empty text, or the reason why this machine cannot trace."""
     if not SUPPORTED:
         return "counting system calls is written for Linux on x86-64"
     try:

@@ -1,4 +1,4 @@
-"""A save in which each call of the system fails in turn, and a disk that loses what nobody forced to it."""
+"""Each system call of a save fails in turn, and a disk loses what was not synced."""
 
 import json
 import subprocess
@@ -17,24 +17,24 @@ def call(*arguments: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_death_or_an_error_at_every_call_of_a_save_leaves_a_whole_checkpoint() -> None:
-    story = call("tests.faults.every_call")
-    if "skipped" in story:
-        pytest.skip(story["skipped"])
-    assert {"write", "fsync", "rename", "openat"} <= set(story["kinds"])
-    assert story["seen"]["death"] == {"ended": story["calls"]}
-    for errors in (story["seen"]["a full disk"], story["seen"]["a broken disk"]):
+def test_a_kill_or_an_error_at_every_call_of_a_save_leaves_a_whole_checkpoint() -> None:
+    outcome = call("tests.faults.every_call")
+    if "skipped" in outcome:
+        pytest.skip(outcome["skipped"])
+    assert {"write", "fsync", "rename", "openat"} <= set(outcome["kinds"])
+    assert outcome["seen"]["death"] == {"ended": outcome["calls"]}
+    for errors in (outcome["seen"]["a full disk"], outcome["seen"]["a broken disk"]):
         assert errors["said"] >= 8, "writing, forcing and moving must each be able to fail"
 
 
-def test_power_that_fails_between_any_two_steps_of_a_save_loses_no_checkpoint_that_was_finished(tmp_path) -> None:
+def test_a_power_cut_at_any_moment_of_a_save_loses_no_finished_checkpoint(tmp_path) -> None:
     seen = power_loss.cut_everywhere(tmp_path)
     assert seen.instants >= 20
     assert seen.lost == []
 
 
 @pytest.mark.parametrize("forgotten", ["file", "folder"])
-def test_a_save_that_forgets_to_force_a_file_or_its_name_to_the_disk_is_found_out(tmp_path, monkeypatch, forgotten: str) -> None:
+def test_a_save_without_fsync_of_the_file_or_its_folder_is_detected(tmp_path, monkeypatch, forgotten: str) -> None:
     sync = files.sync
     monkeypatch.setattr(files, "sync", lambda path: None if path.is_dir() == (forgotten == "folder") else sync(path))
     assert power_loss.cut_everywhere(tmp_path).lost != []

@@ -1,12 +1,13 @@
-"""Whatever damage befalls a parameter file, a model file or an archive: it is read, or refused; nothing else happens.
+"""A damaged parameter file, model file or archive is either read or refused.
 
-The same examples each time; `python -m tests.faults.fuzz SECONDS` draws others.
+The examples are the same in each run: one in five of them in the short form. `python -m tests.faults.fuzz SECONDS` draws random ones.
 """
 
 import bz2
 import gzip
 import lzma
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -18,25 +19,33 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
+from pipeline.commands import check
 from pipeline.engine import model_file
 from pipeline.io import tensor_file
 from pipeline.refusal import Refusal
 from pipeline.sources import arrays, image_folder
-from tests.faults import hostile
+from tests.faults import fuzz, hostile
 from tests.faults.corpus.archives import tar, zipped
 from tests.faults.corpus.datasets import members
 from tests.faults.corpus.parameters import PARAMS
 from tests.faults.mutations import damaged_bytes, damaged_lines, damaged_tree
 from tests.imports import TOP
 
-RANDOM = os.environ.get("FUZZ") == "random"
+FORM: str = os.environ.get("FUZZ", "short")
+"""One of short, middle and random."""
 PRESETS = [path.read_text(encoding="utf-8") for path in sorted((TOP / "presets").glob("*.yaml"))]
 TARS = [pack(tar()) for pack in (bytes, gzip.compress, bz2.compress, lzma.compress)]
 
 
 def examples(count: int) -> Callable[[Any], Any]:
+    """Run a property on `count` examples, or on a fifth of them in the short form."""
     return settings(
-        max_examples=count, deadline=None, derandomize=not RANDOM, database=None, suppress_health_check=list(HealthCheck), print_blob=False
+        max_examples=count // 5 if FORM == "short" else count,
+        deadline=None,
+        derandomize=FORM != "random",
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
     )
 
 
@@ -45,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"TRACKING": "false", "THREADS": "2", "DEVICE": "cpu"}.items():
             patch.setenv(f"PIPELINE_{name}", value)
+        patch.setattr(check, "would_run", lambda _: False)  # no DVC is started and nothing downloaded
         yield hostile.make(tmp_path_factory.mktemp("fuzz"))
 
 
@@ -67,8 +77,8 @@ def test_a_damaged_parameter_file_passes_the_check_or_is_refused(folder: Path, c
     with chdir(folder), hostile.bounded():
         PARAMS.write_text(text, encoding="utf-8")
         assert main(["check"]) in (0, 2)
-    said = capsys.readouterr()
-    assert all(line.startswith("error: ") for line in said.err.splitlines())
+    output = capsys.readouterr()
+    assert all(line.startswith("error: ") for line in output.err.splitlines())
 
 
 @examples(100)
@@ -130,3 +140,9 @@ def decoded(path: Path) -> int:
         name="image_folder", root=path, size=4, channels=1, on_corrupt="skip", max_pixels=10_000, valid=0.0, test=0.0
     )
     return sum(int(np.prod(block.inputs.shape)) for block in source.open(workers=1).blocks())
+
+
+@pytest.mark.slow
+def test_five_times_as_many_examples_are_read_or_refused() -> None:
+    done = subprocess.run(fuzz.PROPERTIES, cwd=TOP, env={**os.environ, "FUZZ": "middle"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""Checkpoints that others put into the work folder: damaged ones are passed over, and whole ones of no such training refused."""
+"""Foreign checkpoints in the work folder: damaged ones are skipped, and whole ones of another training are refused."""
 
 import os
 from contextlib import chdir
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def work_folder() -> Path:
-    """Where a training of this project would look for its checkpoints."""
+    """Make and return the folder in which a training of this project looks for its checkpoints."""
     environment = Environment.read()
     identity = identify(Paths(), Prepared.open(hostile.PREPARED), Machine.claim(environment))
     place = environment.root / ".pipeline/work" / identity.key
@@ -36,7 +36,7 @@ def work_folder() -> Path:
     return place
 
 
-def test_damaged_checkpoints_are_passed_over_one_after_the_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_checkpoints_are_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with chdir(folder):
         before = hostile.MODEL.read_bytes()
         contents = [content() for name, (content, _) in models.BYTES.items() if name not in HEAVY]
@@ -47,13 +47,13 @@ def test_damaged_checkpoints_are_passed_over_one_after_the_other(folder: Path, c
         for path, make in zip(paths[len(contents) :], (os.mkfifo, Path.mkdir, endless, loop), strict=True):
             make(path)
         assert main(["train"]) == 0
-        said = capsys.readouterr().out
-        assert said.count("is damaged and was moved to") == len(paths)
+        output = capsys.readouterr().out
+        assert output.count("is damaged and was moved to") == len(paths)
         assert hostile.MODEL.read_bytes() == before
 
 
 @pytest.mark.parametrize("case", ["the model file", "no scalars", "scalars that are text", "rows that are text"])
-def test_a_whole_checkpoint_of_no_such_training_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+def test_a_whole_checkpoint_of_another_training_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
     with chdir(folder):
         tensors, metadata = tensor_file.load(hostile.MODEL)
         scalars = {

@@ -1,4 +1,4 @@
-"""Signals at inconvenient moments: in the middle of a validation, while a checkpoint is written, and on a full disk."""
+"""Signals during a validation, on a full disk and in other stages."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, validation: int, batch: int) -> list[int]:
-    """The signal comes while the given batch of the given validation (from 0) is scored; returns the batches scored after it."""
+    """Send the signal while the given batch of the given validation (from 0) is scored; return the batches scored after it."""
     predict, validations, late = score.predict, [], []
 
     def predicting(model, batches, **more):
@@ -45,7 +45,7 @@ def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, val
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("validation", [0, 1, 2])
-def test_a_validation_is_not_awaited_and_is_made_again_first(
+def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(
     folder: Path, monkeypatch, capsys, number: int, code: int, validation: int
 ) -> None:
     whole = {name: files.digest(folder / name) for name in RESULTS}
@@ -58,22 +58,22 @@ def test_a_validation_is_not_awaited_and_is_made_again_first(
     assert f"step {step} is saved: the same command goes on there" in capsys.readouterr().out
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
-    said = capsys.readouterr().out
-    assert f"resuming after step {step}" in said
-    assert f"train: step {step} of 24: " in said, "the interrupted validation is made again"
+    output = capsys.readouterr().out
+    assert f"resuming after step {step}" in output
+    assert f"train: step {step} of 24: " in output, "the interrupted validation is made again"
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 
 
-def test_on_a_full_disk_an_interruption_ends_all_the_same_and_does_not_say_that_it_saved(folder: Path, monkeypatch, capsys) -> None:
+def test_on_a_full_disk_an_interruption_ends_without_a_message_of_a_save(folder: Path, monkeypatch, capsys) -> None:
     whole = {name: files.digest(folder / name) for name in RESULTS}
     with monkeypatch.context() as patch:
         refuse(errno.ENOSPC, patch, after=0)
         interrupt_in_validation(patch, signal.SIGTERM, validation=0, batch=0)
         assert main(["train"]) == 143
-    said = capsys.readouterr().out
-    assert "the checkpoint cannot be written (No space left on device): there is none yet" in said
-    assert "is saved" not in said
-    assert "there is no checkpoint: the same command begins anew" in said
+    output = capsys.readouterr().out
+    assert "the checkpoint cannot be written (No space left on device): there is none yet" in output
+    assert "is saved" not in output
+    assert "there is no checkpoint: the same command begins anew" in output
     assert main(["train"]) == 0
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 

@@ -1,4 +1,4 @@
-"""Memory that runs out in the middle of a step: the same bytes as a training that used the smaller micro-batch from that step on."""
+"""Out of memory during a step gives the bytes of a training that used the smaller micro-batch from that step on."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB (injected)"
 
 
 class Shortage:
-    """Lets the forward or backward number `call` (from 0) of one step run out of memory, and no other."""
+    """Raises an out-of-memory error in forward or backward number `call` (from 0) of one step."""
 
     def __init__(self, training: Training, monkeypatch: pytest.MonkeyPatch, *, where: str, call: int, times: int = 1) -> None:
         self.training, self.call, self.times, self.calls = training, call, times, 0
@@ -144,7 +144,7 @@ NO_ENGINE = "GET was unable to find an engine to execute this computation"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
@@ -152,7 +152,7 @@ NO_ENGINE = "GET was unable to find an engine to execute this computation"
         NO_ENGINE,
     ],
 )
-def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch, said: str) -> None:
+def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_params, prepared, monkeypatch, message: str) -> None:
     training, raised = begin(train_params(CHANGES), prepared), []
     monkeypatch.setattr("torch.cuda.memory_stats", lambda: {"num_ooms": 1})
     accumulate_gradients = update.accumulate_gradients
@@ -160,7 +160,7 @@ def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_p
     def fail_once(*args, **kwargs):
         if not raised:
             raised.append(True)
-            raise RuntimeError(said)
+            raise RuntimeError(message)
         return accumulate_gradients(*args, **kwargs)
 
     monkeypatch.setattr(update, "accumulate_gradients", fail_once)

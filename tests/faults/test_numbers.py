@@ -1,4 +1,4 @@
-"""Numbers that are none: the step is named and its batch kept, and nothing that it spoiled stays."""
+"""NaN and infinity: the step is named, its batch is saved, and a skipped step changes nothing."""
 
 import math
 from pathlib import Path
@@ -56,12 +56,12 @@ def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_an
         run(training)
     path = tmp_path / f"nonfinite-{BAD:012d}.safetensors"
     tensors, metadata = tensor_file.load(path)
-    said = str(caught.value)
+    message = str(caught.value)
     rate = training.plan.learning_rate(BAD - 1)
     first = ", ".join(str(row) for row in tensors["rows"][:5].tolist())
-    assert said.startswith(f"train.on_nonfinite: step {BAD} has a non-finite loss or gradient, at learning rate {rate:.3g} ")
-    assert f"on samples {first}, ... (its batch is in {path})" in said
-    assert said.endswith("lower optimizer.learning_rate, or set or lower train.clip_norm, or write `on_nonfinite: skip`")
+    assert message.startswith(f"train.on_nonfinite: step {BAD} has a non-finite loss or gradient, at learning rate {rate:.3g} ")
+    assert f"on samples {first}, ... (its batch is in {path})" in message
+    assert message.endswith("lower optimizer.learning_rate, or set or lower train.clip_norm, or write `on_nonfinite: skip`")
     assert metadata == {"step": BAD}
     assert torch.equal(tensors["inputs"], torch.cat(read))
     assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[tensors["rows"]])
@@ -77,7 +77,7 @@ def refused(training: Training) -> str:
 
 
 def spoil_gradient(training: Training, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Infinite, under a finite loss."""
+    """Make the gradient of one step infinite while its loss is finite."""
     gather = update.accumulate_gradients
 
     def spoiling(state, *given, **more):
@@ -99,13 +99,13 @@ def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_name
         spoil(training, monkeypatch)
     else:
         spoil_gradient(training, monkeypatch, 2)
-    said = refused(training)
-    assert said.startswith("train.on_nonfinite: step 3 has a non-finite loss or gradient, at learning rate ")
-    assert "; or an earlier gradient was non-finite, most likely that of step 2, at learning rate " in said
-    assert "; set `train.report_every_steps: 1` to find out which: lower optimizer.learning_rate" in said
+    message = refused(training)
+    assert message.startswith("train.on_nonfinite: step 3 has a non-finite loss or gradient, at learning rate ")
+    assert "; or an earlier gradient was non-finite, most likely that of step 2, at learning rate " in message
+    assert "; set `train.report_every_steps: 1` to find out which: lower optimizer.learning_rate" in message
     for step in (2, 3):
         path = tmp_path / f"nonfinite-{step:012d}.safetensors"
-        assert f"(its batch is in {path})" in said
+        assert f"(its batch is in {path})" in message
         assert torch.equal(tensor_file.load(path)[0]["rows"], next(training.batches(step - 1)).batch_index.rows)
 
 
@@ -113,23 +113,23 @@ def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_name
 def test_a_gradient_is_named_alone_where_all_are_measured(train_params, prepared, monkeypatch, step: int) -> None:
     training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 1}), prepared)
     spoil_gradient(training, monkeypatch, step)
-    said = refused(training)
-    assert said.startswith(f"train.on_nonfinite: step {step} has a non-finite loss or gradient, ")
-    assert "most likely" not in said
+    message = refused(training)
+    assert message.startswith(f"train.on_nonfinite: step {step} has a non-finite loss or gradient, ")
+    assert "most likely" not in message
 
 
 def test_a_loss_after_a_report_is_its_own_steps(train_params, prepared, monkeypatch) -> None:
     """The gradient of the report's step was measured, and was finite."""
     training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 2}), prepared)
     spoil(training, monkeypatch)
-    said = refused(training)
-    assert said.startswith("train.on_nonfinite: step 3 has a non-finite loss or gradient, ")
-    assert "most likely" not in said
+    message = refused(training)
+    assert message.startswith("train.on_nonfinite: step 3 has a non-finite loss or gradient, ")
+    assert "most likely" not in message
 
 
 @pytest.mark.parametrize("where", ["weight", "average of squares"])
-def test_what_became_infinite_where_no_loss_shows_it_ends_the_training(train_params, prepared, monkeypatch, where: str) -> None:
-    """A weight behind a ReLU is a unit that is never active; one with such an average in Adam moves no more."""
+def test_an_infinite_weight_or_moment_without_effect_on_the_loss_ends_the_training(train_params, prepared, monkeypatch, where: str) -> None:
+    """An infinite bias before a ReLU only deactivates its unit, and Adam stops updating a weight whose second moment is infinite."""
     training = begin(train_params(CHANGES | UNMEASURED | {"model": MLP}), prepared)
     optimizer, bias = training.state.optimizer, training.state.parameters[1]
     step = optimizer.step
@@ -143,13 +143,13 @@ def test_what_became_infinite_where_no_loss_shows_it_ends_the_training(train_par
                 optimizer.state[bias]["exp_avg_sq"][0] = math.inf
 
     monkeypatch.setattr(optimizer, "step", spoiling)
-    said = refused(training)
-    assert said.startswith(f"a weight or an optimizer state became inf at or before step 4: {fit.REMEDY}; ")
-    assert said.endswith("set `train.report_every_steps: 1` to find the exact step")
+    message = refused(training)
+    assert message.startswith(f"a weight or an optimizer state became inf at or before step 4: {fit.REMEDY}; ")
+    assert message.endswith("set `train.report_every_steps: 1` to find the exact step")
 
 
-def test_large_averages_of_squares_are_no_infinite_ones(train_params, prepared, monkeypatch) -> None:
-    """Their own squares would be."""
+def test_large_second_moments_are_not_reported_as_infinite(train_params, prepared, monkeypatch) -> None:
+    """Their squares would overflow."""
     training = begin(train_params(CHANGES | UNMEASURED), prepared)
     run(training)
     for held in training.state.optimizer.state.values():
@@ -171,16 +171,16 @@ def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prep
 
 
 def test_a_stopped_run_that_is_repeated_ends_with_the_same_words(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
-    said = []
+    messages = []
     for _ in range(2):
         training = begin(train_params(CHANGES | {"train.report_every_steps": 4}), prepared, tmp_path)
         spoil(training, monkeypatch)
         with pytest.raises(Refusal) as caught:
             saving(training)
         training.saver.wait()
-        said.append(str(caught.value))
+        messages.append(str(caught.value))
     assert training.state.step == 4
-    assert said[0] == said[1]
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("optimizer", [None, SGD], ids=["adamw", "sgd"])
@@ -251,10 +251,10 @@ def test_the_batch_of_a_skipped_step_outlives_the_training(tmp_path: Path, monke
     monkeypatch.setattr(update, "accumulate_gradients", spoiling)
     for _ in range(2):  # a forced repeat of equal inputs is a training of its own
         assert main(["train"]) == 0
-        said = capsys.readouterr().out
-        assert "from the beginning" in said
+        message = capsys.readouterr().out
+        assert "from the beginning" in message
         (kept,) = tmp_path.glob(f".pipeline/work/*/nonfinite-{BAD:012d}.safetensors")
-        assert str(kept.relative_to(tmp_path)) in said
+        assert str(kept.relative_to(tmp_path)) in message
         assert {path.name for path in kept.parent.iterdir()} == {kept.name, "inputs.json"}
 
 
@@ -268,8 +268,8 @@ def test_a_run_that_diverges_is_said_in_words_once(train_params, prepared, monke
     )
 
 
-def test_nothing_waits_for_the_device_between_reports(train_params, prepared, monkeypatch) -> None:
-    """Reads of the host are counted: a report reads once for the window and once for a validation, whatever the number of steps."""
+def test_nothing_synchronises_with_the_device_between_reports(train_params, prepared, monkeypatch) -> None:
+    """Synchronisations are counted: one for the metrics of a report and one for a validation, for any number of steps."""
     reads = []
     for name in ("item", "tolist", "__float__", "__bool__", "__int__"):
         read = getattr(torch.Tensor, name)

@@ -1,4 +1,4 @@
-"""No secret of the environment reaches a run, a journal, a log, a model file or an error message."""
+"""No secret in the environment reaches a run, a journal, a log, a model file or an error message."""
 
 import subprocess
 from pathlib import Path
@@ -19,11 +19,11 @@ VARIABLES = {
 }
 
 
-def leaks(places: list[Path], said: str) -> list[str]:
+def leaks(places: list[Path], output: str) -> list[str]:
     found = {
         path.as_posix(): path.read_bytes() for place in places for path in place.rglob("*") if path.is_file() and ".git/" not in str(path)
     }
-    found["what was printed"] = said.encode()
+    found["what was printed"] = output.encode()
     written = {text.encode() for text in (CANARY, quote(CANARY), quote(CANARY, safe=""), CANARY.replace("/", "\\/"))}
     assert len(found) > 20
     return [name for name, content in found.items() if any(text in content for text in written)]
@@ -33,7 +33,7 @@ def leaks(places: list[Path], said: str) -> list[str]:
 def test_no_secret_is_written_or_said(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A real training and its evaluation while the server is down, and their delivery once it is there."""
+    """Train and evaluate while the server is down, then deliver the runs."""
     folder = project.make(tmp_path / "project")
     monkeypatch.chdir(folder)
     secret = quote(CANARY, safe="")
@@ -45,21 +45,21 @@ def test_no_secret_is_written_or_said(
         monkeypatch.setenv(name, value)
     assert [run("prepare", address, monkeypatch), run("train", address, monkeypatch)] == [0, 0]
     assert run("evaluate", address, monkeypatch, wait_s=0) == 0
-    said = "".join(capfd.readouterr())
-    assert "events of run" in said
+    output = "".join(capfd.readouterr())
+    assert "events of run" in output
     assert "attempt 1" in next(folder.glob(".pipeline/journal/*/mirror.log")).read_text()
-    assert leaks([folder], said) == []
+    assert leaks([folder], output) == []
     proxy.heal()
     assert run("sync", address, monkeypatch) == 0
-    said = "".join(capfd.readouterr())
-    assert ": delivered" in said
-    assert leaks([folder, server.folder], said) == []
+    output = "".join(capfd.readouterr())
+    assert ": delivered" in output
+    assert leaks([folder, server.folder], output) == []
     assert "MLmodel" in {path.name for path in (server.folder / "artifacts").rglob("*")}
     proxy.close()
 
 
 def run(verb: str, address: str, monkeypatch: pytest.MonkeyPatch, wait_s: int = 60) -> int:
-    """MLflow's side of the pipeline takes the address out of the environment, hence each time anew."""
+    """Run a verb with the address in the environment, from which tracking removes it each time."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "someone")
     monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", str(wait_s))

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import journal, run
+from pipeline.tracking import journal, mirror
 from pipeline.tracking.cursor import Cursor, is_pending, read_stores
+from pipeline.tracking.events import EVENTS
 from tests.faults import comparison
-from tests.faults.fork_server import Nursery, lives
+from tests.faults.fork_server import ForkServer, is_alive
 from tests.faults.servers import Fault, Proxy, Server
 from tests.faults.stage import HELD, TIMES
 from tests.tracking import tiny
@@ -42,24 +43,24 @@ class Disturbed:
         return folder
 
 
-def begin(nursery: Nursery, root: Path, address: str, first: int = 1, last: int = NUM_STEPS) -> int:
-    return nursery.fork("stage", {"DVC_ROOT": str(root), "MLFLOW_TRACKING_URI": address}, first=first, last=last)
+def begin(fork_server: ForkServer, root: Path, address: str, first: int = 1, last: int = NUM_STEPS) -> int:
+    return fork_server.fork("stage", {"DVC_ROOT": str(root), "MLFLOW_TRACKING_URI": address}, first=first, last=last)
 
 
 def await_end(pid: int) -> None:
     for _ in range(1200):
-        if not lives(pid):
+        if not is_alive(pid):
             return
         time.sleep(0.05)
     raise AssertionError("the stage does not end")
 
 
 def sync(root: Path, address: str) -> int:
-    return run.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}), tiny.build)
+    return mirror.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}), tiny.build)
 
 
 @pytest.fixture(scope="module")
-def disturbed(forking: Nursery, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Fault, Disturbed]]:
+def disturbed(fork_server: ForkServer, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Fault, Disturbed]]:
     """One stage for each fault, all at the same time; the servers are well again once all have ended."""
     top = tmp_path_factory.mktemp("disturbed")
     proxies: dict[Fault, Proxy] = {fault: Proxy(server.port, fault) for fault in FAULTS}
@@ -68,7 +69,7 @@ def disturbed(forking: Nursery, server: Server, tmp_path_factory: pytest.TempPat
         root.mkdir()
         if fault in WITH_MODEL:
             tiny.write(root / "model.safetensors")
-    for pid in [begin(forking, root, proxies[fault].address) for fault, root in roots.items()]:
+    for pid in [begin(fork_server, root, proxies[fault].address) for fault, root in roots.items()]:
         await_end(pid)
     for fault, proxy in proxies.items():
         if fault != "cutting":  # it cuts the first answer of every endpoint, and so heals by being asked
@@ -149,10 +150,10 @@ def test_what_mlflow_has_is_not_held_twice(disturbed: dict[Fault, Disturbed]) ->
 
 
 def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
-    forking: Nursery, server: Server, client: "MlflowClient", tmp_path: Path
+    fork_server: ForkServer, server: Server, client: "MlflowClient", tmp_path: Path
 ) -> None:
     (tmp_path / HELD).touch()
-    first = begin(forking, tmp_path, server.address, 1, 200)
+    first = begin(fork_server, tmp_path, server.address, 1, 200)
     await_delivery(tmp_path, 1)
     (folder,) = journal.journals(tmp_path)
     assert comparison.only_run(client, folder.name).info.status == "RUNNING"
@@ -162,7 +163,7 @@ def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
     while sync(tmp_path, server.address):  # the mirror of the killed stage has not noticed yet
         time.sleep(0.2)
     assert comparison.only_run(client, folder.name).info.status == "KILLED"
-    second = begin(forking, tmp_path, server.address, 101, 250)
+    second = begin(fork_server, tmp_path, server.address, 101, 250)
     await_delivery(tmp_path, folder.joinpath("events.jsonl").stat().st_size)
     assert comparison.only_run(client, folder.name).info.status == "RUNNING"
     server.kill()
@@ -181,7 +182,7 @@ def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
 def await_delivery(root: Path, offset: int) -> None:
     for _ in range(1200):
         for folder in journal.journals(root):
-            if any(Cursor.load(folder, store).offset > offset for store in read_stores(folder)):
+            if any(Cursor.load(folder, store).offsets[EVENTS] > offset for store in read_stores(folder)):
                 return
         time.sleep(0.05)
     raise AssertionError("nothing is delivered")

@@ -1,4 +1,4 @@
-"""Two at once in one checkout, and a DVC that was killed: one of them works, the other says why not, and nothing is to be cleaned by hand."""
+"""Two processes at once in one checkout, and a killed DVC: one works, the other says why it does not, and nothing needs cleaning by hand."""
 
 import signal
 import subprocess
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
 
 
 class Command:
-    """A command that runs beside the test. It writes into a file: a training that outlives its DVC shall not fail for want of a reader."""
+    """A command in the background. It writes to a file, because a training that outlives its DVC would fail on a closed pipe."""
 
     def __init__(self, folder: Path, *command: str) -> None:
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
@@ -50,7 +50,7 @@ class Command:
 
 @contextmanager
 def in_the_middle(folder: Path, *command: str) -> Iterator[Command]:
-    """The command, once its training has written a checkpoint."""
+    """Run the command and enter the block once its training has written a checkpoint."""
     running = Command(folder, *command)
     try:
         deadline = time.monotonic() + WITHIN_S
@@ -70,7 +70,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def remains(folder: Path) -> list[Path]:
-    """Work folders, their locks, and drafts."""
+    """Return work folders, their locks and drafts."""
     return [*(folder / ".pipeline/work").iterdir(), *folder.rglob("*.draft")]
 
 
@@ -82,7 +82,7 @@ class Twins(NamedTuple):
 
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory: pytest.TempPathFactory) -> Twins:
-    """A checkout in which two `dvc repro` were started together."""
+    """Return a checkout in which two `dvc repro` were started together."""
     folder = repository(tmp_path_factory.mktemp("twins"), CHANGES)
     both = [Command(folder, "dvc", "repro", "train") for _ in range(2)]
     return Twins(folder, [command.end() for command in both], digests(folder))
@@ -111,6 +111,7 @@ def test_of_two_trainings_one_works_and_the_other_says_what_to_do(twins: Twins, 
     assert remains(twins.folder) == []
 
 
+@pytest.mark.slow
 def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins: Twins, tmp_path: Path) -> None:
     folder = repository(tmp_path, CHANGES)
     with in_the_middle(folder, *JOB) as job:
@@ -120,6 +121,7 @@ def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins
     assert digests(folder) == twins.digests
 
 
+@pytest.mark.slow
 def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins) -> None:
     with in_the_middle(twins.folder, *TRAIN) as dvc:
         dvc.process.kill()
@@ -136,7 +138,7 @@ def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins
 
 
 def repeat(folder: Path, *command: str) -> str:
-    """What the same command says again, for as long as the training of the killed DVC has not noticed its death."""
+    """Repeat the command until the training of the killed DVC has ended, and return its output."""
     deadline = time.monotonic() + WITHIN_S
     end = Command(folder, *command).end()
     while end.code and TRAINS_ALREADY in end.said and time.monotonic() < deadline:

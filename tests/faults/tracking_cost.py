@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ from torch import nn
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import mirror_process, run
 from pipeline.tracking.cursor import DELIVERED
-from pipeline.tracking.mirror_process import LOG, MirrorProcess
+from pipeline.tracking.mirror_process import LOG
 from pipeline.tracking.run import Run
 from pipeline.tracking.run_info import RunInfo
 from tests.faults.servers import free_port
@@ -78,12 +79,12 @@ def opened(root: Path, address: str, mirrors: dict[str, int], way: str):  # type
     """A run whose mirror's process id is kept."""
     root.mkdir()
     os.environ.update(DVC_ROOT=str(root), MLFLOW_TRACKING_URI=address, PIPELINE_TRACKING_WAIT_S="0")
-    start: Callable[[Path, Environment], MirrorProcess | None] = mirror_process.start
+    start: Callable[[Path, Environment], subprocess.Popen[bytes] | None] = mirror_process.start
 
-    def kept(folder: Path, environment: Environment) -> MirrorProcess | None:
+    def kept(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | None:
         begun = start(folder, environment)
         assert begun
-        mirrors[way] = begun._process.pid
+        mirrors[way] = begun.pid
         mirror_process.start = start
         return begun
 

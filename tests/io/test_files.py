@@ -1,4 +1,4 @@
-"""Files that are whole or absent, digests that say all, locks that hold between processes."""
+"""Files are whole or absent, digests cover everything, and locks hold between processes."""
 
 import os
 import stat
@@ -126,7 +126,7 @@ HOLD = "import sys; from pathlib import Path; from pipeline.io import files\nwit
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A lock, and the other process that holds it until it is written to."""
+    """Return a lock and the other process that holds it until a line is written to the process."""
     path = tmp_path / "locks" / "one.lock"
     with subprocess.Popen([sys.executable, "-c", HOLD, path], cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout

@@ -1,4 +1,4 @@
-"""Files of tensors: whole or absent, equal bytes for equal contents, and anything else is refused."""
+"""Tensor files: whole or absent, equal bytes for equal contents, and damaged ones are refused."""
 
 import errno
 import os

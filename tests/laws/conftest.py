@@ -1,4 +1,4 @@
-"""What several laws look at, made once."""
+"""Fixtures that several laws share."""
 
 from pathlib import Path
 
@@ -9,5 +9,5 @@ from tests.laws import golden
 
 @pytest.fixture(scope="session")
 def default_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project in which the shipped default was prepared, trained and evaluated; to be read only."""
+    """Return a project in which the shipped default was prepared, trained and evaluated. Tests only read it."""
     return golden.train_the_default(tmp_path_factory.mktemp("default"))

@@ -1,4 +1,4 @@
-"""What no file of the project may do, read from its syntax tree: unpickle, evaluate, import by a computed name, run a shell, extract."""
+"""Find forbidden calls in a syntax tree: unpickling, evaluating, importing by a computed name, running a shell, extracting archives."""
 
 import ast
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ RUNNING = {f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call
 
 
 def found(tree: ast.AST) -> list[str]:
-    """`LINE: what` for each thing that is forbidden, under whatever name it was imported."""
+    """Return `LINE: what` for each forbidden call, under whatever name it was imported."""
     names = dict(imports(tree))
     problems = [(line, module) for line, module in modules(tree) if module.split(".")[0] in UNPICKLING]
     for node in ast.walk(tree):
@@ -29,7 +29,7 @@ def found(tree: ast.AST) -> list[str]:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """The names in a file that stand for others: `from os import system as run` gives run, os.system."""
+    """Return the aliases in a file: `from os import system as run` gives run and os.system."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.asname, alias.name) for alias in node.names if alias.asname)
@@ -51,7 +51,7 @@ def full_name(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def judged(call: ast.Call, name: str) -> Iterator[str]:
-    """What is wrong with one call."""
+    """Return what is forbidden in one call."""
     options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     if name in BUILTINS or name.removeprefix("builtins.") in BUILTINS or name in CALLS:
         yield name
@@ -68,13 +68,13 @@ def judged(call: ast.Call, name: str) -> Iterator[str]:
 
 
 def unsafe(argument: ast.expr | ast.keyword) -> bool:
-    """Of a YAML reader's arguments: the kind, where it is not written out as one that only reads and writes data."""
+    """Return the kind in the arguments of a YAML reader, unless it is a literal that only reads and writes data."""
     value = argument.value if isinstance(argument, ast.keyword) else argument
     named = not isinstance(argument, ast.keyword) or argument.arg == "typ"
     return named and not (isinstance(value, ast.Constant) and value.value in ("safe", "rt"))
 
 
 def is_list(call: ast.Call) -> bool:
-    """Whether what is run is a list, or a name, which mypy knows to be one; never text."""
+    """Return True for a list, or a name, which mypy knows to be a list; False for text."""
     command = call.args[0] if call.args else next((keyword.value for keyword in call.keywords if keyword.arg == "args"), None)
     return not isinstance(command, ast.Constant | ast.JoinedStr | ast.BinOp) and command is not None

@@ -1,7 +1,7 @@
-"""Digests of what the default trains to, by the fingerprint of the machine; `python -m tests.laws.golden` records them on purpose.
+"""Digests of the results of the default by the machine's fingerprint; `python -m tests.laws.golden` records them.
 
-Only what survives an edit of unrelated code is digested: of the model file the weights, not the metadata, which hold the digest of the code, and the
-scores without the name of the model file that they are of.
+The digests are independent of edits of unrelated code: they cover the weights of the model file without its metadata, which include the digest of
+the code, and the scores without the name of their model file.
 """
 
 import json
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pipeline.__main__ import main
 from pipeline.engine import model_file
@@ -33,28 +32,24 @@ DRAWING = ("matplotlib", "pillow")
 
 
 def train_the_default(folder: Path) -> Path:
-    """The shipped default in a project of its own, run in this process by its three stages."""
+    """Run the three stages of the shipped default in this process, in a new project."""
     project.make(folder)
     shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
-    before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIPELINE_TRACKING", "false")
         patch.setenv("PIPELINE_THREADS", str(CORES))
         patch.chdir(folder)
-        try:
-            assert all(main([stage]) == 0 for stage in ("check", *STAGES))
-        finally:
-            torch.set_num_threads(before)
+        assert all(main([stage]) == 0 for stage in ("check", *STAGES))
     return folder
 
 
 def data(folder: Path) -> dict[str, str]:
-    """The arrays of the prepared data, which no machine decides."""
+    """Return the digests of the prepared data, which are equal on every machine."""
     return {path.name: files.digest(path) for path in files.members(folder / "data/prepared") if path.suffix == ".npy"}
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """That of the model file, and what draws the figures."""
+    """Return the fingerprint in the model file and the versions of the libraries that plot the figures."""
     _, manifest = model_file.load(folder / "models/model.safetensors")
     return manifest.fingerprint | {"drawing": {library: metadata.version(library) for library in DRAWING}}
 
@@ -79,10 +74,10 @@ def recorded() -> dict[str, Any]:
 
 
 def renew(folder: Path) -> None:
-    """Put this machine's digests in the place of its earlier ones; those of other machines are kept while the data is the same."""
-    known, here = recorded(), fingerprint(folder)
-    others = [entry for entry in known["results"] if entry["fingerprint"] != here] if known["data"] == data(folder) else []
-    entries = [*others, {"fingerprint": here, "digests": results(folder)}]
+    """Replace this machine's digests. Keep those of other machines unless the prepared data changed."""
+    known, machine = recorded(), fingerprint(folder)
+    others = [entry for entry in known["results"] if entry["fingerprint"] != machine] if known["data"] == data(folder) else []
+    entries = [*others, {"fingerprint": machine, "digests": results(folder)}]
     files.write_json(RECORDED, {"data": data(folder), "results": sorted(entries, key=files.canonical)})
 
 

@@ -1,4 +1,4 @@
-"""Whatever a machine does not promise to keep the same changes no byte of a result; what does change bytes is in the fingerprint."""
+"""Locale, time zone, folder, user and the like change no byte of a result; what does change bytes is in the fingerprint."""
 
 import itertools
 import json
@@ -22,10 +22,10 @@ from pipeline.runtime.machine import Machine
 from pipeline.runtime.run_identity import Inputs
 from tests import project
 from tests.imports import TOP
-from tests.laws.variations import Row, covering, locales, pairs, users
+from tests.laws.variations import Row, combinations, covering, locales, users
 
 AT_START = ("LC_ALL", "PYTHONHASHSEED")
-"""Read by the interpreter when it starts; the rest may change in a fork of it."""
+"""Variables that the interpreter reads when it starts. The other factors can change in a fork."""
 FACTORS = {
     "LC_ALL": locales(),
     "PYTHONHASHSEED": ["0", "4242"],
@@ -62,8 +62,8 @@ CHANGES = {
     "train.export_weights": "best",
     "train.validate_every_steps": 4,
 }
-NUM_IMAGES = 150  # of a class: together more than one thread is handed at once
-# forks from a process that has imported and run nothing: a fork of one that ran torch's threads would hang
+NUM_IMAGES = 150  # in each class: together more than one thread decodes at once
+# The forked process has only imported modules: a fork after torch has started threads would hang.
 DRIVER = """
 import json, os, sys, time
 import pipeline.models.convnet, pipeline.sources.image_folder
@@ -107,7 +107,7 @@ for folder, row in json.loads(sys.argv[1]):
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """One that another user may enter; pytest's own are closed to others."""
+    """Return a temporary folder that other users can enter, which pytest's folders do not allow."""
     with tempfile.TemporaryDirectory(prefix="determinism-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -131,13 +131,13 @@ def make(place: Path, number: int, row: Row) -> Path:
 
 
 def run(rows: list[tuple[Path, Row]]) -> None:
-    """Rows that share what an interpreter reads when it starts."""
+    """Run the stages for rows with equal values of AT_START in one interpreter."""
     given = {name: rows[0][1][name] for name in AT_START}
     variables = {
         **os.environ,
         "PIPELINE_DEVICE": "cpu",
         "PIPELINE_TRACKING_WAIT_S": "0",
-        "PIPELINE_THREADS": "2",  # of which now one, now the other is first
+        "PIPELINE_THREADS": "2",  # which finish in varying order
         "PYTHONPATH": str(TOP),
         **given,
     }
@@ -150,12 +150,13 @@ def results(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): files.digest(path) for name in RESULTS for path in files.members(folder / name)}
 
 
-def test_the_rows_hold_every_pair_of_variations() -> None:
-    rows = covering(FACTORS)
-    assert len(rows) <= 12
-    for (name, values), (other, others) in itertools.combinations(sorted(FACTORS.items()), 2):
-        for pair in itertools.product(values, others):
-            assert any(((name, pair[0]), (other, pair[1])) in pairs(row) for row in rows)
+@pytest.mark.parametrize(("strength", "num_rows"), [(1, 3), (2, 12)])
+def test_the_rows_hold_every_value_or_pair_of_values(strength: int, num_rows: int) -> None:
+    rows = covering(FACTORS, strength)
+    assert len(rows) <= num_rows
+    for factors in itertools.combinations(sorted(FACTORS), strength):
+        for values in itertools.product(*(FACTORS[factor] for factor in factors)):
+            assert any(tuple(zip(factors, values, strict=True)) in combinations(row, strength) for row in rows)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run a row as another user")
@@ -163,8 +164,9 @@ def test_another_user_is_among_the_variations() -> None:
     assert len(FACTORS["uid"]) == 2
 
 
-def test_what_a_machine_does_not_promise_to_keep_changes_no_byte(open_folder: Path) -> None:
-    rows = [(make(open_folder, number, row), row) for number, row in enumerate(covering(FACTORS))]
+@pytest.mark.parametrize("strength", [1, pytest.param(2, marks=pytest.mark.slow)], ids=["every value", "every pair of values"])
+def test_no_byte_depends_on_the_surroundings_of_a_run(open_folder: Path, strength: int) -> None:
+    rows = [(make(open_folder, number, row), row) for number, row in enumerate(covering(FACTORS, strength))]
     groups: dict[tuple[str, ...], list[tuple[Path, Row]]] = {}
     for folder, row in rows:
         groups.setdefault(tuple(row[name] for name in AT_START), []).append((folder, row))
@@ -184,11 +186,7 @@ def test_what_a_machine_does_not_promise_to_keep_changes_no_byte(open_folder: Pa
 
 
 def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
-    before = torch.get_num_threads()
-    try:
-        first, second = (Machine.claim(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
-    finally:
-        torch.set_num_threads(before)
+    first, second = (Machine.claim(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
     assert first | {"threads": 2} == second
     inputs = Inputs(data="d", code="c", lock="l", params={"seed": 0}, fingerprint=first)
     assert inputs.key != replace(inputs, fingerprint=second).key
@@ -201,7 +199,7 @@ def test_the_instruction_set_and_the_libraries_are_in_the_fingerprint() -> None:
     )
     variables = {**os.environ, "PYTHONPATH": str(TOP), "ATEN_CPU_CAPABILITY": "default"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables)
-    plain, here = json.loads(done.stdout), Machine.claim(Environment(PIPELINE_DEVICE="cpu")).fingerprint()
+    plain, machine = json.loads(done.stdout), Machine.claim(Environment(PIPELINE_DEVICE="cpu")).fingerprint()
     assert plain["name"].endswith(("DEFAULT", "NO AVX"))
-    assert here["name"].endswith(torch.backends.cpu.get_cpu_capability())
-    assert here["libraries"].keys() == {"torch", "torchvision", "numpy"}
+    assert machine["name"].endswith(torch.backends.cpu.get_cpu_capability())
+    assert machine["libraries"].keys() == {"torch", "torchvision", "numpy"}

@@ -1,4 +1,4 @@
-"""dvc.yaml names exactly what decides each stage's result: its parameters, and the code it imports but for tracking, which returns nothing."""
+"""dvc.yaml lists exactly what decides each stage's result: its parameters, and the code that it imports, except tracking, which returns nothing."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ TRACKING = "pipeline/tracking/"
 
 
 def needed(stage: str) -> set[str]:
-    """What the stage and every member of its family import, the members themselves by their placeholder."""
+    """Return what the stage and every choice of its registry import, with the placeholder for the choices themselves."""
     family = Path(MEMBERS[stage]).parent
     members = {path.relative_to(TOP) for path in (TOP / family).glob("[!_]*.py")}
     by_kind = [path.relative_to(TOP) for pattern in BY_KIND[stage] for path in (TOP / "pipeline").glob(pattern)]

@@ -1,6 +1,6 @@
-"""Each architecture's gradient is that of its own formulas: float32 against float64, again and again, in both memory orders.
+"""Each architecture's float32 gradient equals that of float64, in every repetition and in both memory formats.
 
-oneDNN has had convolutions whose weight gradient read memory that nothing wrote; such a one is found here, and not in a figure.
+oneDNN has had convolutions whose weight gradient read uninitialised memory. Such a fault is found here, and not first in a result.
 """
 
 import pytest

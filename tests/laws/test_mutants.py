@@ -1,4 +1,4 @@
-"""The laws of resuming would notice: each field of the resume state, dropped or stale, and each careless way to go on, changes the outcome."""
+"""The tests of resuming find faults: each dropped or stale field of the resume state and each faulty way to resume changes the outcome."""
 
 import contextlib
 import copy
@@ -27,7 +27,7 @@ MAKE: dict[str, dict[str, Any]] = {"convnet": {**COMMON, "model": CONVNET}, "fp1
 
 
 def equal(one: Training, other: Training) -> bool:
-    """What the laws of resuming compare."""
+    """Compare what the tests of resuming compare."""
     best = (one.progress.best or {}, other.progress.best or {})
     return (
         same(one.state.tensors(), other.state.tensors())
@@ -39,7 +39,7 @@ def equal(one: Training, other: Training) -> bool:
 
 
 def interrupted(params, prepared, folder: Path, *, spoil: Callable[[Path, Path], None] | None = None) -> Training:
-    """Train to STOP, perhaps spoil the newest of two checkpoints by the help of the one before, and go on to the end."""
+    """Train to STOP, optionally spoil the newest of two checkpoints with fields of the older one, and resume to the end."""
     training = begin(params, prepared, folder)
     for _ in itertools.islice(training.reports(), STOP):
         training.save_when_due(EVERY_STEP)
@@ -54,7 +54,7 @@ def interrupted(params, prepared, folder: Path, *, spoil: Callable[[Path, Path],
 
 
 def stale(*places: str) -> Callable[[Path, Path], None]:
-    """Fields of the checkpoint before in the newest one: `state.step`, or all tensors under `optimizer/` by their last name."""
+    """Return a function that copies fields of the older checkpoint into the newest one: `state.step`, or tensors such as `optimizer/*exp_avg`."""
 
     def spoil(older: Path, newest: Path) -> None:
         (old_tensors, old), (tensors, metadata) = tensor_file.load(older), tensor_file.load(newest)
@@ -81,7 +81,7 @@ def exchange(place: str, tensors: Tensors, old: Tensors) -> None:
 
 
 def dropped(place: str) -> Callable[[Path, Path], None]:
-    """Tensors that are not there, or a scalar that has the value of a beginning."""
+    """Return a function that removes tensors, or resets a scalar to its initial value."""
     beginning = {"rows": [], "switches": [], "best_value": None, "best_step": None, "stale": 0, "num_targets": 0}
 
     def spoil(_: Path, newest: Path) -> None:
@@ -143,7 +143,7 @@ def forget_switches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def draw_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout from a generator that just goes on, whose state nobody saves."""
+    """Let dropout draw from a generator whose state is not saved."""
     monkeypatch.setattr(update, "reseed", lambda *_: None)
 
 
@@ -153,7 +153,7 @@ def begin_the_data_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read_memory_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optimizer state as the file has it, although a channels_last parameter has another order."""
+    """Restore optimizer state in the file's memory format, although a channels_last parameter has another one."""
     monkeypatch.setattr(state_module, "like", lambda _, value: value.clone())
 
 
@@ -162,7 +162,7 @@ def keep_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def copy_when_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A save whose tensors the loop goes on to change before they are written."""
+    """Save tensors that the loop changes before they are written."""
     monkeypatch.setattr("pipeline.engine.checkpoint.snapshot", dict)
     save, late = tensor_file.save, []
 

@@ -1,4 +1,4 @@
-"""A training whose data does not fit on the device ends in the bytes of one whose data does, whatever happens to it."""
+"""A training whose data does not fit on the device ends in the same bytes as one whose data does."""
 
 import threading
 from pathlib import Path
@@ -17,7 +17,7 @@ CHANGES = {**COMMON, "model": CONVNET}
 
 @pytest.fixture
 def expected(train_params, prepared):
-    """The same training with its data on the device."""
+    """Return a function that runs the same training with its data on the device."""
 
     def trained(changes: dict | None = None):
         training = begin(train_params(CHANGES | (changes or {})), prepared)
@@ -30,7 +30,7 @@ def expected(train_params, prepared):
 
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch):
-    """`ahead()`: from here on nothing fits on the device."""
+    """Return a function after whose call no data fits on the device."""
     return lambda: monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""A real `dvc repro` in a repository of its own: what runs, what does not, and what MLflow then holds."""
+"""Real `dvc repro` runs in a new repository: which stages run, and what MLflow holds afterwards."""
 
 import json
 import re
@@ -96,6 +96,7 @@ def test_editing_a_file_runs_what_depends_on_it(checkout: Path, path: str, stage
         (checkout / path).write_bytes(before)
 
 
+@pytest.mark.slow
 def test_two_clones_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
     other = tmp_path / "another folder"
     call(tmp_path, "git", "clone", "-q", str(checkout), str(other))
@@ -105,6 +106,7 @@ def test_two_clones_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
     assert files.digest(other / "data/prepared") == files.digest(checkout / "data/prepared")
 
 
+@pytest.mark.slow
 def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Path, tmp_path: Path) -> None:
     call(checkout, *GIT, "add", "-A")
     call(checkout, *GIT, "commit", "-qm", "results")
@@ -148,6 +150,7 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     assert restored.data.tags["pipeline.model_sha256"] == original.data.tags["pipeline.model_sha256"]
 
 
+@pytest.mark.slow
 def test_dvc_shows_and_compares_parameters_metrics_and_plots(checkout: Path, tmp_path: Path) -> None:
     project.write_params(checkout, {"evaluate.top_k": 1})
     try:

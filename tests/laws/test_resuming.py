@@ -1,4 +1,4 @@
-"""A training that was stopped at any step goes on to the same bytes, with everything switched on that has a state."""
+"""A training that is stopped at any step resumes to the same bytes, with every feature that has a state."""
 
 import itertools
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def outcome(training) -> tuple:
 
 
 def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
-    """Train, dropping everything at each of the steps in turn; what goes on knows the checkpoint alone."""
+    """Train and resume at each of the steps in turn, with nothing but the checkpoint."""
     for stop in itertools.chain(stops, [STEPS]):
         training = begin(params, prepared, folder)
         for report in training.reports():
@@ -84,7 +84,10 @@ def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
     return training
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(changes, id=name, marks=[pytest.mark.slow] if name == "mobilenet" else []) for name, changes in VARIANTS.items()],
+)
 def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, prepared, tmp_path: Path, changes) -> None:
     params = train_params({**COMMON, **changes})
     whole = begin(params, prepared)
@@ -125,9 +128,9 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(train_p
     damaged[-1] ^= 1
     newest.write_bytes(damaged)
     again = begin(params, prepared, tmp_path)
-    said = capsys.readouterr().out
-    assert f"warning: {newest}: is damaged" in said
-    assert "resuming after step 4" in said
+    output = capsys.readouterr().out
+    assert f"warning: {newest}: is damaged" in output
+    assert "resuming after step 4" in output
     list(again.reports())
     assert same(whole.state.tensors(), again.state.tensors())
 

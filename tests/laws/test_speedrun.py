@@ -1,6 +1,6 @@
-"""The preset cifar10-speedrun takes the steps of airbench94_muon.py, whose formulas are written out here.
+"""The preset cifar10-speedrun takes the steps of airbench94_muon.py, whose formulas are repeated here.
 
-Its loss is a sum over the batch and ours a mean, so the preset's factors are other numbers for the same steps.
+Airbench's loss is a sum over the batch and ours a mean, so the preset has other learning rates for the same steps.
 """
 
 import copy
@@ -23,7 +23,7 @@ BATCH_SIZE, NUM_STEPS, BIAS_RATE, HEAD_RATE, FILTER_RATE, DECAY = 2000, 200, 0.0
 
 
 class Airbench:
-    """Its two optimizers, for a loss that is a sum; biases do not decay, which they do there."""
+    """The two optimizers of airbench for a summed loss, except that biases have no weight decay."""
 
     def __init__(self, network: nn.Module) -> None:
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]

@@ -1,4 +1,4 @@
-"""What a step of the loop does beside the bare forward, backward and update, counted: no busy machine changes these numbers."""
+"""Count the operations of a step beyond the bare forward, backward and update. A busy machine does not change the counts."""
 
 import math
 import sys
@@ -49,7 +49,7 @@ AUGMENTED = {
 
 
 SOME = 30
-"""Steps, none of which reports."""
+"""A number of steps without a report."""
 
 
 class Operations(TorchDispatchMode):
@@ -71,7 +71,7 @@ class Operations(TorchDispatchMode):
 
 
 def bare(training) -> Operations:
-    """One step without the pipeline, on a batch that is ready."""
+    """Run one step without the pipeline on a ready batch."""
     inputs, targets, _ = next(next(training.batches(0)).parts(16))
     network, optimizer = training.state.model.network, training.state.optimizer
     images = inputs.permute(0, 3, 1, 2).float()
@@ -98,7 +98,7 @@ def ours(training, *, steps: int = 1) -> Operations:
 
 
 def test_a_step_adds_few_operations_to_the_bare_one(train_params, prepared) -> None:
-    """Normalisation (3), right answers (3) and a type that is asked for, and once a block gather and flip (4): a launch costs a GPU microseconds."""
+    """Allowed are normalisation (3), accuracy (3) and a dtype check, and once per block gather and flip (4). A launch takes microseconds on a GPU."""
     params = train_params(CHANGES | AUGMENTED)
     added = ours(building.begin(params, prepared), steps=SOME).counts - times(SOME, bare(building.begin(params, prepared)).counts)
     assert sum(added.values()) <= 8 * SOME, added
@@ -114,7 +114,7 @@ def test_the_norm_of_the_gradient_is_measured_where_somebody_wants_it(train_para
 
 
 def parts_counted(batch: BlockBatch, most: int) -> list[int]:
-    """The operations that each part took."""
+    """Return the number of operations of each micro-batch."""
     counts, parts = [], batch.parts(most)
     for _ in range(-(-batch.num_targets // most)):
         with Operations() as found:
@@ -124,7 +124,7 @@ def parts_counted(batch: BlockBatch, most: int) -> list[int]:
 
 
 def test_no_micro_batch_however_augmented_takes_many_operations() -> None:
-    """Everything at once. A block is gathered once and then mixed batch by batch; a batch that is cut gathers the partners, too."""
+    """With every augmentation. A block is gathered once and mixed by batch; micro-batches gather the partners, too."""
     images, targets = augmenting.images(50, (8, 8, 3)).numpy(), np.arange(50) % 2
     augmentation = augmenting.augmentation(50, spec=augmenting.colour((8, 8, 3)), **augmenting.EVERYTHING)
     held = loader.SplitTensors(Split(images, targets), torch.device("cpu"), augmentation, resident=True)
@@ -137,7 +137,7 @@ def test_no_micro_batch_however_augmented_takes_many_operations() -> None:
 
 @pytest.mark.parametrize("batches", [0, 3])
 def test_no_step_touches_more_than_its_batch_or_its_block(train_params, prepared, monkeypatch, batches: int) -> None:
-    """Images as float32, or the largest weight, or the bytes of a block with the border of its crops: the split itself is copied nowhere."""
+    """The limit is the batch as float32, the largest weight or a block with the padding of its crops: the split is never copied."""
     limit = batches * 16 * math.prod(prepared.spec.inputs.row_shape)
     monkeypatch.setattr(loader, "BLOCK_BYTES", limit)
     training = building.begin(train_params(CHANGES | AUGMENTED), prepared)
@@ -147,7 +147,7 @@ def test_no_step_touches_more_than_its_batch_or_its_block(train_params, prepared
 
 
 def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tracking on, and a report at every step."""
+    """Tracking is on and every step reports."""
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
     training = building.begin(train_params(CHANGES | {"train.report_every_steps": 1}), prepared, tmp_path / "work")

@@ -1,4 +1,4 @@
-"""The loader of YAML: it agrees with DVC's, and knows the line of every key."""
+"""The YAML loader agrees with DVC's and knows the line of every key."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever is done to a good file: it loads, or the refusal names the place and the key."""
+"""A changed parameter file loads, or the refusal names the place and the key."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ STRANGE = [None, True, "word", "", -1, 0, 3, 3.5, 10**40, float("inf"), float("n
 
 
 def mutate(kind: str, section: str, key: str | None, value: Any) -> tuple[dict[str, Any], str]:
-    """The preset with one key deleted, renamed or set to `value`, and the name under which it must be found again."""
+    """Return the preset with one key deleted, renamed or set to `value`, and the name that the refusal must mention."""
     data = {name: dict(content) if isinstance(content, dict) else content for name, content in DIGITS.items()}
     place, name = (data, section) if key is None else (data[section], key)
     old = place.pop(name)

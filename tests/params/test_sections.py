@@ -21,7 +21,7 @@ PRESETS = sorted((TOP / "presets").glob("*.yaml"))
 
 
 def sections() -> Iterator[type[Section]]:
-    """Every section of the pipeline, those of the open families included."""
+    """Yield every section of the pipeline, those of the registries included."""
     for family in (MODELS, SOURCES):
         for name in family.names:
             family.settings(name)

@@ -1,4 +1,4 @@
-"""How many CPUs a process may use, and what its memory limit did, as the kernel's files of both versions have it."""
+"""CPU quotas and memory limits, read from the kernel's files of both cgroup versions."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ V2 = "0::/pod/container\n"
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test puts the kernel's files; the process may run on eight CPUs."""
+    """Return a folder for the kernel's files, for a process that may run on eight CPUs."""
     monkeypatch.setattr(cgroup, "MEMBERSHIP", tmp_path / "membership")
     monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))

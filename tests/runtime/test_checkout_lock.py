@@ -1,4 +1,4 @@
-"""One PID namespace works in a checkout at a time: another one is refused before it takes the first one's DVC for dead."""
+"""One PID namespace works in a checkout at a time. A second one is refused, because it would take the first one's DVC for dead."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.imports import TOP
 from tests.repository import variables
 
 NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
-"""Starts a command in a PID namespace of its own, as in a container."""
+"""Starts a command in a new PID namespace, as in a container."""
 HOLD = """
 import sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    """A process of another namespace that tries to hold the checkout for as long as its input is open."""
+    """Start a process in another namespace that tries to hold the checkout as long as its standard input is open."""
     command = [*NAMESPACE, sys.executable, "-c", HOLD]
     return subprocess.Popen(
         command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables(PYTHONPATH=str(TOP))
@@ -63,7 +63,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def elsewhere(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of another namespace that holds the checkout within the block."""
+    """Hold the checkout from another namespace during the block."""
     with start(folder) as process:
         assert answer(process) == "held"
         yield process
@@ -71,7 +71,7 @@ def elsewhere(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def dvc_of_this_process(folder: Path) -> Path:
-    """DVC's record of a stage that runs in this process."""
+    """Write DVC's lock record of a stage that runs in this process."""
     path = folder / ".dvc/tmp/rwlock"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"write": {"/model": {"pid": os.getpid(), "cmd": sys.executable}}}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a killed DVC leaves is mended before the next one trips over it, and a living one is left alone."""
+"""Lock records of a killed DVC are repaired, and those of a living one are kept."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def record(path: Path, *holders: dict, age_s: float = 0) -> Path:
 
 
 def own() -> dict:
-    """The process of the test, called what it was started as."""
+    """Return the process of the test with its command line."""
     return {"pid": os.getpid(), "cmd": psutil.Process().cmdline()[0]}
 
 

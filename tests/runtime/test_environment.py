@@ -1,4 +1,4 @@
-"""The variables: their defaults, their names, and where the store lies. What is refused is in `commands/test_bad_environment.py`."""
+"""The environment variables: their names, their defaults and the place of the store. `commands/test_check_environment.py` tests what is refused."""
 
 from pathlib import Path
 

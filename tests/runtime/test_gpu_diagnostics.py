@@ -1,4 +1,4 @@
-"""A machine with an NVIDIA GPU that PyTorch does not see: which of the reasons it is."""
+"""The reasons why PyTorch does not see an NVIDIA GPU are told apart."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ def write(path: Path, text: str = "") -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def machine(top: Path, *, driver: str | None = None, module: str = OPEN, handed_over: bool = False, vendor: str = "0x10de") -> Path:
+def machine(top: Path, *, driver: str | None = None, module: str = OPEN, piped: bool = False, vendor: str = "0x10de") -> Path:
     device = top / "sys/bus/pci/devices/0000:01:00.0"
     write(device / "vendor", vendor + "\n")
     write(device / "class", "0x030200\n")
     if driver:
         write(top / "proc/driver/nvidia/version", module.format(driver))
-    if handed_over:
+    if piped:
         write(top / "dev/nvidiactl")
     return top
 
@@ -43,7 +43,7 @@ def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", [CLOSED, OPEN])
 def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(tmp_path: Path, module: str) -> None:
-    said = obstacle("13.2", system=machine(tmp_path, driver="535.104.05", module=module, handed_over=True))
+    said = obstacle("13.2", system=machine(tmp_path, driver="535.104.05", module=module, piped=True))
     assert said == "its driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer"
 
 
@@ -56,11 +56,11 @@ def test_a_container_that_was_given_no_gpu_is_told_the_flag(tmp_path: Path, modu
 
 def test_a_gpu_that_a_variable_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", handed_over=True))
+    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", piped=True))
     assert said == "CUDA_VISIBLE_DEVICES hides it: unset that variable"
 
 
 def test_a_gpu_that_does_not_start_and_a_pytorch_without_cuda(tmp_path: Path) -> None:
-    system = machine(tmp_path, driver="580.65.06", handed_over=True)
+    system = machine(tmp_path, driver="580.65.06", piped=True)
     assert obstacle("13.2", system=system) == "CUDA cannot initialize it: run `nvidia-smi` for the reason"
     assert obstacle(None, system=system) == "this build of PyTorch has no CUDA support: install from requirements.lock"

@@ -1,4 +1,4 @@
-"""A first signal is noted and answered at a good moment, a second one ends the process, and DVC never sees exit code 0."""
+"""The first signal is handled at the next safe moment, the second one ends the process, and DVC never sees exit code 0."""
 
 import os
 import signal

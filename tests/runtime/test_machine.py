@@ -1,4 +1,4 @@
-"""Which device is chosen, and what of a machine is part of a result's identity."""
+"""The choice of the device, and the fingerprint of the machine."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ from tests.imports import TOP
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A machine with two GPUs; the list is filled with the one chosen."""
+    """Simulate a machine with two GPUs; the returned list receives the chosen one."""
     chosen: list[int] = []
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)

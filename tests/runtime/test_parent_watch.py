@@ -1,4 +1,4 @@
-"""A stage whose DVC is gone ends in good order, whoever lies between them; one that was started by hand lives on."""
+"""A stage whose DVC is gone saves and ends, with any shells in between; a stage started by hand continues."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ subprocess.run(sys.argv[1], shell=True, env={**os.environ, **dict(pair.split("="
 
 
 class Tree:
-    """A process that plays DVC, and under it, in a shell or directly, a stage that waits for its end; all in one group of their own."""
+    """A process in place of DVC and, below it directly or in a shell, a stage that waits for its end, in one new process group."""
 
     def __init__(self, folder: Path, command: str, *variables: str) -> None:
         (folder / "stage.py").write_text(STAGE)

@@ -1,4 +1,4 @@
-"""The identity of a result: what dvc.yaml lists, filled in as DVC fills it, and a key that every input changes."""
+"""The identity of a run: the dependencies in dvc.yaml with DVC's interpolation, and a key that every input changes."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The work folder: one process a training, two old folders kept, and a word on what changed."""
+"""The work folder: one process for each training, two old folders kept, and a message on what changed."""
 
 import os
 import threading
@@ -30,7 +30,7 @@ def locks(root: Path) -> set[str]:
 
 
 def begin(root: Path, inputs: Inputs) -> Path:
-    """A training that ends before its results are written."""
+    """Start a training that ends before its results are written."""
     with workspace.claimed(root, inputs) as place:
         (place.folder / "state").write_text("half")
         return place.folder

@@ -1,4 +1,4 @@
-"""One store that a training and its evaluation told of, shared by all tests here: making it takes longer than most of them."""
+"""A store with one training and its evaluation, shared by all tests here: to make it takes longer than most of them."""
 
 import warnings
 from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 NUM_STEPS = 300
-FACTS = RunInfo(
+RUN_INFO = RunInfo(
     params={"seed": 1, "model.name": "tiny", "train.compile": False, "train.clip": None, "train.metric": "valid/accuracy"},
     tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
     provenance={"git.commit": "c0ffee", "gpu": "unknown: no NVIDIA driver here"},
@@ -31,7 +31,9 @@ FACTS = RunInfo(
 
 
 @dataclass(frozen=True)
-class Told:
+class Tracked:
+    """A store, and the run in it."""
+
     environment: Environment
     model: Path
     journal: Path
@@ -46,15 +48,15 @@ class Told:
 
 
 @pytest.fixture(scope="session")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    root = tmp_path_factory.mktemp("told")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
+    root = tmp_path_factory.mktemp("tracked")
     environment = Environment.model_validate({"DVC_ROOT": root})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mirror_process, "command", mirror_command.command)
         for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
             patch.delenv(name, raising=False)
         model = tiny.write(root / "model.safetensors")
-        with run.training(environment, resume_file=root / "work" / "run", info=FACTS) as reports:
+        with run.training(environment, resume_file=root / "work" / "run", info=RUN_INFO) as reports:
             for step in range(1, NUM_STEPS + 1):
                 reports.metrics(step, {"train/loss": 1 / step, "train/scale": float("inf"), "valid/loss": float("nan")})
             history = root / "history.csv"
@@ -72,20 +74,20 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
         assert pyfunc.load_model  # it is imported when it is first touched
         assert Store(environment).client
-    assert mirror.deliver(journal, Store(environment), tiny.build) is mirror.Outcome.DELIVERED
+    assert mirror.deliver(journal, Store(environment), tiny.build)
 
-    return Told(environment, model, journal, MlflowClient(f"sqlite:///{root}/mlflow.db"))
+    return Tracked(environment, model, journal, MlflowClient(f"sqlite:///{root}/mlflow.db"))
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+def without_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """A root without MLflow: stages write their journals, and no mirror is started."""
     monkeypatch.setattr(mirror_process, "start", lambda *_: None)
     return Environment.model_validate({"DVC_ROOT": tmp_path})
 
 
 @pytest.fixture
-def addressed(tmp_path: Path) -> Callable[[str], Environment]:
+def make_environment(tmp_path: Path) -> Callable[[str], Environment]:
     def build(address: str, **more: str) -> Environment:
         return Environment.model_validate({"DVC_ROOT": tmp_path, "MLFLOW_TRACKING_URI": address, **more})
 

@@ -7,16 +7,16 @@ MIRROR = """
 import sys
 from pathlib import Path
 from pipeline.runtime.environment import Environment
-from pipeline.tracking.mirror import mirror
+from pipeline.tracking.mirror import follow
 
 def build(path):
     from tests.tracking import tiny
     return tiny.build(path)
 
-sys.exit(mirror(Path(sys.argv[1]), Environment.read(), build))
+sys.exit(follow(Path(sys.argv[1]), Environment.read(), build))
 """
 
 
 def command(folder: Path) -> list[str]:
-    """In place of `python -m pipeline mirror`: the same mirror, for tiny models."""
+    """Return the command that replaces `python -m pipeline sync --follow`: the same mirror, for tiny models."""
     return [sys.executable, "-c", MIRROR, str(folder)]

@@ -5,32 +5,32 @@ import pytest
 from pipeline.runtime.environment import Environment
 from pipeline.tracking.address import Address
 
-Addressed = Callable[..., Environment]
+MakeEnvironment = Callable[..., Environment]
 
 
-def test_mlflow_is_given_the_address_without_the_password(addressed: Addressed) -> None:
-    address = Address.of(addressed("https://someone:p%40ss@tracking.example:5000/path"))
+def test_the_address_for_mlflow_holds_no_password(make_environment: MakeEnvironment) -> None:
+    address = Address.of(make_environment("https://someone:p%40ss@tracking.example:5000/path"))
     assert address.for_mlflow == "https://tracking.example:5000/path"
     assert address.credentials == ("someone", "p@ss")
     assert address.redacted("p%40ss and p@ss") == "*** and ***"
 
 
-def test_the_password_of_a_database_is_redacted(addressed: Addressed) -> None:
-    address = Address.of(addressed("postgresql://someone:hidden@host/runs"))
+def test_the_password_of_a_database_is_redacted(make_environment: MakeEnvironment) -> None:
+    address = Address.of(make_environment("postgresql://someone:hidden@host/runs"))
     assert not address.is_server
     assert "hidden" not in address.redacted(f"cannot reach {address.for_mlflow}")
 
 
-def test_a_store_has_the_same_name_with_another_password(addressed: Addressed) -> None:
-    keys = {Address.of(addressed(f"postgresql://someone:{password}@host/runs")).key for password in ("one", "two")}
+def test_the_key_of_a_store_does_not_depend_on_the_password(make_environment: MakeEnvironment) -> None:
+    keys = {Address.of(make_environment(f"postgresql://someone:{password}@host/runs")).key for password in ("one", "two")}
     assert len(keys) == 1
-    assert Address.of(addressed("http://host:5000")).key not in keys
+    assert Address.of(make_environment("http://host:5000")).key not in keys
 
 
-def test_a_relative_database_lies_under_the_root(addressed: Addressed) -> None:
-    environment = addressed("sqlite:///mine.db")
+def test_a_relative_database_lies_under_the_root(make_environment: MakeEnvironment) -> None:
+    environment = make_environment("sqlite:///mine.db")
     assert Address.of(environment).for_mlflow == f"sqlite:///{environment.root}/mine.db"
-    assert Address.of(addressed("sqlite:////absolute.db")).for_mlflow == "sqlite:////absolute.db"
+    assert Address.of(make_environment("sqlite:////absolute.db")).for_mlflow == "sqlite:////absolute.db"
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_a_relative_database_lies_under_the_root(addressed: Addressed) -> None:
         "mssql://someone:hidden%2Fword@host/runs",
     ],
 )
-def test_a_secret_is_redacted_wherever_it_stands_in_the_address(addressed: Addressed, address: str) -> None:
+def test_a_secret_is_redacted_wherever_it_stands_in_the_address(make_environment: MakeEnvironment, address: str) -> None:
     address = address.replace("hidden/word", "hidden%2Fword")
-    redacted = Address.of(addressed(address)).redacted(f"{address} hidden/word hidden%2Fword")
+    redacted = Address.of(make_environment(address)).redacted(f"{address} hidden/word hidden%2Fword")
     assert "hidden" not in redacted
 
 
@@ -58,15 +58,17 @@ def test_a_secret_is_redacted_wherever_it_stands_in_the_address(addressed: Addre
         'some/secret key+\\"\\u00fc',
     ],
 )
-def test_a_secret_is_redacted_however_it_is_written(addressed: Addressed, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_a_secret_is_redacted_however_it_is_written(make_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     for given in ('some/secret key+"ü', "some%2Fsecret%20key%2B%22%C3%BC"):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", given)
-        assert Address.of(addressed("http://host:5000")).redacted(f"({form})") == "(***)"
+        assert Address.of(make_environment("http://host:5000")).redacted(f"({form})") == "(***)"
 
 
-def test_secrets_of_the_environment_are_redacted_and_words_are_not(addressed: Addressed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_environment_are_redacted_and_words_are_not(
+    make_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some/secret key+")
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
     monkeypatch.setenv("SOME_TOKEN_REQUIRED", "true")
-    address = Address.of(addressed("http://host:5000"))
+    address = Address.of(make_environment("http://host:5000"))
     assert address.redacted("true some/secret key+ some%2Fsecret%20key%2B abc") == "true *** *** ***"

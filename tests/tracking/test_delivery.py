@@ -1,4 +1,4 @@
-"""What a delivery does with events that MLflow hangs on, without MLflow and without waiting."""
+"""Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,46 +12,37 @@ from pipeline.tracking import delivery, events, mirror
 from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
+from pipeline.tracking.events import EVENTS
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
 
-REQUEST_S = 10.0
 
-
-class Clock:
-    """In place of the module `time`."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-class Server:
-    """Takes every event but those of a tag in `hanging`, on which a request is given up."""
+class FakeServer:
+    """Accepts every event except those of a tag in `failing`; `is_down` fails every request."""
 
     def __init__(self, environment: Environment) -> None:
-        self.clock = Clock()
-        self.hanging: set[str] = set()
-        self.taken: list[str] = []
+        self.failing: set[str] = set()
+        self.is_down = False
+        self.accepted: list[str] = []
         self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
         self.store.run_for.return_value.info.run_id = "a run"
+        self.store.run_for.return_value.info.experiment_id = "1"
+        self.store.is_reachable.side_effect = lambda: not self.is_down
 
     def sender(self, *_: object) -> SimpleNamespace:
-        return SimpleNamespace(send=self.send, tag=lambda _: None)
+        return SimpleNamespace(send=self.send, tag=self.tag)
 
     def send(self, batch: list[events.Event]) -> None:
         for event in batch:
-            if self.hanging & set(event.fields.get("tags", ())):
-                self.clock.sleep(REQUEST_S)
+            if self.is_down or self.failing & set(event.fields.get("tags", ())):
                 raise TimeoutError
-            self.taken.append(event.kind)
+            self.accepted.append(event.kind)
+
+    def tag(self, _: dict[str, str]) -> None:
+        if self.is_down:
+            raise TimeoutError
 
     def delivery(self, folder: Path) -> Delivery:
         return Delivery(folder, self.store, tiny.build)
@@ -61,75 +52,85 @@ class Server:
 
 
 @pytest.fixture
-def server(alone: Environment, monkeypatch: pytest.MonkeyPatch) -> Server:
-    server = Server(alone)
-    monkeypatch.setattr(delivery, "time", server.clock)
+def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    server = FakeServer(without_mirror)
     monkeypatch.setattr(delivery, "Sender", server.sender)
-    monkeypatch.setattr(delivery, "is_passing", lambda error: isinstance(error, OSError))
+    monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
     return server
 
 
-def written(root: Path, *tags: str, ended: bool = True) -> Path:
-    writing = Journal.create(root, stage="train", info=RunInfo())
+def write_journal(root: Path, *tags: str, ended: bool = True) -> Path:
+    journal = Journal.create(root, stage="train", info=RunInfo())
     for tag in tags:
-        writing.tags({tag: ""})
+        journal.tags({tag: ""})
     if ended:
-        writing.end("FINISHED")
-    writing.close()
-    return writing.folder
+        journal.end("FINISHED")
+    journal.close()
+    return journal.folder
 
 
-def test_an_event_that_hangs_is_set_aside_before_patience_ends(server: Server, tmp_path: Path) -> None:
-    folder, server.hanging = written(tmp_path, "a", "b"), {"a"}
-    start, hanging, *_ = events.read(folder / events.EVENTS)
-    with pytest.raises(TimeoutError, match="32 s went by"):
-        server.delivery(folder).catch_up()
-    assert (server.cursor(folder).offset, server.cursor(folder).redo) == (hanging.end, start.end)
-    server.delivery(folder).catch_up()  # in another process
-    assert server.taken == ["start", "tags", "end"]
-
-
-def test_two_events_that_hang_for_good_hold_up_none_behind_them(server: Server, tmp_path: Path) -> None:
-    folder, server.hanging = written(tmp_path, "a", "b", "c"), {"a", "b"}
-    for _ in range(3):
-        try:
-            server.delivery(folder).catch_up()
-        except TimeoutError:
-            continue
-    assert server.taken == ["start", "tags", "end"]
-    assert is_pending(folder)
-    server.hanging.clear()
-    server.delivery(folder).close()
-    assert server.taken == ["start", "tags", "end", "tags", "tags", "tags", "end"]
+def test_events_that_always_fail_hold_up_none_behind_them(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.failing = write_journal(tmp_path, "a", "b", "c"), {"a", "b"}
+    start, *_ = events.read(folder / EVENTS)
+    for _ in range(2):
+        assert not server.delivery(folder).catch_up()
+        assert server.cursor(folder).offsets[EVENTS] == start.end
+        assert is_pending(folder)
+    assert server.accepted == ["start", "tags", "end", "tags", "end"]
+    server.failing.clear()
+    assert server.delivery(folder).catch_up()
+    assert server.accepted[-4:] == ["tags", "tags", "tags", "end"]
     assert not is_pending(folder)
 
 
-def test_a_killed_run_is_said_to_be_killed_although_an_event_of_it_hangs(server: Server, tmp_path: Path) -> None:
-    folder, server.hanging = written(tmp_path, "a", ended=False), {"a"}
-    for _ in range(2):
-        with pytest.raises(TimeoutError):
-            mirror.deliver(folder, server.store, tiny.build)
-    assert server.cursor(folder).status == "KILLED"
+def test_a_delivery_sends_nothing_twice_while_an_event_fails(server: FakeServer, tmp_path: Path) -> None:
+    journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}
+    running = server.delivery(journal.folder)
+    for tag in ("a", "b", "c"):
+        journal.tags({tag: ""})
+        assert not running.catch_up()
+    assert server.accepted == ["start", "tags", "tags"]
+    journal.close()
+
+
+def test_a_server_that_is_down_moves_no_cursor(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.is_down = write_journal(tmp_path, "a"), True
+    with pytest.raises(TimeoutError):
+        server.delivery(folder).catch_up()
+    assert server.cursor(folder).offsets[EVENTS] == 0
+
+
+def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.failing = write_journal(tmp_path, "a", ended=False), {"a"}
+    assert not mirror.deliver(folder, server.store, tiny.build)
+    server.store.client.set_terminated.assert_called_once()
+    assert server.store.client.set_terminated.call_args.args == ("a run", "KILLED")
 
 
 @pytest.mark.parametrize("damage", ["values", "step", "time_ms"])
-def test_a_damaged_line_holds_up_none_behind_it(server: Server, tmp_path: Path, damage: str) -> None:
-    writing = Journal.create(tmp_path, stage="train", info=RunInfo())
-    writing.metrics(1, {"a": 1.0})
-    writing.end("FINISHED")
-    writing.close()
-    path = writing.folder / events.EVENTS
+def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Path, damage: str) -> None:
+    journal = Journal.create(tmp_path, stage="train", info=RunInfo())
+    journal.metrics(1, {"a": 1.0})
+    journal.end("FINISHED")
+    journal.close()
+    path = journal.folder / EVENTS
     first, metrics, end = path.read_text().splitlines(keepends=True)
     path.write_text(first + metrics.replace(damage, "x" * len(damage)) + end)
-    mirror.deliver(writing.folder, server.store, tiny.build)
-    assert server.taken == ["start", "unreadable", "end"]
-    assert not is_pending(writing.folder)
+    mirror.deliver(journal.folder, server.store, tiny.build)
+    assert server.accepted == ["start", "unreadable", "end"]
+    assert not is_pending(journal.folder)
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_leftovers_go_on_behind_one_that_fails_while_mlflow_answers(server: Server, tmp_path: Path, answers: bool) -> None:
-    first, second = written(tmp_path, "a"), written(tmp_path, "b")
-    server.hanging, server.store.answers.return_value = {"a"}, answers
-    for _ in mirror.leftovers(server.store, tiny.build, but=tmp_path):
-        pass
-    assert (is_pending(first), is_pending(second)) == (True, not answers)
+@pytest.mark.parametrize("num_events", [1, delivery.EVENTS_AT_ONCE + 1])
+def test_metrics_are_sent_together_and_everything_else_alone(num_events: int) -> None:
+    kinds = ["start", *["metrics"] * num_events, "tags", "tags", "end"]
+    sizes = [len(batch) for batch in delivery.batches(events.Event(0, {"kind": kind}) for kind in kinds)]
+    assert sizes == [1, *([1] if num_events == 1 else [delivery.EVENTS_AT_ONCE, 1]), 1, 1, 1]
+
+
+@pytest.mark.parametrize("is_down", [True, False])
+def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: FakeServer, tmp_path: Path, is_down: bool) -> None:
+    folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}
+    server.is_down = is_down
+    assert list(mirror.deliveries(folders, server.store, tiny.build)) == ([] if is_down else [False, True])
+    assert [is_pending(folder) for folder in folders] == [True, is_down]

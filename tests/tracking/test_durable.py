@@ -1,4 +1,4 @@
-"""What a power cut, a restored backup and repeated kills leave of a journal, and what MLflow is told then."""
+"""What a power cut, a restored backup and repeated kills leave of a journal, and what MLflow is tracked then."""
 
 import os
 import signal
@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.io import files
-from pipeline.tracking import delivery, events, mirror, run
+from pipeline.tracking import delivery, events, mirror
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.mirror import Outcome
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store
 from tests.imports import TOP
 from tests.tracking import tiny
-from tests.tracking.conftest import FACTS, Told
+from tests.tracking.conftest import RUN_INFO, Tracked
 
 TRAIN = """
 import sys
@@ -37,25 +36,25 @@ with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=ro
 """
 
 
-def deliver(told: Told, folder: Path) -> Outcome:
-    return mirror.deliver(folder, Store(told.environment), tiny.build)
+def deliver(tracked: Tracked, folder: Path) -> bool:
+    return mirror.deliver(folder, Store(tracked.environment), tiny.build)
 
 
-def steps(told: Told, folder: Path, name: str) -> list[int]:
-    return [point.step for point in told.client.get_metric_history(told.run_of(folder.name).info.run_id, name)]
+def steps(tracked: Tracked, folder: Path, name: str) -> list[int]:
+    return [point.step for point in tracked.client.get_metric_history(tracked.run_of(folder.name).info.run_id, name)]
 
 
-def test_no_line_is_delivered_before_it_is_on_the_disk(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_is_delivered_only_after_it_was_fsynced(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line written while the journal is forced to the disk waits for the next time."""
-    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
+    writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
     writing.metrics(1, {"a": 1.0})
-    path, durable, forced, sent = writing.folder / events.EVENTS, [0], files.sync, []
+    path, durable, fsync, sent = writing.folder / events.EVENTS, [0], files.sync, []
 
-    def sync(place: Path) -> None:
+    def sync(target: Path) -> None:
         size = path.stat().st_size
         writing.metrics(2 + len(durable), {"a": 2.0})
-        forced(place)
-        if place == path:
+        fsync(target)
+        if target == path:
             durable.append(size)
 
     def send(_: Sender, batch: list[events.Event]) -> None:
@@ -64,7 +63,7 @@ def test_no_line_is_delivered_before_it_is_on_the_disk(told: Told, monkeypatch: 
 
     monkeypatch.setattr(files, "sync", sync)
     monkeypatch.setattr(Sender, "send", send)
-    delivered = delivery.Delivery(writing.folder, Store(told.environment), tiny.build)
+    delivered = delivery.Delivery(writing.folder, Store(tracked.environment), tiny.build)
     delivered.catch_up()
     assert sent
     assert sent[-1] < path.stat().st_size
@@ -72,41 +71,39 @@ def test_no_line_is_delivered_before_it_is_on_the_disk(told: Told, monkeypatch: 
     writing.close()
 
 
-@pytest.mark.parametrize("num_steps_after", [3, 200])
-def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(told: Told, num_steps_after: int) -> None:
-    """Also where it has grown beyond the place that was delivered."""
-    writing = Journal.create(told.environment.root, stage="train", info=FACTS)
+def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(tracked: Tracked) -> None:
+    writing = Journal.create(tracked.environment.root, stage="train", info=RUN_INFO)
     for step in range(1, 101):
         writing.metrics(step, {"a": step})
     writing.close()
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert deliver(tracked, writing.folder)
     path = writing.folder / events.EVENTS
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert is_pending(writing.folder)
-    again = Journal.reopen(writing.folder, stage="train", info=FACTS)
-    for step in range(101, 101 + num_steps_after):
+    again = Journal.reopen(writing.folder, stage="train", info=RUN_INFO)
+    for step in range(101, 104):
         again.metrics(step, {"a": step})
     again.end("FINISHED")
     again.close()
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
-    assert steps(told, writing.folder, "a") == list(range(1, 101 + num_steps_after))
-    assert told.run_of(writing.folder.name).info.status == "FINISHED"
+    assert deliver(tracked, writing.folder)
+    assert steps(tracked, writing.folder, "a") == list(range(1, 104))
+    assert tracked.run_of(writing.folder.name).info.status == "FINISHED"
 
 
-def test_a_torn_last_line_is_written_again_and_delivered_once(told: Told) -> None:
-    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
+def test_a_torn_last_line_is_written_again_and_delivered_once(tracked: Tracked) -> None:
+    writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
     for step in (1, 2, 3):
         writing.metrics(step, {"a": step})
     writing.close()
     os.truncate(writing.folder / events.EVENTS, (writing.folder / events.EVENTS).stat().st_size - 5)
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert deliver(tracked, writing.folder)
     again = Journal.reopen(writing.folder, stage="train", info=RunInfo())
     for step in (2, 3, 4):
         again.metrics(step, {"a": step})
     again.end("FINISHED")
     again.close()
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
-    assert steps(told, writing.folder, "a") == [1, 2, 3, 4]
+    assert deliver(tracked, writing.folder)
+    assert steps(tracked, writing.folder, "a") == [1, 2, 3, 4]
 
 
 def test_six_kills_write_each_step_once(tmp_path: Path) -> None:
@@ -130,58 +127,46 @@ def test_six_kills_write_each_step_once(tmp_path: Path) -> None:
     assert {step for _, step in points} == set(range(1, last + 1))
 
 
-def test_params_are_compared_and_not_logged_again(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Journal.create(told.environment.root, stage="train", info=FACTS)
+def test_params_are_compared_and_not_logged_again(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Journal.create(tracked.environment.root, stage="train", info=RUN_INFO)
     first.close()
-    deliver(told, first.folder)
-    logged = []
-    with monkeypatch.context() as patch:
-        log = Sender._log_params
-        patch.setattr(Sender, "_log_params", lambda self, params: (logged.append(dict(params)), log(self, params)))
-        client = Store(told.environment).client
-        log_batch = type(client).log_batch
-        sent = []
+    deliver(tracked, first.folder)
+    client_type = type(tracked.client)
+    log_batch, logged = client_type.log_batch, []
 
-        def watched(self: object, run_id: str, metrics: tuple = (), params: tuple = (), tags: tuple = (), **more: object) -> None:
-            sent.extend(params)
-            log_batch(self, run_id, metrics=metrics, params=params, tags=tags, **more)
+    def watched(self: object, run_id: str, metrics: tuple = (), params: tuple = (), tags: tuple = (), **more: object) -> None:
+        logged.append(list(params))
+        log_batch(self, run_id, metrics=metrics, params=params, tags=tags, **more)
 
-        patch.setattr(type(client), "log_batch", watched)
-        for _ in range(2):
-            again = Journal.reopen(first.folder, stage="train", info=FACTS)
-            again.close()
-            deliver(told, first.folder)
-    assert len(logged) == 2
-    assert sent == []
-    assert not [name for name in told.run_of(first.folder.name).data.tags if name.startswith("pipeline.changed")]
+    monkeypatch.setattr(client_type, "log_batch", watched)
+    for _ in range(2):
+        Journal.reopen(first.folder, stage="train", info=RUN_INFO).close()
+        deliver(tracked, first.folder)
+    assert logged
+    assert not any(logged)
+    assert not [name for name in tracked.run_of(first.folder.name).data.tags if name.startswith("pipeline.changed")]
 
 
-def test_copies_go_once_mlflow_has_all_and_the_lines_stay(told: Told, tmp_path: Path) -> None:
+def test_file_copies_are_deleted_after_a_complete_delivery_and_events_are_kept(tracked: Tracked, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("some text")
-    writing = Journal.create(told.environment.root, stage="train", info=RunInfo())
+    writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
     writing.artifact(text)
-    deliver(told, writing.folder)
+    deliver(tracked, writing.folder)
     assert list(writing.folder.glob("files/*/*")), "a journal that is written keeps them"
     writing.end("FINISHED")
     writing.close()
-    deliver(told, writing.folder)
+    deliver(tracked, writing.folder)
     assert not (writing.folder / "files").exists()
     before = (writing.folder / events.EVENTS).read_bytes()
-    Cursor().save(writing.folder, Store(told.environment).address.key)  # as if it had forgotten its place
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    Cursor().save(writing.folder, Store(tracked.environment).address.key)  # as if the cursor had been lost
+    assert deliver(tracked, writing.folder)
     assert (writing.folder / events.EVENTS).read_bytes() == before
-    assert "pipeline.refused" not in told.run_of(writing.folder.name).data.tags
-    again = Journal.reopen(writing.folder, stage="evaluate", info=RunInfo(), amends=True)
-    again.artifact(text)
-    again.end("FINISHED")
-    again.close()
-    assert not (writing.folder / "files").exists(), "the same bytes are known"
-    assert deliver(told, writing.folder) is Outcome.DELIVERED
+    assert "pipeline.refused" not in tracked.run_of(writing.folder.name).data.tags
 
 
-def test_sync_leaves_no_journal_behind_because_another_one_fails(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (Journal.create(told.environment.root, stage="train", info=RunInfo()) for _ in range(2))
+def test_sync_delivers_a_journal_after_one_that_fails(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (Journal.create(tracked.environment.root, stage="train", info=RunInfo()) for _ in range(2))
     for writing in (first, second):
         writing.close()
     run_for = Store.run_for
@@ -193,6 +178,6 @@ def test_sync_leaves_no_journal_behind_because_another_one_fails(told: Told, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "run_for", failing)
-        assert run.sync(told.environment, tiny.build) == 1
+        assert mirror.sync(tracked.environment, tiny.build) == 1
     assert (is_pending(first.folder), is_pending(second.folder)) == (True, False)
-    assert run.sync(told.environment, tiny.build) == 0
+    assert mirror.sync(tracked.environment, tiny.build) == 0

@@ -10,7 +10,7 @@ from pipeline.tracking import events
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / events.EVENTS
-    writer = events.Writer(path)
+    writer = events.Writer(path, end=0)
     for step in range(3):
         writer.append({"kind": "metrics", "time_ms": 1, "step": step, "values": {}})
     writer.close()
@@ -22,17 +22,18 @@ def test_a_torn_last_line_is_not_read(path: Path) -> None:
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         assert len(list(events.read(path))) == whole[:size].count(b"\n")
-        assert events.whole_bytes(path) == whole[:size].rfind(b"\n") + 1
+        assert not events.has_more(path, whole[:size].rfind(b"\n") + 1)
 
 
 def test_a_writer_that_reopens_truncates_a_torn_line(path: Path) -> None:
+    end = path.stat().st_size
     path.write_bytes(path.read_bytes() + b'{"kind": "met')
-    writer = events.Writer(path)
+    writer = events.Writer(path, end)
     writer.append({"kind": "end", "time_ms": 1, "status": "FINISHED"})
     assert [event.kind for event in events.read(path)] == ["metrics", "metrics", "metrics", "end"]
 
 
-def test_a_damaged_line_does_not_hide_those_behind_it(path: Path) -> None:
+def test_lines_after_a_damaged_one_are_read(path: Path) -> None:
     path.write_bytes(b"\0\0\0\n[1]\n" + path.read_bytes())
     assert [event.kind for event in events.read(path)] == ["unreadable", "unreadable", "metrics", "metrics", "metrics"]
 
@@ -47,27 +48,20 @@ def test_a_line_without_one_of_its_fields_is_unreadable(kind: str) -> None:
             assert events.Event(0, events.decoded(json.dumps(damaged).encode())).kind == "unreadable"
 
 
-def test_a_reader_goes_on_behind_what_it_read(path: Path) -> None:
+def test_reading_resumes_at_an_offset(path: Path) -> None:
     first, *rest = events.read(path)
     assert list(events.read(path, first.end)) == rest
 
 
-def test_a_line_longer_than_a_block_is_found(path: Path) -> None:
-    writer = events.Writer(path)
-    writer.append({"kind": "tags", "text": "x" * 20_000})
-    path.write_bytes(path.read_bytes() + b"y" * 9_000)
-    assert events.whole_bytes(path) == list(events.read(path))[-1].end
-
-
-def test_a_line_that_the_disk_has_no_room_for_leaves_no_piece(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_does_not_fit_on_the_disk_leaves_the_file_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, write = path.read_bytes(), os.write
-    writer = events.Writer(path)
+    writer = events.Writer(path, end=len(before))
     monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:5]))
     with pytest.raises(OSError, match="only 5 of"):
         writer.append({"kind": "end"})
     assert path.read_bytes() == before
 
 
-def test_what_is_not_finite_survives_json() -> None:
+def test_nan_and_infinity_survive_json() -> None:
     assert [float(events.number(value)) for value in (1.5, float("inf"), float("-inf"))] == [1.5, float("inf"), float("-inf")]
     assert events.number(float("nan")) == "nan"

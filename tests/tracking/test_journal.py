@@ -13,19 +13,19 @@ def begin(root: Path) -> Journal:
     return Journal.create(root, stage="train", info=RunInfo(params={"seed": 1}, name="a"))
 
 
-def told(folder: Path, kind: str) -> list[dict[str, Any]]:
+def events_of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [dict(event.fields) for event in events.read(folder / events.EVENTS) if event.kind == kind]
 
 
-def test_a_journal_holds_what_it_was_told(tmp_path: Path) -> None:
+def test_a_journal_holds_every_event_in_order(tmp_path: Path) -> None:
     written = begin(tmp_path)
     written.metrics(1, {"train/loss": 0.5})
     written.tags({"colour": "blue"})
     written.end("FINISHED")
     kinds = [event.kind for event in events.read(written.folder / events.EVENTS)]
     assert kinds == ["start", "metrics", "tags", "end"]
-    assert told(written.folder, "start")[0]["params"] == {"seed": 1}
-    assert told(written.folder, "metrics")[0]["values"] == {"train/loss": 0.5}
+    assert events_of_kind(written.folder, "start")[0]["params"] == {"seed": 1}
+    assert events_of_kind(written.folder, "metrics")[0]["values"] == {"train/loss": 0.5}
 
 
 def test_a_resumed_training_writes_no_step_twice(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_resumed_training_writes_no_step_twice(tmp_path: Path) -> None:
     for step in (20, 30, 40):
         second.metrics(step, {"train/loss": 1 / step, "valid/loss": 0.4})
     second.close()
-    points = [(event["step"], sorted(event["values"])) for event in told(first.folder, "metrics")]
+    points = [(event["step"], sorted(event["values"])) for event in events_of_kind(first.folder, "metrics")]
     assert points == [
         (10, ["train/loss"]),
         (20, ["train/loss"]),
@@ -61,17 +61,17 @@ def test_an_evaluation_with_other_settings_is_written_and_an_equal_one_is_not(tm
         again = Journal.reopen(first.folder, stage="evaluate", info=RunInfo(), amends=True)
         again.metrics(5, {"test/error": value})
         again.close()
-    assert [event["values"]["test/error"] for event in told(first.folder, "metrics")] == [0.9, 0.8]
+    assert [event["values"]["test/error"] for event in events_of_kind(first.folder, "metrics")] == [0.9, 0.8]
 
 
-def test_a_journal_is_written_while_its_writer_lives(tmp_path: Path) -> None:
+def test_a_journal_counts_as_written_until_its_writer_closes_it(tmp_path: Path) -> None:
     writing = begin(tmp_path)
     assert journal.is_written(writing.folder)
     writing.close()
     assert not journal.is_written(writing.folder)
 
 
-def test_files_are_kept_as_they_were_and_once(tmp_path: Path) -> None:
+def test_a_journal_copies_files_and_stores_equal_content_once(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     path.write_text("first")
     written = begin(tmp_path)
@@ -81,8 +81,9 @@ def test_files_are_kept_as_they_were_and_once(tmp_path: Path) -> None:
     written.close()
     again = Journal.reopen(written.folder, stage="train", info=RunInfo())
     again.artifact(path, "plots")
-    copies = [written.folder / event["file"] for event in told(written.folder, "artifact")]
-    assert [copy.read_text() for copy in copies] == ["first", "second"]
+    copies = [written.folder / event["file"] for event in events_of_kind(written.folder, "artifact")]
+    assert [copy.read_text() for copy in copies] == ["first", "first", "second"]
+    assert len(set(copies)) == 2
 
 
 def test_the_newest_journal_of_a_model_is_found_by_its_digest(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_the_newest_journal_of_a_model_is_found_by_its_digest(tmp_path: Path) ->
     assert journal.journals(tmp_path) == [first.folder, second.folder, other.folder]
 
 
-def test_a_model_is_that_of_the_last_step_that_the_journal_holds(tmp_path: Path) -> None:
+def test_a_model_is_logged_at_the_last_step_of_the_journal(tmp_path: Path) -> None:
     model = tmp_path / "model.safetensors"
     model.write_bytes(b"weights")
     first = begin(tmp_path)
@@ -110,7 +111,7 @@ def test_a_model_is_that_of_the_last_step_that_the_journal_holds(tmp_path: Path)
     second.model(model)
     second.metrics(30, {"test/loss": 0.5})
     second.model(model)
-    assert [line["step"] for line in told(first.folder, "model")] == [20, 20, 30]
+    assert [line["step"] for line in events_of_kind(first.folder, "model")] == [20, 20, 30]
 
 
 def test_a_folder_without_a_journal_cannot_be_reopened(tmp_path: Path) -> None:

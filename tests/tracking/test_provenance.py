@@ -82,8 +82,8 @@ def test_a_checkout_of_another_user(checkout: Path, monkeypatch: pytest.MonkeyPa
 def test_a_uid_without_a_name() -> None:
     script = "import os; from pipeline.tracking import provenance; os.setuid(54321); print(provenance.known(provenance.user))"
     nameless = {name: value for name, value in os.environ.items() if name not in ("LOGNAME", "USER", "LNAME", "USERNAME")}
-    said = subprocess.run([sys.executable, "-c", script], cwd=TOP, env=nameless, check=True, capture_output=True, text=True).stdout
-    assert said == "unknown: uid 54321 has no name\n"
+    output = subprocess.run([sys.executable, "-c", script], cwd=TOP, env=nameless, check=True, capture_output=True, text=True).stdout
+    assert output == "unknown: uid 54321 has no name\n"
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
@@ -92,7 +92,7 @@ def test_a_machine_without_a_gpu() -> None:
     assert facts["driver"] == facts["gpu"] == "unknown: no NVIDIA driver here"
 
 
-def test_whatever_else_goes_wrong_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_failure_is_unknown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> str:
         raise OSError("the first line\nand more")
 
@@ -103,12 +103,12 @@ def test_whatever_else_goes_wrong_has_its_reason(monkeypatch: pytest.MonkeyPatch
     assert provenance.gather(Environment())["image.digest"] == "unknown: PIPELINE_IMAGE_DIGEST is not set"
 
 
-def test_the_image_is_known_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_image_digest_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIPELINE_IMAGE_DIGEST", "sha256:1")
     assert provenance.variable("PIPELINE_IMAGE_DIGEST") == "sha256:1"
 
 
-def test_what_is_unknown_is_no_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_facts_are_no_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PIPELINE_IMAGE_DIGEST", raising=False)
     tags = provenance.tags(provenance.gather(Environment()))

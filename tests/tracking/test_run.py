@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
-from pipeline.tracking import events, journal, mirror_process, run
+from pipeline.tracking import events, journal, mirror, mirror_process, run
 from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.run_info import RunInfo
@@ -29,36 +29,38 @@ def last_status(environment: Environment) -> str:
     ("error", "status"),
     [(KeyboardInterrupt(), "KILLED"), (Interrupted(signal.SIGTERM), "KILLED"), (RuntimeError(), "FAILED"), (SystemExit(), "FAILED")],
 )
-def test_an_exception_goes_on_and_is_the_status(alone: Environment, tmp_path: Path, error: BaseException, status: str) -> None:
-    with pytest.raises(type(error)), run.training(alone, resume_file=tmp_path / "run", info=RunInfo()):
+def test_an_exception_is_raised_again_and_sets_the_status(
+    without_mirror: Environment, tmp_path: Path, error: BaseException, status: str
+) -> None:
+    with pytest.raises(type(error)), run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()):
         raise error
-    assert last_status(alone) == status
+    assert last_status(without_mirror) == status
 
 
-def test_a_resumed_training_goes_on_with_its_journal_and_a_repeated_one_does_not(alone: Environment, tmp_path: Path) -> None:
+def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_another(without_mirror: Environment, tmp_path: Path) -> None:
     work = tmp_path / "work" / "run"
     for _ in range(2):
-        with run.training(alone, resume_file=work, info=RunInfo()):
+        with run.training(without_mirror, resume_file=work, info=RunInfo()):
             pass
     assert len(journal.journals(tmp_path)) == 1
     work.unlink()
-    with run.training(alone, resume_file=work, info=RunInfo()):
+    with run.training(without_mirror, resume_file=work, info=RunInfo()):
         pass
     assert len(journal.journals(tmp_path)) == 2
-    assert last_status(alone) == "FINISHED"
+    assert last_status(without_mirror) == "FINISHED"
 
 
-def test_an_addition_finds_the_journal_of_its_model(alone: Environment, tmp_path: Path) -> None:
+def test_an_addition_finds_the_journal_of_its_model(without_mirror: Environment, tmp_path: Path) -> None:
     model = tiny.write(tmp_path / "model.safetensors")
-    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as training:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         training.model(model)
-    with run.addition(alone, model, info=RunInfo()) as same:
+    with run.addition(without_mirror, model, info=RunInfo()) as same:
         assert same.folder == training.folder
-        with run.addition(alone, model, info=RunInfo()) as beside:  # another evaluation at the same time waits for none
-            assert beside.folder != training.folder
+        with run.addition(without_mirror, model, info=RunInfo()) as simultaneous:  # another evaluation at the same time waits for none
+            assert simultaneous.folder != training.folder
     tiny.write(model, seed=1)
-    with run.addition(alone, model, info=RunInfo()) as other:
-        assert other.folder not in {training.folder, beside.folder}
+    with run.addition(without_mirror, model, info=RunInfo()) as other:
+        assert other.folder not in {training.folder, simultaneous.folder}
 
 
 class EarlierClock(datetime):
@@ -68,27 +70,23 @@ class EarlierClock(datetime):
 
 
 def test_an_evaluation_is_added_to_the_last_training_of_equal_inputs_after_the_clock_was_set_back(
-    alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, work = tiny.write(tmp_path / "model.safetensors"), tmp_path / "run"
-    old = journal.shelf(tmp_path) / "20991231T235959.000000Z-01234567"  # as earlier versions named it
-    journal.Journal.create(tmp_path, stage="train", info=RunInfo(), name=old.name).model(model)
-    with run.addition(alone, model, info=RunInfo()) as evaluation:
-        assert evaluation.folder == old
-    folders = [old]
+    folders = []
     for clock in (datetime, EarlierClock, datetime):
         monkeypatch.setattr(journal, "datetime", clock)
         work.unlink(missing_ok=True)
-        with run.training(alone, resume_file=work, info=RunInfo()) as training:
+        with run.training(without_mirror, resume_file=work, info=RunInfo()) as training:
             training.model(model)
         folders.append(training.folder)
-        with run.addition(alone, model, info=RunInfo()) as evaluation:
+        with run.addition(without_mirror, model, info=RunInfo()) as evaluation:
             assert evaluation.folder == training.folder
     assert journal.journals(tmp_path) == folders
 
 
-def test_a_journal_names_its_experiment(tmp_path: Path, alone: Environment) -> None:
-    environment = alone.model_copy(update={"mlflow_experiment_name": "mine"})
+def test_a_journal_names_its_experiment(tmp_path: Path, without_mirror: Environment) -> None:
+    environment = without_mirror.model_copy(update={"mlflow_experiment_name": "mine"})
     model = tiny.write(tmp_path / "model.safetensors")
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()), run.addition(environment, model, info=RunInfo()):
         pass
@@ -96,36 +94,38 @@ def test_a_journal_names_its_experiment(tmp_path: Path, alone: Environment) -> N
     assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
 
 
-@pytest.mark.parametrize(("named", "told"), [(None, 0), ("another", 1), ("this", 0)])
-def test_a_stage_says_that_its_run_is_not_the_one_that_was_named(
-    alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str | None, told: int
+@pytest.mark.parametrize(("named", "num_messages"), [(None, 0), ("another", 1), ("this", 0)])
+def test_a_stage_reports_that_its_run_is_not_the_named_one(
+    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str | None, num_messages: int
 ) -> None:
-    environment = alone.model_copy(update={"mlflow_run_id": named})
+    environment = without_mirror.model_copy(update={"mlflow_run_id": named})
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as training:
         pass
     assert training.folder
     Cursor(run_id="this").save(training.folder, Address.of(environment).key)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        mirror_process.MirrorProcess(process, training.folder, environment).wait(1)
-    said = capsys.readouterr().err
-    assert said.count("MLFLOW_RUN_ID=another is not used") == said.count("is sent to run this") == told
+        mirror_process.wait(process, training.folder, environment, limit_s=5)
+    output = capsys.readouterr().err
+    assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("goes to the run this") == num_messages
 
 
-def test_broken_tracking_is_said_once_and_stops_nothing(alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_tracking_is_reported_once_and_stops_nothing(
+    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / ".pipeline").write_text("a file where a folder should be")
-    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.metrics(1, {"train/loss": 1.0})
         reports.model(tmp_path / "absent")
     assert capsys.readouterr().err.count("tracking:") == 1
 
 
 def test_a_full_disk_and_a_missing_file_stop_nothing(
-    alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(descriptor: int, line: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.artifact(tmp_path / "absent.png")
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
@@ -150,7 +150,7 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
         pass
     assert capsys.readouterr().err.count("MLflow is not installed") == 1
-    assert run.sync(environment, tiny.build) == 1
+    assert mirror.sync(environment, tiny.build) == 1
 
 
 def test_the_process_of_a_stage_never_imports_mlflow() -> None:
@@ -158,30 +158,30 @@ def test_the_process_of_a_stage_never_imports_mlflow() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=mirror_process.CHECKOUT, check=True)
 
 
-def test_a_dead_server_costs_the_wait_and_no_password(
-    tmp_path: Path, addressed: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_dead_server_costs_only_the_wait_and_prints_no_password(
+    tmp_path: Path, make_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://someone:hidden@127.0.0.1:{closed.getsockname()[1]}"
     monkeypatch.setattr(mirror_process, "command", mirror_command.command)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    environment = addressed(address, PIPELINE_TRACKING_WAIT_S="8")
+    environment = make_environment(address, PIPELINE_TRACKING_WAIT_S="8")
     begin = time.monotonic()
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.metrics(1, {"train/loss": 1.0})
         entered = time.monotonic()
     assert entered - begin < 1
     assert time.monotonic() - entered < 10
-    said = capfd.readouterr().err
-    assert "3 events of run" in said
-    assert "python -m pipeline sync" in said
-    assert run.sync(environment, tiny.build) == 1
-    said += capfd.readouterr().err + "".join(path.read_text() for path in journal.journals(tmp_path)[0].glob("*.*") if path.is_file())
-    assert "hidden" not in said
+    output = capfd.readouterr().err
+    assert "3 events of run" in output
+    assert "python -m pipeline sync" in output
+    assert mirror.sync(environment, tiny.build) == 1
+    output += capfd.readouterr().err + "".join(path.read_text() for path in journal.journals(tmp_path)[0].glob("*.*") if path.is_file())
+    assert "hidden" not in output
 
 
-def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(alone: Environment, tmp_path: Path) -> None:
+def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(without_mirror: Environment, tmp_path: Path) -> None:
     """Counted, since a clock says more about the machine: 0.011 ms a report of four metrics on an idle one (docs/reliability.md)."""
     calls: Counter[str] = Counter()
 
@@ -191,7 +191,7 @@ def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(alone: Envir
         elif event == "call":
             calls["of Python"] += 1
 
-    with run.training(alone, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         for step in range(100):
             if step:
                 sys.setprofile(count)

@@ -1,4 +1,4 @@
-"""What the journal is told of a run: where it comes from, its name, its data and its result."""
+"""What the journal is recorded of a run: where it comes from, its name, its data and its result."""
 
 import json
 import subprocess
@@ -66,9 +66,11 @@ def info(environment: Environment) -> run_description.RunInfo:
     return run_description.of_training(Paths(), environment, prepared=PREPARED, more={"inputs": {"data": "d"}})
 
 
-def test_the_start_of_a_training_says_where_it_comes_from(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_a_training_records_its_provenance(
+    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    with run.training(alone, resume_file=tmp_path / "run", info=info(alone)) as reports:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=info(without_mirror)) as reports:
         assert reports.folder
         start = next(events.read(reports.folder / events.EVENTS)).fields
     assert NEVER_MISSING - start["provenance"].keys() == set()
@@ -78,15 +80,15 @@ def test_the_start_of_a_training_says_where_it_comes_from(alone: Environment, tm
     assert "optimize" in json.loads(start["provenance"]["flags"])
 
 
-def test_each_stage_names_the_splits_that_it_used(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    trained, evaluated = info(alone).datasets, run_description.of_evaluation(Paths(), alone, prepared=PREPARED).datasets
+    trained, evaluated = info(without_mirror).datasets, run_description.of_evaluation(Paths(), without_mirror, prepared=PREPARED).datasets
     assert [(used.name, used.context) for used in trained] == [("digits train", "training"), ("digits valid", "validation")]
     assert [(used.name, used.context) for used in evaluated] == [("digits test", "test")]
     assert len({used.digest for used in (*trained, *evaluated)}) == 3
 
 
-def test_a_name_says_what_differs_from_the_last_commit(changed: Changed) -> None:
+def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:
     assert changed(("learning_rate: 0.003", "learning_rate: 5e-3"), ("seed: 1", "seed: 2")) == "mlp-digits seed=2 lr=5e-3"
 
 
@@ -112,7 +114,7 @@ def test_values_in_a_name_are_short(value: run_description.Scalar, text: str) ->
     assert run_description.short(value) == text
 
 
-def test_scores_of_classes_are_a_table_and_no_metrics() -> None:
+def test_scores_of_each_class_are_a_table_and_not_metrics() -> None:
     assert run_description.test_metrics(SCORES) == {
         "test/loss": 0.25,
         "test/accuracy": 0.75,
@@ -123,15 +125,15 @@ def test_scores_of_classes_are_a_table_and_no_metrics() -> None:
     assert run_description.table(SCORES["per_class"]) == 'class,f1,support\ncat,1.0,2\n"a/b, c",0.5,2\n'
 
 
-def test_the_result_becomes_the_description(alone: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_becomes_the_description(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    with run.training(alone, resume_file=tmp_path / "run", info=info(alone)) as reports:
-        known = info(alone)
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=info(without_mirror)) as reports:
+        known = info(without_mirror)
         Path("params.yaml").write_text("edited: [while it trained")
         run_description.add_evaluation(reports, Paths(), known, step=7, scores=SCORES)
         assert reports.folder
-        told = [event.fields for event in events.read(reports.folder / events.EVENTS)]
-    assert [fields["text"] for fields in told if fields["kind"] == "description"] == [
+        recorded = [event.fields for event in events.read(reports.folder / events.EVENTS)]
+    assert [fields["text"] for fields in recorded if fields["kind"] == "description"] == [
         "test accuracy 0.7500 (0.5000 to 1.0000), loss 0.2500 on 4 samples; mlp on digits"
     ]
-    assert "per_class.csv" in [Path(fields["file"]).name for fields in told if fields["kind"] == "artifact"]
+    assert "per_class.csv" in [Path(fields["file"]).name for fields in recorded if fields["kind"] == "artifact"]

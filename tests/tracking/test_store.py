@@ -3,6 +3,8 @@
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +13,13 @@ import pytest
 
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import run, store
+from pipeline.tracking import mirror
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.store import Store
+from tests.imports import TOP
 from tests.tracking import tiny
-from tests.tracking.conftest import Told
+from tests.tracking.conftest import Tracked
 
 
 def revised(revision: str) -> Callable[[Path], None]:
@@ -27,37 +31,37 @@ def revised(revision: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason", "remedy"),
+    ("damage", "reason"),
     [
-        (lambda database: database.write_bytes(b""), "is damaged", "mv "),
-        (lambda database: database.write_text("no database"), "is damaged", "mv "),
-        (lambda database: os.truncate(database, database.stat().st_size // 2), "is damaged", "mv "),
-        (revised("17e22815139b"), "has schema 17e22815139b", "mlflow db upgrade sqlite:///"),
-        (revised("of the future"), "was written by a newer version", "use that version"),
+        (lambda database: database.write_text("no database"), "file is not a database"),
+        (lambda database: os.truncate(database, database.stat().st_size // 2), "database disk image is malformed"),
+        (revised("17e22815139b"), "found version 17e22815139b, but expected"),
+        (revised("of the future"), "found version of the future, but expected"),
     ],
 )
-def test_a_store_that_cannot_be_used_is_named_with_the_remedy(
-    told: Told, tmp_path: Path, spoil: Callable[[Path], None], reason: str, remedy: str
+def test_a_store_that_mlflow_cannot_open_is_named_with_reason_and_remedies(
+    tracked: Tracked, without_mirror: Environment, tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
     database = tmp_path / "mlflow.db"
-    shutil.copy(told.environment.root / "mlflow.db", database)
-    store.refuse_unusable(database)
-    spoil(database)
+    shutil.copy(tracked.environment.root / "mlflow.db", database)
+    damage(database)
     with pytest.raises(Refusal, match=reason) as refused:
-        store.refuse_unusable(database)
-    assert str(refused.value).startswith(f"{database}: ")
-    assert remedy in str(refused.value)
+        _ = Store(without_mirror).client
+    assert str(refused.value).startswith(f"{database}: MLflow ")
+    assert f"mlflow db upgrade sqlite:///{database}" in str(refused.value)
+    assert f"mv {database} " in str(refused.value)
 
 
-def test_sync_says_what_to_do_about_a_damaged_store_and_delivers_once_it_is_gone(
-    told: Told, alone: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_sync_reports_the_remedy_for_a_damaged_store_and_delivers_after_it(
+    tracked: Tracked, without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()
     (tmp_path / "mlflow.db").write_text("no database")
-    assert run.sync(alone, tiny.build) == 1
+    assert mirror.sync(without_mirror, tiny.build) == 1
     assert "mv " in capsys.readouterr().err
     assert not (tmp_path / "mlflow.db.lock").exists()
     (tmp_path / "mlflow.db").rename(tmp_path / "mlflow.db.damaged")
-    shutil.copy(told.environment.root / "mlflow.db", tmp_path)
-    assert run.sync(alone, tiny.build) == 0
+    shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
+    # In a new process: MLflow keeps a database open in the one that has met it.
+    subprocess.run([sys.executable, "-m", "pipeline", "sync"], cwd=TOP, env={**os.environ, "DVC_ROOT": str(tmp_path)}, check=True)
     assert sorted(path.name for path in tmp_path.glob("*.*")) == [".pipeline", "mlflow.db", "mlflow.db.damaged"]

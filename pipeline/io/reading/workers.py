@@ -1,4 +1,8 @@
-"""Maps a function over items on threads or worker processes, with results in the order of the items."""
+"""Maps a function over items on threads or worker processes, with results in the order of the items.
+
+The processes are not those of ProcessPoolExecutor, which can neither kill a busy worker nor report how one ended: where one process is
+killed while another, which ignores SIGTERM, is busy, and where the caller leaves early, it waits until the busy one has finished.
+"""
 
 import signal
 from collections import deque
@@ -11,7 +15,7 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
-from pipeline.io.reading import handover
+from pipeline.io.reading import array_pipe
 from pipeline.io.untrusted import reason
 from pipeline.refusal import Refusal
 
@@ -86,7 +90,7 @@ class Worker(Generic[Item, Result]):
     def call(self, item: Item) -> Result:
         try:
             self.connection.send(item)
-            result = handover.receive(self.connection)
+            result = array_pipe.receive(self.connection)
         except (EOFError, OSError):
             raise self.refusal() from None
         except BaseException:  # else the rest of this result would be read as the next one
@@ -130,4 +134,4 @@ def serve(connection: Connection, function: Callable[[Item], Result], prepare: C
                 result: Result | Exception = function(item)
             except Exception as error:  # raised again in the parent process by `Worker.call`
                 result = error
-            handover.send(connection, result)
+            array_pipe.send(connection, result)

@@ -74,8 +74,17 @@ def network(**values: object) -> Callable[[], None]:
     return changed(lambda metadata, _: metadata["params"].update(model=values))
 
 
-def spec(**values: object) -> Callable[[], None]:
-    return changed(lambda metadata, _: metadata["spec"].update(values))
+def images(height: object, width: object, channels: int) -> dict[str, object]:
+    """Return the description of images of a size."""
+    return {"height": height, "width": width, "channels": channels, "mean": [0.5] * channels, "std": [0.5] * channels}
+
+
+def inputs(**values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["spec"]["inputs"].update(values))
+
+
+def targets(**values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["spec"]["targets"].update(values))
 
 
 def manifest(**values: object) -> Callable[[], None]:
@@ -91,7 +100,7 @@ def fitting() -> None:
     model = {"name": "torchvision", "architecture": "squeezenet1_1", "stem": "original", "weights": None}
     weights = get_model("squeezenet1_1", num_classes=2).state_dict()
     _, metadata = tensor_file.load(MODEL)
-    metadata["spec"].update(shape=[65_535, 65_535, 3], mean=[0.5] * 3, std=[0.5] * 3)
+    metadata["spec"]["inputs"].update(images(65_535, 65_535, 3))
     metadata["params"].update(model=model)
     tensor_file.save(MODEL, weights, metadata)
 
@@ -192,11 +201,11 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
         network(name="torchvision", architecture="vit_h_14", stem="original", weights=None),
         "does not accept images of 4x4",
     ),
-    "images of 65535x65535": (spec(shape=[65_535, 65_535, 1]), UNFIT),
+    "images of 65535x65535": (inputs(**images(65_535, 65_535, 1)), UNFIT),
     "images of 65535x65535 for a convolution": (
         changed(
             lambda metadata, _: (
-                metadata["spec"].update(shape=[65_535] * 3, mean=[0.5] * 65_535, std=[0.5] * 65_535),
+                metadata["spec"]["inputs"].update(images(65_535, 65_535, 65_535)),
                 metadata["params"].update(model={"name": "convnet", "width": 65_536, "dropout": 0.0}),
             )
         ),
@@ -205,24 +214,28 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
     "images of 65535x65535 for torchvision": (
         changed(
             lambda metadata, _: (
-                metadata["spec"].update(shape=[65_535, 65_535, 3], mean=[0.5] * 3, std=[0.5] * 3),
+                metadata["spec"]["inputs"].update(images(65_535, 65_535, 3)),
                 metadata["params"].update(model={"name": "torchvision", "architecture": "resnet18", "stem": "original", "weights": None}),
             )
         ),
         UNFIT,
     ),
-    "images of 65535x65535 that fit the weights": (fitting, "was trained on 2 classes of (65535, 65535, 3)"),
-    "images without height": (spec(shape=[0, 4, 1]), FOREIGN),
-    "images of 10^30 pixels": (spec(shape=[10**30, 4, 1]), FOREIGN),
-    "one hundred thousand classes": (spec(classes=[str(number) for number in range(100_000)]), UNFIT),
-    "a million classes": (spec(classes=[str(number) for number in range(1_000_000)]), "its header would have"),
-    "classes that are a number": (spec(classes=10**9), FOREIGN),
-    "classes of one name": (spec(classes=["a", "a"]), FOREIGN),
-    "a deviation of zero": (spec(std=[0.0]), FOREIGN),
-    "a deviation that is text": (spec(std=["NaN"]), FOREIGN),
-    "a deviation beyond all floats": (spec(std=["1e999"]), FOREIGN),
-    "a deviation near zero": (spec(std=[1e-320]), "not finite"),
-    "another format": (manifest(format="pipeline-model-2"), FOREIGN),
+    "images of 65535x65535 that fit the weights": (fitting, "was trained on 2 outputs for image inputs of (65535, 65535, 3)"),
+    "images without height": (inputs(height=0), FOREIGN),
+    "images of 10^30 pixels": (inputs(height=10**30), FOREIGN),
+    "one hundred thousand classes": (targets(classes=[str(number) for number in range(100_000)]), UNFIT),
+    "a million classes": (targets(classes=[str(number) for number in range(1_000_000)]), "its header would have"),
+    "classes that are a number": (targets(classes=10**9), FOREIGN),
+    "classes of one name": (targets(classes=["a", "a"]), FOREIGN),
+    "a deviation of zero": (inputs(std=[0.0]), FOREIGN),
+    "a deviation that is text": (inputs(std=["NaN"]), FOREIGN),
+    "a deviation beyond all floats": (inputs(std=["1e999"]), FOREIGN),
+    "a deviation near zero": (inputs(std=[1e-320]), "not finite"),
+    "another format": (manifest(format="pipeline-model-1"), FOREIGN),
+    "a kind of inputs that is a path": (inputs(kind="../../models/mlp"), FOREIGN),
+    "a kind of inputs that is a list": (inputs(kind=["image"]), FOREIGN),
+    "a kind of targets that is a module": (targets(kind="classification.objective"), FOREIGN),
+    "targets that are text": (changed(lambda metadata, _: metadata["spec"].update(targets="classification")), FOREIGN),
     "an unknown key": (manifest(extra=1), FOREIGN),
     "a precision of others": (manifest(precision="fp8"), FOREIGN),
     "no tensors": (tensors(dict.clear), UNFIT),

@@ -1,4 +1,4 @@
-"""Threads and processes: results in the order of the items, no more items than allowed, and nobody who lives on."""
+"""Threads and processes: results in the order of the items, a bounded number of items in flight, and no process left over."""
 
 import errno
 import gc
@@ -47,7 +47,7 @@ def refused(number: int) -> int:
 
 
 def killed(number: int) -> bytes:
-    """The first two make more than a pipe holds."""
+    """The first two return more than the buffer of a pipe holds."""
     time.sleep(0.2 * number)
     if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -82,7 +82,7 @@ def slept(seconds: float) -> None:
 
 
 def working(parent: int | None = None) -> set[psutil.Process]:
-    """The processes of pools, without the one that multiprocessing keeps to clean up after them."""
+    """Return the processes of pools, without multiprocessing's resource tracker."""
     return {child for child in psutil.Process(parent).children() if "spawn_main" in " ".join(child.cmdline())}
 
 
@@ -175,7 +175,7 @@ def test_a_process_whose_answer_was_not_taken_is_not_asked_again(monkeypatch) ->
     try:
         assert len(worker.call(3)) == 3
         with monkeypatch.context() as patched:
-            patched.setattr(workers.handover.np, "empty", exhausted)
+            patched.setattr(workers.array_pipe.np, "empty", exhausted)
             with pytest.raises(MemoryError):
                 worker.call(10)
         with pytest.raises(Refusal, match=r"^PIPELINE_WORKERS: a decoding process was killed"):

@@ -1,4 +1,4 @@
-"""Files that are no parameter file at all."""
+"""Files that are not valid YAML or not a parameter file are refused."""
 
 from collections.abc import Callable
 from pathlib import Path

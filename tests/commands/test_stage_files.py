@@ -1,4 +1,4 @@
-"""Prepared data and model files that are missing, foreign or damaged, and disks that cannot be written: what the stages say."""
+"""The stages refuse prepared data and model files that are missing, foreign or damaged, and disks that cannot be written."""
 
 import errno
 import io
@@ -29,7 +29,7 @@ MODEL = Path("models/model.safetensors")
 
 @pytest.fixture
 def arrays(parameters: Parameters) -> Path:
-    """Twelve tiny images as the source of the project."""
+    """Use twelve tiny images as the source of the project."""
     root = Path("data/raw/tiny.npz")
     root.parent.mkdir()
     inputs = np.arange(12 * 4 * 4, dtype=np.uint8).reshape(12, 4, 4)
@@ -48,7 +48,7 @@ def prepared(arrays: Path) -> Path:
 
 @pytest.fixture
 def trained(prepared: Path) -> bytes:
-    """The bytes of a whole model file, which also lies in its place."""
+    """Write a model file and return its bytes."""
     params = load(Document.read(Paths().params), TrainParams)
     spec = Prepared.open(prepared).spec
     manifest = model_file.Manifest(params=params.model_dump(mode="json"), spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
@@ -67,7 +67,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def flip(path: Path) -> None:
-    """One bit of the last byte."""
+    """Flip one bit of the last byte."""
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
@@ -204,7 +204,7 @@ def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
 
 @pytest.fixture(params=["size=64k"])
 def tiny_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A disk of 64 KB, or of what the test asks for."""
+    """Mount a disk of 64 KB, or of the size that the test sets."""
     mounted = tmp_path / "data" / "prepared"
     mounted.mkdir(parents=True, exist_ok=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", mounted], capture_output=True, check=False).returncode:

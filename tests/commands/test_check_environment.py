@@ -1,4 +1,4 @@
-"""What a user may get wrong in the environment, from `check` and from a stage."""
+"""`check` and the stages refuse wrong environment variables with the remedy."""
 
 from collections.abc import Callable
 

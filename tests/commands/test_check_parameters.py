@@ -1,4 +1,4 @@
-"""What a user may get wrong in `params.yaml`: every verb that reads it answers with file, line, key and remedy."""
+"""Every verb that reads `params.yaml` answers mistakes with file, line, key and remedy."""
 
 import re
 import subprocess

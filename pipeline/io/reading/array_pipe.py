@@ -1,0 +1,56 @@
+"""Sends results through a pipe, with arrays written and read without intermediate copies: `Connection.send` copies each four times."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class ArrayHeader:
+    """Placeholder for an array whose bytes follow the pickled message."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def send(connection: Connection, result: Any) -> None:
+    """Send a numeric array, a tuple that may contain such arrays, or any picklable object. Raises OSError where the other end is closed."""
+    arrays: list[NDArray[Any]] = []
+    connection.send(without_arrays(result, arrays))
+    for array in arrays:
+        transfer(array, lambda remaining: os.write(connection.fileno(), remaining))
+
+
+def without_arrays(result: Any, arrays: list[NDArray[Any]]) -> Any:
+    if isinstance(result, np.ndarray):
+        arrays.append(result)
+        return ArrayHeader(result.shape, result.dtype)
+    return tuple(without_arrays(part, arrays) for part in result) if type(result) is tuple else result
+
+
+def receive(connection: Connection) -> Any:
+    """Return the next object sent. Raises EOFError or OSError where the other end is closed."""
+    return with_arrays(connection.recv(), connection)
+
+
+def with_arrays(result: Any, connection: Connection) -> Any:
+    if isinstance(result, ArrayHeader):
+        array = np.empty(result.shape, result.dtype)
+        transfer(array, lambda remaining: os.readv(connection.fileno(), [remaining]))
+        return array
+    return tuple(with_arrays(part, connection) for part in result) if type(result) is tuple else result
+
+
+def transfer(array: NDArray[Any], write_or_read: Callable[[memoryview], int]) -> None:
+    """Call `write_or_read` with the bytes of the array in C order until all are transferred: a pipe transfers at most its capacity at once."""
+    remaining = array.reshape(-1).view(np.uint8).data
+    while remaining:
+        count = write_or_read(remaining)
+        if not count:
+            raise EOFError
+        remaining = remaining[count:]
