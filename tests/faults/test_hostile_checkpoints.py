@@ -9,6 +9,9 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
 from pipeline.io import tensor_file
+from pipeline.params.document import Document
+from pipeline.params.load import load
+from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
@@ -30,7 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def work_folder() -> Path:
     """Make and return the folder in which a training of this project looks for its checkpoints."""
     environment = Environment.read()
-    identity = identify(Paths(), Prepared.open(hostile.PREPARED), Machine.claim(environment))
+    paths = Paths()
+    params = load(Document.read(paths.params), TrainParams)
+    identity = identify(params, paths, Prepared.open(hostile.PREPARED), Machine.claim(environment))
     place = environment.root / ".pipeline/work" / identity.key
     place.mkdir(parents=True)
     return place

@@ -4,9 +4,11 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.params.document import Document
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import events, provenance, run, run_description
@@ -62,8 +64,12 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
     return name
 
 
+def params() -> dict[str, Any]:
+    return Document.read(Path("params.yaml")).data
+
+
 def info(environment: Environment) -> run_description.RunInfo:
-    return run_description.of_training(Paths(), environment, prepared=PREPARED, more={"inputs": {"data": "d"}})
+    return run_description.of_training(params(), Paths(), environment, prepared=PREPARED, more={"inputs": {"data": "d"}})
 
 
 def test_the_start_of_a_training_records_its_provenance(
@@ -82,7 +88,10 @@ def test_the_start_of_a_training_records_its_provenance(
 
 def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    trained, evaluated = info(without_mirror).datasets, run_description.of_evaluation(Paths(), without_mirror, prepared=PREPARED).datasets
+    trained, evaluated = (
+        info(without_mirror).datasets,
+        run_description.of_evaluation(params(), Paths(), without_mirror, prepared=PREPARED).datasets,
+    )
     assert [(used.name, used.context) for used in trained] == [("digits train", "training"), ("digits valid", "validation")]
     assert [(used.name, used.context) for used in evaluated] == [("digits test", "test")]
     assert len({used.digest for used in (*trained, *evaluated)}) == 3
@@ -134,6 +143,6 @@ def test_the_result_becomes_the_description(without_mirror: Environment, tmp_pat
         assert reports.folder
         recorded = [event.fields for event in events.read(reports.folder / events.EVENTS)]
     assert [fields["text"] for fields in recorded if fields["kind"] == "description"] == [
-        "test accuracy 0.7500 (0.5000 to 1.0000), loss 0.2500 on 4 samples; mlp on digits"
+        "test accuracy 0.7500 (between 0.5000 and 1.0000) on 4 samples; mlp on digits"
     ]
     assert "per_class.csv" in [Path(fields["file"]).name for fields in recorded if fields["kind"] == "artifact"]
