@@ -27,7 +27,7 @@ def sync(environment: Environment, build: Build) -> int:
     """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
     pending = [folder for folder in journal.journals(environment.root) if is_pending(folder)]
     if not pending:
-        print("tracking: nothing is left to deliver: each run is in a store, and goes to no second one")
+        print("tracking: nothing to deliver: each run is in a store already and goes to no second one")
         return 0
     if importlib.util.find_spec("mlflow") is None:
         print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")

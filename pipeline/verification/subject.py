@@ -41,7 +41,7 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
             is_whole = copy.is_file() and files.digest(copy) == record.model_digest
             return Subject(copy if is_whole else paths.model, record)
     newest = f"the newest run is {known[-1].name}" if known else "it holds no run"
-    raise Refusal(f"{name}: is no file, and no run of the journal in {journal.journals_folder(environment.root)}: {newest}")
+    raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}: {newest}")
 
 
 def read(folder: Path) -> Record:

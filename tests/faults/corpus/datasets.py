@@ -145,7 +145,7 @@ NPYS: dict[str, tuple[Callable[[], object], str]] = {
     "a terabyte": (lambda: os.truncate(ARRAYS / "inputs.npy", 2**40), "its header says"),
     "names without end": (lambda: endless(ARRAYS / "classes.txt"), ""),
     "names of a hundred megabytes": (lambda: (ARRAYS / "classes.txt").write_bytes(b"a\n" * 50_000_000), "more than"),
-    "names of one letter": (lambda: (ARRAYS / "classes.txt").write_bytes(b"a\n" * 1_000_000), "one name twice"),
+    "names of one letter": (lambda: (ARRAYS / "classes.txt").write_bytes(b"a\n" * 1_000_000), "an empty or repeated name"),
 }
 MNIST: dict[str, tuple[str, Callable[[], bytes | None], str]] = {
     "a bomb": (f"{IMAGES}.gz", lambda: gzip.compress(idx((400, 1024, 1024))) + gzip.compress(ZEROS, 1) * 4, "unpacks to more than"),
@@ -165,7 +165,7 @@ CIFAR: dict[str, tuple[Callable[[], None], str]] = {
     "labels beyond the classes": (pictures(lambda: {"test_batch.bin": b"\xff" * 3073}), "has the label 255"),
     "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "which is not a multiple of"),
     "no records": (pictures(lambda: {"test_batch.bin": b""}), "which is not a multiple of"),
-    "no names": (pictures(lambda: {"batches.meta.txt": b"\xff\0"}), "names 1 classes"),
+    "no names": (pictures(lambda: {"batches.meta.txt": b"\xff\0"}), "lists 1 classes"),
     "a terabyte of names": (
         lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)),
         "bytes, more than",
