@@ -57,7 +57,7 @@ def fit(
     """
     stream = iter(batches)
     while True:
-        if plan.owes_report(state.step, progress):
+        if plan.is_report_due(state.step, progress):
             yield report(state, progress, plan, objective, validate)
         elif plan.finished(state.step, progress):
             return
@@ -65,7 +65,7 @@ def fit(
             if state.step + 1 in plan.switches:
                 progress.switch(state.step + 1, plan.switches[state.step + 1])
             update(state, next(stream), progress, plan.step_settings(state.step), objective=objective, forward=forward)
-            if not plan.owes_report(state.step, progress):
+            if not plan.is_report_due(state.step, progress):
                 yield Report(state.step)
 
 
@@ -75,7 +75,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite == "stop":
         raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
-    refuse_standstill(state, values)
+    refuse_endless_skipping(state, values)
     row: Row = {
         "step": state.step,
         "learning_rate": plan.learning_rate(state.step - 1),
@@ -84,12 +84,14 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
     due = plan.due(state.step, settings.validate_every_steps)
     validates = validate is not None and due
     if due and not plan.measures_all:
-        refuse_spoiled_state(state)
+        refuse_nonfinite_state(state)
     if validate and validates:
         row |= {f"valid/{name}": value for name, value in validate().items()}
-    refuse_divergence(row, state.step)
+    for name, value in row.items():
+        if not math.isfinite(value):
+            raise Refusal(f"{name} became {value} at or before step {state.step}: {REMEDY}")
     if validates:
-        compare(progress, row, plan, state)
+        update_best(progress, row, plan, state)
     progress.window = StepMetrics()
     progress.rows.append(row)
     return Report(state.step, {name: value for name, value in row.items() if name != "step"}, bad_step)
@@ -105,7 +107,7 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
     return state.step - values.steps + values.first_bad + 1
 
 
-def refuse_spoiled_state(state: TrainState) -> None:
+def refuse_nonfinite_state(state: TrainState) -> None:
     """Raise Refusal where a weight or an optimizer state is not finite.
 
     The loss may not show it: an infinite weight may be hidden by a ReLU, and an infinite average of squared gradients only stops
@@ -121,7 +123,7 @@ def refuse_spoiled_state(state: TrainState) -> None:
         )
 
 
-def refuse_standstill(state: TrainState, values: StepValues) -> None:
+def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
     """Raise Refusal where every step since the last report was skipped and further steps would be, too.
 
     In fp16 this is so only once the loss scale is below 1; until then the scaler may still find a scale.
@@ -137,14 +139,7 @@ def refuse_standstill(state: TrainState, values: StepValues) -> None:
         )
 
 
-def refuse_divergence(row: Row, step: int) -> None:
-    """Raise Refusal where a value of the row is not finite."""
-    for name, value in row.items():
-        if not math.isfinite(value):
-            raise Refusal(f"{name} became {value} at or before step {step}: {REMEDY}")
-
-
-def compare(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
+def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
     """Update the best validation, and keep its weights where `export_weights` is `best`; the first of equal values wins."""
     value = row[plan.settings.metric]
     better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)

@@ -49,7 +49,7 @@ class Plan:
         """Return True every `every` steps and at the last step."""
         return step % every == 0 or step == self.num_steps
 
-    def owes_report(self, step: int, progress: Progress) -> bool:
+    def is_report_due(self, step: int, progress: Progress) -> bool:
         """Return True where step `step` is done and its report is due but not yet made, also after an interrupted validation."""
         return step > progress.reported_step and self.due(step, self.settings.report_every_steps)
 

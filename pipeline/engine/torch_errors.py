@@ -17,7 +17,7 @@ REMEDIES = {
 
 
 @contextmanager
-def in_words(*, size: str) -> Iterator[None]:
+def with_remedies(*, size: str) -> Iterator[None]:
     """Raise Refusal, with the first line of torch's error, where there is a remedy; `size` names the parameter to lower after an OOM."""
     try:
         yield

@@ -78,9 +78,9 @@ class Settings(SourceSettings):
             if number not in corrupt:
                 yield sample
                 continue
-            said = f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})"
+            message = f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})"
             if self.on_corrupt == "fail":
-                raise Refusal(f"{said}: repair or remove it, or write `source.on_corrupt: skip`")
+                raise Refusal(f"{message}: repair or remove it, or write `source.on_corrupt: skip`")
             print(f"prepare: skipped {said}")
 
     @property

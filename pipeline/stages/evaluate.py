@@ -68,7 +68,7 @@ def judge(
     task = TASKS.module(spec.targets.kind, "evaluation")
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
     model.to(device)
-    with torch_errors.in_words(size="evaluate.batch_size"):
+    with torch_errors.with_remedies(size="evaluate.batch_size"):
         feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size)
         scores = evaluator.scores()
         if requested != "none":

@@ -31,13 +31,13 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
     identity = identify(params, paths, prepared, claimed)
     with workspace.claimed(environment.root, identity) as work:
         files.sweep(work.folder)
-        with torch_errors.in_words(size="model"):
+        with torch_errors.with_remedies(size="model"):
             training = Training.begin(params, prepared, claimed, Checkpoints(work.folder, environment.checkpoints_kept))
         more = {"inputs": identity.record, "data": str(training.train_split)}
         described = read_record(paths.prepared).model_dump(mode="json")
         info = run_description.of_training(sections, paths, environment, prepared=described, more=more)
         with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
-            with interruption.deferred() as interrupted, torch_errors.in_words(size="train.micro_batch_size"):
+            with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
                 loop(training, run, environment, interrupted)
             write_results(training, paths, identity)
             run_description.add_training(run, paths, info)

@@ -144,7 +144,7 @@ def compare_retraining(
     set_determinism(params.train.deterministic)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1), switches=manifest.switches)
-        with progress("verify", training.plan.num_steps, "steps") as advance, torch_errors.in_words(size="train.micro_batch_size"):
+        with progress("verify", training.plan.num_steps, "steps") as advance, torch_errors.with_remedies(size="train.micro_batch_size"):
             for _ in training.reports():
                 advance()
         new_weights, step = training.exported()

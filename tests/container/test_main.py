@@ -1,6 +1,7 @@
 """The commands that the container's first process runs or refuses, and the commit that it records."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,3 +90,15 @@ def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(
     assert first.main(["dvc", "exp", "run"]) == 2
     error = capsys.readouterr().err
     assert "`dvc exp` needs Git, but this runs in a copy of /opt/pipeline without Git: run it in a checkout, with `make" in error
+
+
+@pytest.mark.parametrize(
+    ("folder", "kept"),
+    [("/home/pipeline", False), ("/volume", True), ("/volume/deep/er", True), ("/scratch", False), ("/volume/cache/x", False)],
+)
+def test_files_are_kept_only_by_a_mount_that_is_not_in_memory(folder: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    types = {"/": "overlay", "/volume": "ext4", "/scratch": "tmpfs", "/volume/cache": "tmpfs"}
+    mounts = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in types.items()]
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
+    monkeypatch.setattr("os.path.ismount", lambda path: str(path) in types)
+    assert first.is_kept(Path(folder)) is kept

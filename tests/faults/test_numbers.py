@@ -154,7 +154,7 @@ def test_large_second_moments_are_not_reported_as_infinite(train_params, prepare
     run(training)
     for held in training.state.optimizer.state.values():
         held["exp_avg_sq"].fill_(1e30)
-    fit.refuse_spoiled_state(training.state)
+    fit.refuse_nonfinite_state(training.state)
 
 
 def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prepared, tmp_path: Path, monkeypatch) -> None:

@@ -96,6 +96,17 @@ def test_editing_a_file_runs_what_depends_on_it(checkout: Path, path: str, stage
         (checkout / path).write_bytes(before)
 
 
+def test_a_file_of_an_editor_re_runs_nothing(checkout: Path) -> None:
+    stray = [checkout / "pipeline" / name for name in ("engine/.fit.py.swp", "data/augment/.DS_Store", "io/reading/notes.txt")]
+    try:
+        for path in stray:
+            path.write_text("not a module")
+        assert ran(call(checkout, "dvc", "repro", "--dry")) == []
+    finally:
+        for path in stray:
+            path.unlink()
+
+
 @pytest.mark.slow
 def test_two_clones_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
     other = tmp_path / "another folder"
@@ -157,6 +168,8 @@ def test_dvc_shows_and_compares_parameters_metrics_and_plots(checkout: Path, tmp
         assert "evaluate.top_k" in call(checkout, "dvc", "params", "diff")
         assert "test accuracy" in call(checkout, "dvc", "repro", PIPELINE_TRACKING="false")
         assert "top_k_accuracy" in call(checkout, "dvc", "metrics", "diff")
+        shown = json.loads(call(checkout, "dvc", "plots", "show", "--json"))["data"]
+        assert set(shown) == {f"plots/{plot}" for plot in PLOTS}, "each table and figure once"
         for command in ("show", "diff"):
             page = tmp_path / command
             call(checkout, "dvc", "plots", command, "--out", str(page))

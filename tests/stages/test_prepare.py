@@ -161,9 +161,7 @@ def arrays_of(folder, names):
 def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_is_written(tmp_path, name):
     few, many = ([f"{name}{number}" for number in range(count)] for count in (5_000, 10_000))
     with pytest.raises(Refusal, match=r"has 10000 classes whose names take \d+ bytes, more than \d+: shorten them"):
-        prepare(
-            PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment(), sections={}
-        )
+        prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment())
     assert not Paths(tmp_path).prepared.exists()
     prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())
     assert Prepared.open(Paths(tmp_path).prepared).spec.num_outputs == 5_000
