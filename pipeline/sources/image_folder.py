@@ -81,7 +81,7 @@ class Settings(SourceSettings):
             message = f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})"
             if self.on_corrupt == "fail":
                 raise Refusal(f"{message}: repair or remove it, or write `source.on_corrupt: skip`")
-            print(f"prepare: skipped {said}")
+            print(f"prepare: skipped {message}")
 
     @property
     def place(self) -> str:
