@@ -36,7 +36,7 @@ class Statistics(Protocol):
 
 
 @dataclass(frozen=True)
-class Block:
+class SampleBlock:
     """Some samples of one split: `inputs` (n, *row_shape), and their `positions` (n,) in the targets of the split."""
 
     split: str
@@ -56,4 +56,4 @@ class RawDataset:
     task: "spec.Targets"
     statistics: Statistics
     targets: "Mapping[str, NDArray[Any]]"
-    blocks: Callable[[], Generator[Block]]
+    blocks: Callable[[], Generator[SampleBlock]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.data.prepared import FORMAT, PreparedRecord, SplitRecord
 from pipeline.io import files
-from pipeline.raw_dataset import SPLITS, TRAIN, Block, RawDataset
+from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
@@ -69,7 +69,9 @@ class GrowingArray:
         files.sync(self.path)
 
 
-def write(raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[Block]) -> PreparedRecord:
+def write(
+    raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[SampleBlock]
+) -> PreparedRecord:
     """Write each sample into its assigned split, block by block; memory stays bounded by one block and the targets.
 
     `spec.json` is removed first and written last, so that partly written data is never taken for prepared data.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Buffers:
+class BufferSnapshot:
     """A copy of a module's buffers, made with one foreach operation per dtype."""
 
     def __init__(self, module: nn.Module) -> None:

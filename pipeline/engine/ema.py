@@ -9,7 +9,7 @@ from torch import Tensor, nn
 Module = TypeVar("Module", bound=nn.Module)
 
 
-class Average(Generic[Module]):
+class EMA(Generic[Module]):
     """A copy of a module whose floating-point parameters and buffers are their EMA; integer tensors are copied.
 
     The decay grows as (1 + step) / (10 + step) up to `decay`, so that the initial weights do not dominate a short training.

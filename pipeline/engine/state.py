@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.engine import optimizers
-from pipeline.engine.buffer_snapshot import Buffers
-from pipeline.engine.ema import Average
+from pipeline.engine.buffer_snapshot import BufferSnapshot
+from pipeline.engine.ema import EMA
 from pipeline.engine.model import Model
 from pipeline.engine.precision import ChosenPrecision, scaler
 from pipeline.engine.step_metrics import Row, StepMetrics
@@ -27,10 +27,10 @@ class TrainState:
     model: Model
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    average: Average[Model] | None
+    ema: EMA[Model] | None
     precision: ChosenPrecision
     device: torch.device
-    buffers: Buffers
+    buffers: BufferSnapshot
     step: int = 0
 
     @cached_property
@@ -44,9 +44,9 @@ class TrainState:
     ) -> "TrainState":
         """Move the model to `device` and build its optimizer, scaler and EMA; an `ema_decay` of 0 means no EMA."""
         model = model.to(device)
-        average = Average(model, ema_decay) if ema_decay else None
+        ema = EMA(model, ema_decay) if ema_decay else None
         built = optimizers.build(model, optimizer)
-        return cls(model, built, scaler(precision, device), average, precision, device, Buffers(model.network))
+        return cls(model, built, scaler(precision, device), ema, precision, device, BufferSnapshot(model.network))
 
     def drop_gradients(self) -> None:
         """Set all gradients to None. `zero_grad` does the same but takes 0.1 ms longer, for its profiler hook."""
@@ -56,13 +56,13 @@ class TrainState:
     @property
     def scored(self) -> Model:
         """Return the module that is validated and exported: the EMA where there is one, else the trained model."""
-        return self.average.module if self.average else self.model
+        return self.ema.module if self.ema else self.model
 
     def tensors(self) -> Tensors:
         """Return every tensor that resuming needs, by name; not copies."""
         found = prefixed("network", self.model.network.state_dict())
-        if self.average:
-            found |= prefixed("average", self.average.module.network.state_dict())
+        if self.ema:
+            found |= prefixed("average", self.ema.module.network.state_dict())
         for name, parameter in self.model.network.named_parameters():
             kept = self.optimizer.state.get(parameter, {})
             found |= prefixed(f"optimizer/{name}", {key: value for key, value in kept.items() if isinstance(value, Tensor)})
@@ -74,8 +74,8 @@ class TrainState:
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore what `tensors()` and `scalars()` returned."""
         self.model.network.load_state_dict(stripped("network", tensors))
-        if self.average:
-            self.average.module.network.load_state_dict(stripped("average", tensors))
+        if self.ema:
+            self.ema.module.network.load_state_dict(stripped("average", tensors))
         for name, parameter in self.model.network.named_parameters():
             for key, value in stripped(f"optimizer/{name}", tensors).items():
                 self.optimizer.state[parameter][key] = like(parameter, value)

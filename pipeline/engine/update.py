@@ -56,8 +56,8 @@ def update(
     norm, skipped = optimizer_step(state, loss, step_settings)
     if skipped is not None:
         state.buffers.put_back_where(skipped)
-    if state.average:
-        state.average.update(state.step, skipped)
+    if state.ema:
+        state.ema.update(state.step, skipped)
     assert sums.keys().isdisjoint((LOSS, NORM, SKIPPED))
     progress.window.add(batch.num_targets, {LOSS: loss, NORM: norm, SKIPPED: skipped, **sums})
     state.step += 1

@@ -40,9 +40,9 @@ def nine_layers(channels: int, num_outputs: int, *, width: int) -> nn.Module:
     """Build the network of "How to train your ResNet" (Page, 2018): stages halve the image by pooling; two of three have a block."""
     return nn.Sequential(
         unit(channels, width),
-        nn.Sequential(unit(width, 2 * width), nn.MaxPool2d(2), Block(2 * width, 2 * width, stride=1)),
+        nn.Sequential(unit(width, 2 * width), nn.MaxPool2d(2), ResidualBlock(2 * width, 2 * width, stride=1)),
         nn.Sequential(unit(2 * width, 4 * width), nn.MaxPool2d(2)),
-        nn.Sequential(unit(4 * width, 8 * width), nn.MaxPool2d(2), Block(8 * width, 8 * width, stride=1)),
+        nn.Sequential(unit(4 * width, 8 * width), nn.MaxPool2d(2), ResidualBlock(8 * width, 8 * width, stride=1)),
         GlobalMax(),
         nn.Linear(8 * width, num_outputs),
     )
@@ -55,12 +55,12 @@ def stages_of_blocks(channels: int, num_outputs: int, *, width: int, counts: tup
     for stage, count in enumerate(counts):
         for number in range(count):
             outputs = width * 2**stage
-            layers.append(Block(channels, outputs, stride=2 if stage and number == 0 else 1))
+            layers.append(ResidualBlock(channels, outputs, stride=2 if stage and number == 0 else 1))
             channels = outputs
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_outputs))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block: two 3x3 convolutions, with a shortcut that is a 1x1 convolution where the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:

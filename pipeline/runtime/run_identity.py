@@ -18,7 +18,7 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
-class Inputs:
+class RunIdentity:
     """SHA-256 digests of a stage's data, code and lock file, its sections of params.yaml, and the machine's fingerprint."""
 
     data: str

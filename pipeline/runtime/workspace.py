@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.io import files
 from pipeline.refusal import Refusal
-from pipeline.runtime.run_identity import Inputs
+from pipeline.runtime.run_identity import RunIdentity
 
 OLD_FOLDERS_KEPT = 2
 RECORD, DUMPS = "inputs.json", "nonfinite-*"
@@ -35,7 +35,7 @@ class Work:
 
 
 @contextmanager
-def claimed(root: Path, inputs: Inputs) -> Iterator[Work]:
+def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
     """Yield the work folder of these inputs, locked by this process. Raises Refusal while another process trains from the same inputs."""
     parent = root / ".pipeline/work"
     folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
@@ -81,7 +81,7 @@ def last_change_s(record: Path) -> float:
         return 0.0
 
 
-def explain_new_start(parent: Path, inputs: Inputs) -> None:
+def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
     """If the newest work folder holds an unfinished training, print which of its inputs differ."""
     for path in all_records(parent)[:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:

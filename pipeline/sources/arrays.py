@@ -13,7 +13,7 @@ from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading.arrayfile import ArrayFile, array_files
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import SPLITS, TRAIN, Block, RawDataset
+from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
 
@@ -145,10 +145,10 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
-def blocks(inputs: dict[str, ArrayFile]) -> Generator[Block]:
+def blocks(inputs: dict[str, ArrayFile]) -> Generator[SampleBlock]:
     for split, array in inputs.items():
         shape = image_shape(array)
         start = 0
         for rows in array.blocks(max(1, BLOCK_BYTES // int(np.prod(shape)))):
-            yield Block(split, np.arange(start, start + len(rows)), rows.reshape(-1, *shape))
+            yield SampleBlock(split, np.arange(start, start + len(rows)), rows.reshape(-1, *shape))
             start += len(rows)

@@ -14,7 +14,7 @@ from pipeline.io.reading import archives, download
 from pipeline.io.reading.tree import READ_ERRORS
 from pipeline.io.untrusted import reason
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
+from pipeline.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import ClassTargets
 
@@ -151,11 +151,11 @@ def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64]
     return labels, records[:, variant.labels :].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
 
 
-def blocks(images: dict[str, list[NDArray[np.uint8]]]) -> Generator[Block]:
+def blocks(images: dict[str, list[NDArray[np.uint8]]]) -> Generator[SampleBlock]:
     for split, parts in images.items():
         position = 0
         for pixels in parts:
             for start in range(0, len(pixels), BLOCK_SAMPLES):
                 rows = np.ascontiguousarray(pixels[start : start + BLOCK_SAMPLES])
-                yield Block(split, np.arange(position, position + len(rows)), rows)
+                yield SampleBlock(split, np.arange(position, position + len(rows)), rows)
                 position += len(rows)

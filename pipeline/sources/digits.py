@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import TRAIN, Block, RawDataset
+from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.tasks.classification.targets import ClassTargets
 
 LEVELS = 16
@@ -28,8 +28,8 @@ class Settings(SourceSettings):
         inputs = np.round(digits.images[..., None] * (255 / LEVELS)).astype(np.uint8)
         targets = digits.target.astype(np.int64)
 
-        def blocks() -> Generator[Block]:
-            yield Block(TRAIN, np.arange(len(targets)), inputs)
+        def blocks() -> Generator[SampleBlock]:
+            yield SampleBlock(TRAIN, np.arange(len(targets)), inputs)
 
         return RawDataset(
             ClassTargets(classes=tuple(map(str, digits.target_names))), Statistics(inputs.shape[1:]), {TRAIN: targets}, blocks

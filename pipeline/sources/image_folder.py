@@ -17,7 +17,7 @@ from pipeline.io.reading.tree import Member, Tree
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import SPLITS, Block, RawDataset
+from pipeline.raw_dataset import SPLITS, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
 
@@ -56,7 +56,7 @@ class Settings(SourceSettings):
             described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels)), layout.targets, blocks
         )
 
-    def blocks(self, tree: Tree, layout: ClassFolders, *, workers: int) -> Generator[Block]:
+    def blocks(self, tree: Tree, layout: ClassFolders, *, workers: int) -> Generator[SampleBlock]:
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
         decoder.prepare()
         ordered = partial(on_threads, workers=workers)
@@ -102,10 +102,10 @@ def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member
         yield chunk
 
 
-def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[Block]:
+def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[SampleBlock]:
     """Yield one block for each split among the samples: an archive may interleave the splits."""
     for split in SPLITS:
         rows = [row for row, sample in enumerate(samples) if sample.split == split]
         if rows:
             positions = np.array([samples[row].position for row in rows])
-            yield Block(split, positions, inputs if len(rows) == len(samples) else inputs[rows])
+            yield SampleBlock(split, positions, inputs if len(rows) == len(samples) else inputs[rows])

@@ -15,7 +15,7 @@ from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading import download
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import TEST, TRAIN, Block, RawDataset
+from pipeline.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import ClassTargets
 
@@ -108,8 +108,8 @@ def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np
         )
 
 
-def blocks(inputs: dict[str, NDArray[np.uint8]]) -> Generator[Block]:
+def blocks(inputs: dict[str, NDArray[np.uint8]]) -> Generator[SampleBlock]:
     for split, images in inputs.items():
         for start in range(0, len(images), BLOCK_SAMPLES):
             rows = images[start : start + BLOCK_SAMPLES]
-            yield Block(split, np.arange(start, start + len(rows)), rows)
+            yield SampleBlock(split, np.arange(start, start + len(rows)), rows)

@@ -44,11 +44,11 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
         work.clear()
 
 
-def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.Inputs:
+def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.RunIdentity:
     """Return the inputs that determine the exported bytes; the code is what dvc.yaml lists for train."""
     sections = params.model_dump(mode="json")
     listed = run_identity.dependencies("train", sections, paths.top)
-    return run_identity.Inputs(
+    return run_identity.RunIdentity(
         data=prepared.digest,
         code=run_identity.code_digest(listed, paths.top),
         lock=files.digest(paths.lock),
@@ -97,7 +97,7 @@ def print_validation(report: fit.Report, num_steps: int) -> None:
         print(f"train: step {report.step} of {num_steps}: {shown}", flush=True)
 
 
-def write_results(training: Training, paths: Paths, identity: run_identity.Inputs) -> None:
+def write_results(training: Training, paths: Paths, identity: run_identity.RunIdentity) -> None:
     """Write the model file, `history.csv` and `train.json`. They hold no time, path or run id, so equal trainings write equal bytes."""
     weights, step = training.exported()
     manifest = model_file.Manifest(

@@ -11,7 +11,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.data.writer import GrowingArray, write
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import files
-from pipeline.raw_dataset import TEST, TRAIN, VALID, Block, RawDataset
+from pipeline.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import ClassTargets
 
@@ -27,7 +27,7 @@ def raw_dataset(*, size=7, missing=()):
     def blocks():
         for start in range(0, len(INPUTS), size):
             positions = np.array([place for place in range(start, min(start + size, len(INPUTS))) if place not in missing], dtype=np.int64)
-            yield Block(TRAIN, positions, INPUTS[positions])
+            yield SampleBlock(TRAIN, positions, INPUTS[positions])
 
     return RawDataset(ClassTargets(classes=("a", "b", "c")), Statistics((5, 4, 3)), {TRAIN: TARGETS}, blocks)
 
@@ -128,7 +128,7 @@ def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):
             inputs = np.full((1, 1024, 1024, 1), number, np.uint8)
             weakref.finalize(inputs, dropped.append, number)
             assert number - len(dropped) <= 1
-            yield Block(TRAIN, np.array([number]), inputs)
+            yield SampleBlock(TRAIN, np.array([number]), inputs)
 
     source = RawDataset(ClassTargets(classes=("a", "b")), Statistics((1024, 1024, 1)), {TRAIN: np.arange(100) % 2}, blocks)
     tracemalloc.start()

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.engine.ema import Average
+from pipeline.engine.ema import EMA
 
 
 def test_parameters_and_floating_buffers_trail_and_counters_follow() -> None:
     module = nn.BatchNorm1d(3)
-    average = Average(module, decay=0.5)
+    average = EMA(module, decay=0.5)
     expected = module.running_mean.clone()
     for step in range(20):
         module(torch.randn(8, 3))
@@ -23,7 +23,7 @@ def test_parameters_and_floating_buffers_trail_and_counters_follow() -> None:
 
 def test_the_first_updates_nearly_copy_so_that_the_start_does_not_weigh() -> None:
     module = nn.Linear(2, 2)
-    average = Average(module, decay=0.999)
+    average = EMA(module, decay=0.999)
     with torch.no_grad():
         module.weight.fill_(1.0)
     average.update(0, None)
@@ -33,7 +33,7 @@ def test_the_first_updates_nearly_copy_so_that_the_start_does_not_weigh() -> Non
 @pytest.mark.parametrize("skipped", [0.0, 1.0])
 def test_a_skipped_step_moves_nothing(skipped: float) -> None:
     module = nn.Linear(2, 2)
-    average = Average(module, decay=0.9)
+    average = EMA(module, decay=0.9)
     before = average.module.weight.clone()
     with torch.no_grad():
         module.weight.add_(1.0)
@@ -42,6 +42,6 @@ def test_a_skipped_step_moves_nothing(skipped: float) -> None:
 
 
 def test_the_average_is_not_trained_and_is_in_inference_mode() -> None:
-    average = Average(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), decay=0.9)
+    average = EMA(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), decay=0.9)
     assert not average.module.training
     assert not any(parameter.requires_grad for parameter in average.module.parameters())

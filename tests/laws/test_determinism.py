@@ -19,7 +19,7 @@ from PIL import Image
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
-from pipeline.runtime.run_identity import Inputs
+from pipeline.runtime.run_identity import RunIdentity
 from tests import project
 from tests.imports import TOP
 from tests.laws.variations import Row, combinations, covering, locales, users
@@ -188,7 +188,7 @@ def test_no_byte_depends_on_the_surroundings_of_a_run(open_folder: Path, strengt
 def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
     first, second = (Machine.claim(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
     assert first | {"threads": 2} == second
-    inputs = Inputs(data="d", code="c", lock="l", params={"seed": 0}, fingerprint=first)
+    inputs = RunIdentity(data="d", code="c", lock="l", params={"seed": 0}, fingerprint=first)
     assert inputs.key != replace(inputs, fingerprint=second).key
 
 

@@ -182,9 +182,9 @@ def restore_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
     restore = TrainState.restore
 
     def restoring(self, tensors, scalars) -> None:
-        average, self.average = self.average, None
+        average, self.ema = self.ema, None
         restore(self, tensors, scalars)
-        self.average = average
+        self.ema = average
 
     monkeypatch.setattr(TrainState, "restore", restoring)
 

@@ -10,10 +10,10 @@ from dvc.parsing.context import Context
 from pipeline.params.document import Document
 from pipeline.refusal import Refusal
 from pipeline.runtime import run_identity
-from pipeline.runtime.run_identity import Inputs
+from pipeline.runtime.run_identity import RunIdentity
 from tests.imports import TOP
 
-BASE = Inputs(
+BASE = RunIdentity(
     data="d" * 64,
     code="c" * 64,
     lock="l" * 64,

@@ -12,12 +12,12 @@ import pytest
 from pipeline.io import files
 from pipeline.refusal import Refusal
 from pipeline.runtime import workspace
-from pipeline.runtime.run_identity import Inputs
+from pipeline.runtime.run_identity import RunIdentity
 
-BASE = Inputs(data="d", code="c", lock="l", params={"seed": 0}, fingerprint={"threads": 2})
+BASE = RunIdentity(data="d", code="c", lock="l", params={"seed": 0}, fingerprint={"threads": 2})
 
 
-def seeded(seed: int) -> Inputs:
+def seeded(seed: int) -> RunIdentity:
     return replace(BASE, params={"seed": seed})
 
 
@@ -29,7 +29,7 @@ def locks(root: Path) -> set[str]:
     return {path.stem for path in (root / ".pipeline/work").glob("*.lock")}
 
 
-def begin(root: Path, inputs: Inputs) -> Path:
+def begin(root: Path, inputs: RunIdentity) -> Path:
     """Start a training that ends before its results are written."""
     with workspace.claimed(root, inputs) as place:
         (place.folder / "state").write_text("half")

@@ -9,7 +9,7 @@ from torch import Tensor
 from pipeline import seeding
 from pipeline.data.augment.augmenter import Augmenter, Change, Window
 from pipeline.data.augment.color import Cutout, Flip, Jitter
-from pipeline.data.augment.crops import Crop, ResizedCrop, Whole
+from pipeline.data.augment.crops import Crop, NoCrop, ResizedCrop
 from pipeline.data.augment.mixing import Mixing
 from pipeline.data.augment.pixels import Pixels
 from pipeline.inputs.image.description import ImageInputs
@@ -24,7 +24,7 @@ class Augmentation:
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
         self.num_samples = num_samples
-        self.dice = partial(seeding.generator, seed, "augment")
+        self.generator_for = partial(seeding.generator, seed, "augment")
         self.pixels = Pixels(images_of(spec), device)
         self.window = chosen_window(settings, self.pixels)
         self.changes = chosen_changes(settings, self.pixels)
@@ -37,7 +37,9 @@ class Augmentation:
 
     def draw(self, epoch: int) -> Tensor:
         """Draw (num_draws, num_samples) for an epoch, on the CPU so that the draws are the same for every device."""
-        return torch.from_numpy(np.concatenate([augmenter.draw(self.dice, epoch, self.num_samples) for augmenter in self.augmenters]))
+        return torch.from_numpy(
+            np.concatenate([augmenter.draw(self.generator_for, epoch, self.num_samples) for augmenter in self.augmenters])
+        )
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
         """Split the draws by augmenter."""
@@ -89,7 +91,7 @@ def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixi
 def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
     if settings.resized_crop:
         return ResizedCrop(settings.resized_crop, pixels)
-    return Crop(settings.crop_padding, pixels) if settings.crop_padding else Whole()
+    return Crop(settings.crop_padding, pixels) if settings.crop_padding else NoCrop()
 
 
 def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:

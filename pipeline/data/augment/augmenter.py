@@ -9,8 +9,8 @@ from torch import Tensor
 Table = NDArray[np.int64]
 
 
-class Dice(Protocol):
-    """`dice("flip", epoch)` returns a generator for one purpose, so that enabling one augmentation does not change the draws of another."""
+class RandomSource(Protocol):
+    """`generator_for("flip", epoch)` returns a generator for one purpose, so that enabling one augmentation does not change the draws of another."""
 
     def __call__(self, *purpose: str | int) -> np.random.Generator: ...
 
@@ -20,7 +20,7 @@ class Augmenter(Protocol):
 
     num_draws: int
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
         """Return the draws of an epoch, (num_draws, num_samples)."""
         ...
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment import rectangles
-from pipeline.data.augment.augmenter import Dice, Table
+from pipeline.data.augment.augmenter import RandomSource, Table
 from pipeline.data.augment.pixels import FINE, Pixels, divided
 
 LUMA = (77, 150, 29)
@@ -24,10 +24,10 @@ class Flip:
     def __init__(self, mode: Literal["random", "alternating"]) -> None:
         self.mode = mode
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
         if self.mode == "random":
-            return dice("flip", epoch).integers(2, size=(1, num_samples))
-        return (dice("first flip").integers(2, size=(1, num_samples)) + epoch) % 2
+            return generator_for("flip", epoch).integers(2, size=(1, num_samples))
+        return (generator_for("first flip").integers(2, size=(1, num_samples)) + epoch) % 2
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         return torch.where(draws[0].bool().view(-1, 1, 1, 1), images.flip(2), images)
@@ -45,9 +45,9 @@ class Jitter:
     def __init__(self, brightness: float, contrast: float, saturation: float, pixels: Pixels) -> None:
         self.strengths, self.pixels = (brightness, contrast, saturation), pixels
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
         """Return the weights of the pixel, of its grey and of the mean grey, in 1024ths."""
-        uniform = dice("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
+        uniform = generator_for("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
         parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
         table: Table = np.rint(brightness * parts * SCALE).astype(np.int64)
@@ -77,8 +77,8 @@ class Cutout:
     def __init__(self, side: int, pixels: Pixels) -> None:
         self.side, self.image, self.colour = side, pixels.images, pixels.mean_colour
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        return rectangles.centres(dice("cutout", epoch), self.image, num_samples)
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+        return rectangles.centres(generator_for("cutout", epoch), self.image, num_samples)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         hidden = rectangles.mask(draws, self.side, self.side, self.image)

@@ -6,20 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.augmenter import Dice, Table
+from pipeline.data.augment.augmenter import RandomSource, Table
 from pipeline.data.augment.pixels import FINE, Pixels
 
 TALLEST, WIDEST = 3 / 4, 4 / 3
 ATTEMPTS = 10
 
 
-class Whole:
+class NoCrop:
     """Reads the image unchanged."""
 
     num_draws = 0
     border = 0
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:  # noqa: ARG002  # nothing is drawn
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:  # noqa: ARG002  # nothing is drawn
         return np.empty((0, num_samples), np.int64)
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002  # the draws are empty
@@ -34,8 +34,8 @@ class Crop:
     def __init__(self, border: int, pixels: Pixels) -> None:
         self.border, self.image = border, pixels.images
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
-        return dice("crop", epoch).integers(2 * self.border + 1, size=(self.num_draws, num_samples))
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+        return generator_for("crop", epoch).integers(2 * self.border + 1, size=(self.num_draws, num_samples))
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         height, width, _ = self.image.row_shape
@@ -60,9 +60,9 @@ class ResizedCrop:
     def __init__(self, least: float, pixels: Pixels) -> None:
         self.least, self.pixels = least, pixels
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
         """Return top, left, height and width of the first of `ATTEMPTS` drawn crops that fits into the image."""
-        generator, (height, width, _) = dice("resized crop", epoch), self.pixels.images.row_shape
+        generator, (height, width, _) = generator_for("resized crop", epoch), self.pixels.images.row_shape
         heights, widths = np.full(num_samples, height), np.full(num_samples, width)
         missing = np.arange(num_samples)
         for _ in range(ATTEMPTS):

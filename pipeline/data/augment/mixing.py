@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment import rectangles
-from pipeline.data.augment.augmenter import Dice, Table
+from pipeline.data.augment.augmenter import RandomSource, Table
 from pipeline.data.augment.pixels import FINE, Pixels, divided, rounded
 
 
@@ -21,19 +21,19 @@ class Mixing:
         self.mixup, self.cutmix, self.image = mixup, cutmix, pixels.images
         self.classes = torch.arange(num_classes, device=pixels.device)
 
-    def draw(self, dice: Dice, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
         """Return the partner's weight in mixup, in 256ths, and the rectangle that CutMix replaces: centre (2 rows), height and width."""
         laid_over, centre, sides = (np.zeros((rows, num_samples), np.int64) for rows in (1, 2, 2))
         if self.mixup:
-            laid_over[:] = np.rint(FINE * dice("mixup", epoch).beta(self.mixup, self.mixup, num_samples))
+            laid_over[:] = np.rint(FINE * generator_for("mixup", epoch).beta(self.mixup, self.mixup, num_samples))
         if self.cutmix:
-            generator = dice("cutmix", epoch)
+            generator = generator_for("cutmix", epoch)
             sides[:] = np.rint(
                 np.outer((self.image.height, self.image.width), np.sqrt(generator.beta(self.cutmix, self.cutmix, num_samples)))
             )
             centre = rectangles.centres(generator, self.image, num_samples)
         if self.mixup and self.cutmix:
-            coin = dice("mix", epoch).integers(2, size=num_samples)
+            coin = generator_for("mix", epoch).integers(2, size=num_samples)
             laid_over, sides = laid_over * coin, sides * (1 - coin)
         return np.concatenate([laid_over, centre, sides])
 

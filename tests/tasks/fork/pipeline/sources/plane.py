@@ -8,7 +8,7 @@ from pipeline.inputs.points.statistics import Statistics
 from pipeline.tasks.regression.targets import Targets
 
 from pipeline.params.prepare import SourceSettings
-from pipeline.raw_dataset import TRAIN, Block, RawDataset
+from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
 
 
 class Settings(SourceSettings):
@@ -20,7 +20,7 @@ class Settings(SourceSettings):
         points = np.random.default_rng(0).uniform(-5, 5, (400, 3)).astype(np.float32)
         targets = (points @ np.array([[0.2], [-0.1], [0.3]], np.float32)).astype(np.float32)
 
-        def blocks() -> Generator[Block]:
-            yield Block(TRAIN, np.arange(len(points)), points)
+        def blocks() -> Generator[SampleBlock]:
+            yield SampleBlock(TRAIN, np.arange(len(points)), points)
 
         return RawDataset(Targets(), Statistics(points.shape[1]), {TRAIN: targets}, blocks)
