@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.data.batches.batch import BlockBatch
+from pipeline.data.batches.blocks import BlockBatch
 from pipeline.io import tensor_file
 
 MAX_LISTED = 5

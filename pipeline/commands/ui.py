@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import comparison
+from pipeline.tracking import comparison_view
 from pipeline.tracking.address import redacted_output
 from pipeline.tracking.store import Store
 
@@ -43,7 +43,7 @@ def run(host: str, port: int) -> int:
     store = Store(Environment.read())
     with redacted_output(store.address):
         if store.address.is_server:
-            show(f"{store.address.shown}/{comparison.link(experiment_of(store))}")
+            show(f"{store.address.shown}/{comparison_view.link(experiment_of(store))}")
         else:
             refuse_taken(host, port)
             serve(store, host, port)
@@ -88,7 +88,7 @@ def serve(store: Store, host: str, port: int) -> None:
         try:
             return HTMLResponse(page(store))
         except Exception:  # a busy store, or a stored view in an unknown format
-            return RedirectResponse(f"/{comparison.link(store.experiment_id())}")
+            return RedirectResponse(f"/{comparison_view.link(store.experiment_id())}")
 
     app.router.routes.insert(0, Route("/compare", compare))
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
@@ -101,9 +101,9 @@ def serve(store: Store, host: str, port: int) -> None:
 def page(store: Store) -> str:
     """Return the HTML page that opens the comparison. `<` is escaped in its JSON values, because it could end the script element."""
     experiment_id = store.experiment_id()
-    comparison.update(store.client, experiment_id)
-    view = store.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG]
-    state = json.dumps(comparison.unpacked(view))
+    comparison_view.update(store.client, experiment_id)
+    view = store.client.get_experiment(experiment_id).tags[comparison_view.VIEW_TAG]
+    state = json.dumps(comparison_view.unpacked(view))
     return PAGE % {"experiment": json.dumps(experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}
 
 

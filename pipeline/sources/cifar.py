@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives, download
-from pipeline.io.reading.tree import READ_ERRORS
+from pipeline.io.reading.file_tree import READ_ERRORS
 from pipeline.io.untrusted import reason
 from pipeline.params.prepare import SourceSettings
 from pipeline.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock

@@ -13,7 +13,7 @@ from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives
 from pipeline.io.reading.class_folders import ClassFolders, Sample, find_classes
 from pipeline.io.reading.decoding import Decoder
-from pipeline.io.reading.tree import Member, Tree
+from pipeline.io.reading.file_tree import Member, Tree
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
 from pipeline.params.prepare import SourceSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.io import files
-from pipeline.tracking import comparison, events
+from pipeline.tracking import comparison_view, events
 from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.events import EVENTS, SYSTEM, Event
 from pipeline.tracking.journal import COPIES, MODEL, WRITER_LOCK, is_written
@@ -126,7 +126,7 @@ class Delivery:
     def _update_comparison(self) -> None:
         """Add the run to the experiment's comparison. A failure is only printed, because the next run updates the comparison."""
         try:
-            comparison.update(self._store.client, str(self._cursor.experiment_id))
+            comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
             print(f"tracking: the comparison was not updated: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 

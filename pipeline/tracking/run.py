@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
-from pipeline.tracking import comparison, cursor, journal, mirror_process
+from pipeline.tracking import comparison_view, cursor, journal, mirror_process
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import EVENTS
 from pipeline.tracking.journal import Journal, Status
@@ -147,5 +147,5 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
     if address.is_server and name:
         experiment_id = cursor.Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
         if experiment_id:
-            return f"{address.shown}/{comparison.link(experiment_id)}"
+            return f"{address.shown}/{comparison_view.link(experiment_id)}"
     return "make ui" if shutil.which("make") else ""

@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.commands import ui
-from pipeline.tracking import comparison
+from pipeline.tracking import comparison_view
 from tests.imports import TOP
 
 START_S = 90
@@ -90,7 +90,7 @@ def test_a_server_that_is_away_is_refused_without_its_secrets(monkeypatch: pytes
 def test_a_view_in_another_form_opens_the_shared_view_instead(served: str, tmp_path: Path) -> None:
     assert "localStorage" in fetch(served)
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as store, store:
-        changed = store.execute("UPDATE experiment_tags SET value = 'of another form' WHERE key = ?", [comparison.VIEW_TAG])
+        changed = store.execute("UPDATE experiment_tags SET value = 'of another form' WHERE key = ?", [comparison_view.VIEW_TAG])
         assert changed.rowcount == 1
     with urllib.request.urlopen(served, timeout=START_S) as answer:  # noqa: S310  # loopback
         assert "localStorage" not in answer.read().decode()

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.data.batches import loader
-from pipeline.data.batches.batch import BlockBatch
+from pipeline.data.batches.blocks import BlockBatch
 from pipeline.data.prepared import Split
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interruption

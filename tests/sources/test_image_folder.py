@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from pipeline.io.reading import archives, tree
+from pipeline.io.reading import archives, file_tree
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 from pipeline.sources import image_folder
@@ -108,7 +108,7 @@ def test_a_zip_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
 def test_what_is_refused_while_it_is_read_is_not_left_out_as_corrupt(tmp_path, monkeypatch) -> None:
     root = write_folder(tmp_path / "images", dataset())
     blocks = settings(root, on_corrupt="skip").open(workers=1).blocks()
-    monkeypatch.setattr(tree, "MAX_MEMBER_BYTES", 10)
+    monkeypatch.setattr(file_tree, "MAX_MEMBER_BYTES", 10)
     with pytest.raises(Refusal, match=r"has \d+ bytes, more than 10: remove or shrink it$"):
         list(blocks)
 
@@ -289,7 +289,7 @@ def test_a_link_and_an_encrypted_member_in_a_zip_are_refused(tmp_path):
 
 @pytest.mark.parametrize("form", ["folder", "tar", "zip"])
 def test_a_file_beyond_the_bound_is_refused(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(tree, "MAX_MEMBER_BYTES", 5000)
+    monkeypatch.setattr(file_tree, "MAX_MEMBER_BYTES", 5000)
     contents = dataset() | {"train/cat/large.png": bytes(5001)}
     root = {"folder": write_folder, "tar": write_tar, "zip": write_zip}[form](tmp_path / "data", contents)
     assert "train/cat/large.png: has 5001 bytes, more than 5000" in refusal(root)

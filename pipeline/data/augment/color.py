@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment import rectangles
-from pipeline.data.augment.augmenter import RandomSource, Table
 from pipeline.data.augment.pixels import FINE, Pixels, divided
+from pipeline.data.augment.protocols import RandomSource, Table
 
 LUMA = (77, 150, 29)
 """Weights of red, green and blue in grey, in 256ths (ITU-R BT.601)."""

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.augmenter import RandomSource, Table
 from pipeline.data.augment.pixels import FINE, Pixels
+from pipeline.data.augment.protocols import RandomSource, Table
 
 TALLEST, WIDEST = 3 / 4, 4 / 3
 ATTEMPTS = 10

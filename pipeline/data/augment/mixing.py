@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment import rectangles
-from pipeline.data.augment.augmenter import RandomSource, Table
 from pipeline.data.augment.pixels import FINE, Pixels, divided, rounded
+from pipeline.data.augment.protocols import RandomSource, Table
 
 
 class Mixing:

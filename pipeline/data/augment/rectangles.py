@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.augmenter import Table
+from pipeline.data.augment.protocols import Table
 from pipeline.inputs.image.description import ImageInputs
 
 

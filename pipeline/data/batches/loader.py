@@ -9,9 +9,9 @@ import psutil
 import torch
 
 from pipeline.batch import Batch
-from pipeline.data.batches import sampling
-from pipeline.data.batches.batch import Block, BlockBatch, ResidentBlock, StreamedBlock
-from pipeline.data.batches.sampling import BatchIndex, Placement
+from pipeline.data.batches import batch_index
+from pipeline.data.batches.batch_index import BatchIndex, Placement
+from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock
 from pipeline.data.batches.stream import read_ahead
 from pipeline.data.prepared import Split
 
@@ -74,7 +74,7 @@ def free_bytes(device: torch.device) -> int:
 def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -> Generator[BlockBatch]:
     """Yield full batches from step `start` on, without end."""
     size = batch_size * tensors.block_size(batch_size)
-    batch_indices = sampling.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
+    batch_indices = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     at_once = tensors.is_small(size)
     with closing(tensors.blocks(batch_indices)) as blocks:
         for block in blocks:
@@ -88,7 +88,7 @@ def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, 
     All batches have the same size; the last is padded with its first sample.
     """
     firsts = range(0, len(tensors), batch_size)
-    batch_indices = sampling.scoring(tensors.placement, batch_size=batch_size)
+    batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)
     for first, block in zip(firsts, tensors.blocks(batch_indices), strict=True):
         batch = Batch(block.gather(slice(0, batch_size)), block.batch_index.targets)
         yield batch, min(batch_size, len(tensors) - first)

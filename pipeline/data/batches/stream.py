@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.data.batches.sampling import BatchIndex
+from pipeline.data.batches.batch_index import BatchIndex
 
 NUM_SLOTS = 3
 """One slot is used by the step, one is being copied to the device, one is being filled."""

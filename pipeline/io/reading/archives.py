@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.io import untrusted
 from pipeline.io.reading import tarstream
-from pipeline.io.reading.tree import (
+from pipeline.io.reading.file_tree import (
     Listing,
     Member,
     Tree,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.io import untrusted
 from pipeline.io.reading.archives import COMPRESSION_METHODS
-from pipeline.io.reading.tree import refuse_bomb
+from pipeline.io.reading.file_tree import refuse_bomb
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.io.reading.tree import Listing, name_bytes
+from pipeline.io.reading.file_tree import Listing, name_bytes
 from pipeline.io.untrusted import shown
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal

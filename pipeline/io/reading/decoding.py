@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.io.reading import images
-from pipeline.io.reading.tree import READ_ERRORS, Member
+from pipeline.io.reading.file_tree import READ_ERRORS, Member
 from pipeline.io.untrusted import reason, shown
 from pipeline.refusal import Refusal
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.io.reading.tree import refuse_bomb
+from pipeline.io.reading.file_tree import refuse_bomb
 
 BLOCK_BYTES = 1 << 20
 MAX_HEADER_BYTES = 1 << 18

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.batch import Batch
-from pipeline.data.batches.sampling import BatchIndex
+from pipeline.data.batches.batch_index import BatchIndex
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation

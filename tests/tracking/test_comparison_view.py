@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.tracking import comparison
+from pipeline.tracking import comparison_view
 from pipeline.tracking.store import NOTE_TAG
 from tests.tracking.conftest import RUN_INFO, Tracked
 
@@ -31,7 +31,7 @@ def make_run(params: dict[str, str], *, accuracy: float = 0.9, **tags: str) -> A
 
 
 def columns(*runs: Any) -> list[str]:
-    return list(comparison.state(runs, 16, 80)["selectedColumns"])
+    return list(comparison_view.state(runs, 16, 80)["selectedColumns"])
 
 
 def test_the_parameters_that_differ_are_columns_and_the_others_are_not() -> None:
@@ -57,12 +57,12 @@ def test_settings_of_evaluate_are_columns_where_they_differ() -> None:
 
 @pytest.mark.parametrize(("metric", "ascending"), [("valid/accuracy", False), ("valid/loss", True)])
 def test_runs_are_sorted_by_the_metric_that_selects_the_weights(metric: str, ascending: bool) -> None:
-    state = comparison.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})], 16, 80)
+    state = comparison_view.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})], 16, 80)
     assert (state["orderByKey"], state["orderByAsc"]) == (f"metrics.`{metric}`", ascending)
 
 
 def test_curves_come_first_and_every_metric_has_one_card() -> None:
-    state = comparison.state([make_run({"seed": "1"}), make_run({"seed": "2"})], 16, 80)
+    state = comparison_view.state([make_run({"seed": "1"}), make_run({"seed": "2"})], 16, 80)
     assert [section["name"] for section in state["compareRunSections"]] == ["valid", "train", "test", "parameters", "machine"]
     keys = [card["metricKey"] for card in state["compareRunCharts"] if "metricKey" in card]
     assert sorted(keys) == sorted(METRICS)
@@ -77,7 +77,7 @@ def test_curves_come_first_and_every_metric_has_one_card() -> None:
 
 def test_parallel_coordinates_leave_out_parameters_that_some_run_lacks() -> None:
     runs = [make_run({"seed": "1", "model.width": "8"}), make_run({"seed": "2", "model.width": "9"}), make_run({"seed": "3"})]
-    (parallel,) = [card for card in comparison.state(runs, 16, 80)["compareRunCharts"] if card["type"] == "PARALLEL"]
+    (parallel,) = [card for card in comparison_view.state(runs, 16, 80)["compareRunCharts"] if card["type"] == "PARALLEL"]
     assert parallel["selectedParams"] == ["seed"]
 
 
@@ -87,26 +87,26 @@ def test_a_view_fits_into_a_tag_however_many_parameters_and_metrics_there_are() 
     runs = [make_run({f"train.{name}": value for name in names}) for value in ("1", "2")]
     for run in runs:
         run.data.metrics = {**METRICS, **{f"valid/{name}": 1.0 for name in names}}
-    assert len(json.dumps(comparison.state(runs, 16, 80))) > comparison.MOST_TAG_CHARACTERS
-    assert len(comparison.view(runs)) <= comparison.MOST_TAG_CHARACTERS
+    assert len(json.dumps(comparison_view.state(runs, 16, 80))) > comparison_view.MOST_TAG_CHARACTERS
+    assert len(comparison_view.view(runs)) <= comparison_view.MOST_TAG_CHARACTERS
 
 
 def test_runs_of_other_programs_are_left_out_of_the_comparison() -> None:
     foreign = make_run({})
     foreign.data.params = {"alpha": "1"}
-    runs = comparison.trained_here([foreign, make_run({"seed": "2"}), make_run({"seed": "1"})])
-    state = comparison.state(runs, 16, 80)
+    runs = comparison_view.trained_here([foreign, make_run({"seed": "2"}), make_run({"seed": "1"})])
+    state = comparison_view.state(runs, 16, 80)
     assert [card["selectedParams"] for card in state["compareRunCharts"] if card["type"] == "PARALLEL"] == [["seed"]]
 
 
 def test_a_view_is_read_back_as_it_was_written() -> None:
     runs = [make_run({})]
-    assert comparison.unpacked(comparison.view(runs)) == json.loads(json.dumps(comparison.state(runs, 16, 80)))
+    assert comparison_view.unpacked(comparison_view.view(runs)) == json.loads(json.dumps(comparison_view.state(runs, 16, 80)))
 
 
 def test_the_description_links_table_and_charts_and_names_the_best_run() -> None:
     runs = [make_run({"seed": "1"}, accuracy=0.5), make_run({"seed": "2"}, accuracy=0.75), make_run({}, accuracy=math.nan)]
-    first, _, second, *_ = comparison.note(runs, "7").splitlines()
+    first, _, second, *_ = comparison_view.note(runs, "7").splitlines()
     assert "(#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison)" in first
     assert "compareRunsMode=CHART" in first
     assert "[run-0.75](#/experiments/7/runs/id-0.75)" in first
@@ -116,14 +116,14 @@ def test_the_description_links_table_and_charts_and_names_the_best_run() -> None
 
 def test_delivering_a_run_keeps_view_and_description(tracked: Tracked) -> None:
     (experiment,) = tracked.client.search_experiments(filter_string="name = 'pipeline'")
-    state = comparison.unpacked(experiment.tags[comparison.VIEW_TAG])
+    state = comparison_view.unpacked(experiment.tags[comparison_view.VIEW_TAG])
     assert "test/accuracy" in [card.get("metricKey") for card in state["compareRunCharts"]]
     assert RUN_INFO.name in experiment.tags[NOTE_TAG]
 
 
 def test_an_edited_view_or_description_is_not_overwritten(tracked: Tracked) -> None:
     experiment_id = tracked.client.create_experiment("edited")
-    comparison.update(tracked.client, experiment_id)
+    comparison_view.update(tracked.client, experiment_id)
     first = tracked.client.get_experiment(experiment_id).tags
     for name in ("a", "b"):
         run = tracked.client.create_run(experiment_id, run_name=name)
@@ -131,20 +131,20 @@ def test_an_edited_view_or_description_is_not_overwritten(tracked: Tracked) -> N
         tracked.client.log_param(run.info.run_id, "train.metric", "valid/accuracy")
         tracked.client.log_metric(run.info.run_id, "valid/accuracy", 0.5)
     tracked.client.set_experiment_tag(experiment_id, NOTE_TAG, "mine")
-    comparison.update(tracked.client, experiment_id)
+    comparison_view.update(tracked.client, experiment_id)
     second = tracked.client.get_experiment(experiment_id).tags
     assert second[NOTE_TAG] == "mine"
-    assert comparison.unpacked(second[comparison.VIEW_TAG]) != comparison.unpacked(first[comparison.VIEW_TAG])
-    theirs = json.dumps(json.loads(second[comparison.VIEW_TAG]) | {"state": "deflate;another"})
-    tracked.client.set_experiment_tag(experiment_id, comparison.VIEW_TAG, theirs)
+    assert comparison_view.unpacked(second[comparison_view.VIEW_TAG]) != comparison_view.unpacked(first[comparison_view.VIEW_TAG])
+    theirs = json.dumps(json.loads(second[comparison_view.VIEW_TAG]) | {"state": "deflate;another"})
+    tracked.client.set_experiment_tag(experiment_id, comparison_view.VIEW_TAG, theirs)
     tracked.client.log_metric(run.info.run_id, "valid/loss", 0.5)
-    comparison.update(tracked.client, experiment_id)
-    assert tracked.client.get_experiment(experiment_id).tags[comparison.VIEW_TAG] == theirs
+    comparison_view.update(tracked.client, experiment_id)
+    assert tracked.client.get_experiment(experiment_id).tags[comparison_view.VIEW_TAG] == theirs
 
 
 def test_an_update_that_fails_between_its_two_tags_is_completed_by_the_next(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment_id = tracked.client.create_experiment("failing")
-    comparison.update(tracked.client, experiment_id)
+    comparison_view.update(tracked.client, experiment_id)
     run = tracked.client.create_run(experiment_id, run_name="best")
     tracked.client.log_param(run.info.run_id, "train.metric", "valid/accuracy")
     tracked.client.log_metric(run.info.run_id, "valid/accuracy", 0.5)
@@ -157,7 +157,7 @@ def test_an_update_that_fails_between_its_two_tags_is_completed_by_the_next(trac
 
     monkeypatch.setattr(tracked.client, "set_experiment_tag", fail)
     with pytest.raises(ConnectionError):
-        comparison.update(tracked.client, experiment_id)
+        comparison_view.update(tracked.client, experiment_id)
     monkeypatch.undo()
-    comparison.update(tracked.client, experiment_id)
+    comparison_view.update(tracked.client, experiment_id)
     assert "best" in tracked.client.get_experiment(experiment_id).tags[NOTE_TAG]
