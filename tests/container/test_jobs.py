@@ -81,7 +81,7 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
         assert "test accuracy" in output
         assert f"container: {HOME} is mounted and keeps the results (docs/container.md, Results)" in output
         documented = f"tar -c -C {HOME} models metrics plots | tar -t"
-        assert {MODEL, "metrics/evaluate.json", "plots/confusion.png"} <= set(in_volume(name, image, "sh", "-c", documented).split())
+        assert {MODEL, "metrics/evaluate.json", "plots/evaluate/confusion.png"} <= set(in_volume(name, image, "sh", "-c", documented).split())
         assert in_volume(name, image, "grep", "-aEo", r'compile[\\":]+default', MODEL)
 
 
@@ -167,7 +167,7 @@ def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path:
     assert f"{HOME}/params.yaml was edited: it is kept unchanged" in run(*words, "check")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     output = run(*words, "preset", "cifar10-resnet", code=2)
-    assert "error: params.yaml: it is mounted, or belongs to another user, and cannot be replaced" in output
+    assert "error: params.yaml: it is a mount point or belongs to another user and cannot be replaced" in output
 
 
 def test_a_container_without_a_writable_folder_is_refused_with_the_remedy(image: str, tmp_path: Path) -> None:
