@@ -121,7 +121,7 @@ def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: R
     parameters.write()
     line = parameters.line("optimizer.nesterov")
     assert refused("check") == [
-        f"params.yaml:{line}: optimizer.nesterov: needs optimizer.momentum above 0: raise it, or write `nesterov: false`"
+        f"params.yaml:{line}: optimizer.nesterov: needs optimizer.momentum above 0: raise it, or write `optimizer.nesterov: false`"
     ]
 
 

@@ -168,7 +168,7 @@ def test_validation_that_is_wanted_and_not_there_is_refused_at_its_line(arrays: 
     parameters.write()
     assert main(["prepare"]) == 0
     assert refused("train") == [
-        f"params.yaml:{line}: train.export_weights: best needs a validation split: set source.valid above 0, or write `export_weights: last` and `patience: null`"
+        f"params.yaml:{line}: train.export_weights: best needs a validation split: set source.valid above 0, or write `train.export_weights: last` and `train.patience: null`"
     ]
 
 
