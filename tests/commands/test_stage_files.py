@@ -158,7 +158,9 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
     parameters.write()
     for verb in ("check", "prepare"):
         [said] = refused(verb)
-        assert said.startswith(f"params.yaml:{line}: source.root: data/raw/nowhere.npz does not exist: name the folder or archive")
+        assert said.startswith(
+            f"params.yaml:{line}: source.root: data/raw/nowhere.npz does not exist: write the path of the folder or archive"
+        )
     assert Prepared.open(prepared).digest == before
 
 
