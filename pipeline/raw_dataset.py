@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:  # the parameters import this module, and must load fast: without numpy
+if TYPE_CHECKING:  # pipeline.params imports this module and must load fast, so numpy is not imported here
     import numpy as np
     from numpy.typing import NDArray
 
@@ -14,30 +14,30 @@ TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 
 class Statistics(Protocol):
-    """Describes the inputs of a dataset once all of train has been read."""
+    """Computes the description of a dataset's inputs from its train samples, which are added a few at a time."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
+        """Return the shape of one stored sample."""
         ...
 
     @property
     def dtype(self) -> "type[np.generic]":
-        """The type of the inputs."""
+        """Return the type of the stored inputs."""
         ...
 
     def add(self, inputs: "NDArray[Any]", /) -> None:
-        """Take some samples of train into account."""
+        """Add some train samples, (n, *row_shape)."""
         ...
 
     def inputs(self) -> "spec.Inputs":
-        """Return the description of the inputs."""
+        """Return the description of the inputs, once all train samples have been added."""
         ...
 
 
 @dataclass(frozen=True)
 class SampleBlock:
-    """Some samples of one split: `inputs` (n, *row_shape), and their `positions` (n,) in the targets of the split."""
+    """Some samples of one split of the source: `inputs` (n, *row_shape), and `positions` (n,), their indices in the targets of that split."""
 
     split: str
     positions: "NDArray[np.int64]"
@@ -46,11 +46,11 @@ class SampleBlock:
 
 @dataclass(frozen=True)
 class RawDataset:
-    """A dataset with all targets in memory and its samples as a stream, so that it may be larger than memory.
+    """A dataset with all targets in memory and its samples as a stream, so that the samples may exceed memory.
 
-    `task` describes the targets. `targets` maps each split of the source (train, and perhaps valid and test) to its targets (n, ...).
-    `statistics` describes the inputs after `blocks()` has yielded every sample, in ascending order within a split; samples left out as
-    corrupt do not appear. Close the generator when you stop early: it may own worker processes.
+    `task` describes the targets. `targets` maps each split of the source (train, and possibly valid and test) to its targets (n, ...).
+    `blocks()` yields every sample except corrupt ones, in ascending position within a split. Close this generator when you stop early:
+    it may own worker processes. `statistics` describes the inputs once the train samples have been added to it.
     """
 
     task: "spec.Targets"

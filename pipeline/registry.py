@@ -9,12 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Registry:
-    """The choices in `package`, one module or folder each; a file cannot cause any other module to be imported."""
+    """The choices in `package`, one module or folder each; `noun` names a choice in messages.
+
+    A name from an untrusted file can only import one of these modules.
+    """
 
     package: str
     noun: str
     needs_torch: bool = False
-    """True where the modules import torch, which takes seconds: their keys are validated only where all else is valid."""
+    """True if the modules import torch, which takes seconds. Their sections are validated only if all others are valid."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit seed for one purpose, equal on every machine: `derive(seed, "order", epoch)`."""
+    """Return a 63-bit seed for one purpose, equal on every machine. Example: `derive(seed, "order", epoch)`."""
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

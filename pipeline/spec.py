@@ -1,4 +1,4 @@
-"""The description of the data on which everything else depends: the kind of its inputs and the kind of its targets."""
+"""Describes a dataset: the kind and properties of its inputs, and those of its targets. Model and task are built from this."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
@@ -16,7 +16,7 @@ MOST_BYTES = 2 * 2**20
 
 
 class Description(BaseModel):
-    """One part of a spec. Its `kind` is the name of the folder with its other modules."""
+    """One part of a Spec, inputs or targets. `kind` names the folder in `pipeline/inputs/` or `pipeline/tasks/` that has its modules."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -24,7 +24,7 @@ class Description(BaseModel):
 
 
 class Inputs(Description):
-    """Describes the inputs. The class `Inputs` in `pipeline/inputs/KIND/description.py` is the description of one kind.
+    """Describes the inputs. The class `Inputs` in `pipeline/inputs/KIND/description.py` is the subclass for one kind.
 
     The folder also has `statistics.py` with a class `Statistics` (what `prepare` computes over the train split), and
     `preprocessing.py` with a class `Preprocessing` (the first layer of every model).
@@ -40,14 +40,17 @@ class Inputs(Description):
 
     @classmethod
     def of(cls, spec: "Spec") -> Self:
-        """Return the inputs of `spec`. Raises Refusal where they are of another kind."""
+        """Return the inputs of `spec`. Raises Refusal if they are not of this class."""
         if not isinstance(spec.inputs, cls):
-            raise Refusal(f"model.name: this model takes other inputs than {spec.inputs.kind}: choose another model, or another source")
+            raise Refusal(
+                f"model.name: this model does not accept inputs of the kind {spec.inputs.kind}: choose another model, or another source"
+            )
         return spec.inputs
 
 
 class Targets(Description):
-    """Describes the targets, which decide the task. The class `Targets` in `pipeline/tasks/KIND/targets.py` is the description of one kind.
+    """Describes the targets, which decide the task. The class `Targets` in `pipeline/tasks/KIND/targets.py` is the subclass for one
+    kind.
 
     The folder also has `objective.py` with a class `Objective` (loss and metrics of the training), and `evaluation.py` with a class
     `Evaluator` (scores, tables and figures of the test split).
@@ -58,13 +61,13 @@ class Targets(Description):
     row_shape: ClassVar[tuple[int, ...]] = ()
     """Shape of the stored target of one sample."""
     has_classes: ClassVar[bool] = False
-    """True where a target is one of several classes: label smoothing has a meaning."""
+    """True if a target is one of several classes. If False, label smoothing, mixup and CutMix are refused."""
     metrics: ClassVar[Mapping[str, Direction]]
-    """The metrics of a validation, with the direction in which each improves; `train.metric` names one of them."""
+    """Maps each metric of a validation to the direction in which it improves. `train.metric` is one of them with the prefix `valid/`."""
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Return a name for each output, or nothing where the outputs have none."""
+        """Return the name of each output; an empty tuple if the outputs have no names."""
         return ()
 
     def num_outputs(self, inputs: Inputs) -> int:
@@ -72,17 +75,17 @@ class Targets(Description):
         raise NotImplementedError
 
     def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
-        """Raise Refusal where stored targets are outside their range. `place` names them in the message."""
+        """Raise Refusal if stored targets are outside their valid range. `place` says in the message where they are stored."""
 
     def refuse_unlearnable(self, targets: NDArray[Any], place: str) -> None:
-        """Raise Refusal where nothing can be learned from the train targets that a source brings."""
+        """Raise Refusal if nothing can be learned from `targets`, those of train. `place` names the dataset in the message."""
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the number (n,) of the group of each sample; a split takes its share from each group. One group unless overridden."""
+        """Return the stratum number of each sample, (n,). A split takes its share from each stratum. All samples are in stratum 0 unless overridden."""
         return np.zeros(len(targets), np.int64)
 
-    def stratum_name(self, number: int) -> str:  # noqa: ARG002  # there is one group only
-        """Return the name of a group for messages."""
+    def stratum_name(self, number: int) -> str:  # noqa: ARG002  # there is one stratum only
+        """Return the name of a stratum for messages."""
         return "the dataset"
 
 
@@ -97,7 +100,7 @@ class Spec(BaseModel):
     @field_validator("inputs", "targets", mode="before")
     @classmethod
     def find_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """Validate a mapping as the description that its `kind` names."""
+        """Validate a mapping with the class that its `kind` selects. Any other value is returned unchanged."""
         registry, part, name = (INPUTS, "description", "Inputs") if info.field_name == "inputs" else (TASKS, "targets", "Targets")
         return read_kind(value, registry, part, name) if isinstance(value, Mapping) else value
 
@@ -108,7 +111,10 @@ class Spec(BaseModel):
 
 
 def read_kind(value: Mapping[str, Any], registry: Registry, part: str, name: str) -> Any:
-    """Validate a mapping with the class `name` of the module `part` of the folder that its `kind` names. Raises ValueError for another kind."""
+    """Validate a mapping with the class `name` in the module `part` of the folder that its `kind` names.
+
+    Raises ValueError if there is no folder of this name.
+    """
     kind = value.get("kind")
     if kind not in registry.names:
         raise ValueError(f"there is no {registry.noun} {kind!r}: known are {', '.join(registry.names)}")

@@ -1,1 +1,1 @@
-"""Kinds of inputs: one folder each, found by the `kind` in `spec.json`."""
+"""Kinds of inputs: one folder each, found by the `kind` of the inputs in `spec.json`."""

@@ -8,7 +8,7 @@ from pipeline.params.section import Section, Share
 from pipeline.refusal import Refusal
 
 Strength = Annotated[float, Field(ge=0, le=1)]
-"""At most 1: a factor below 0 would invert the image."""
+"""Strength of a colour change. Factors are drawn from [1 - strength, 1 + strength]; a negative one would invert the image."""
 Alpha = Annotated[float, Field(ge=0, le=100)]
 COLOURS = 3
 
@@ -18,37 +18,40 @@ class AugmentSettings(Section):
     """Zero-pad each side by this many pixels, then crop a random window of the image's original size; 0 for none."""
     resized_crop: Share
     """Crop a window of random area, aspect ratio (3:4 to 4:3) and position, and resize it to the image's size. The value is the smallest
-    area, as a share of the image's; 0 for none."""
+    area, as a share of the image's area; 0 for none."""
     flip: Literal["none", "random", "alternating"]
     """Horizontal flip: `random` flips each sample with probability 0.5, `alternating` flips each sample in every second epoch."""
     brightness: Strength
     """Multiply the colours by a random factor from [1 - value, 1 + value]; 0 for none. For one or three channels."""
     contrast: Strength
-    """Multiply the difference between the colours and the image's mean grey by such a factor; 0 for none. For one or three channels."""
+    """Multiply the difference between the colours and the image's mean grey by a random factor from [1 - value, 1 + value]; 0 for none. For one or three channels."""
     saturation: Strength
-    """Multiply the difference between each pixel's colour and its grey by such a factor; 0 for none. For three channels."""
+    """Multiply the difference between each pixel's colour and its grey by a random factor from [1 - value, 1 + value]; 0 for none. For
+    three channels."""
     cutout: Annotated[int, Field(ge=0, le=65_535)]
     """Side in pixels of a square at a random position that is set to the mean colour; 0 for none."""
     mixup: Alpha
-    """Alpha of mixup: blend each sample with its partner, the sample at the mirrored position of the batch. The share is drawn from
-    Beta(alpha, alpha); 0 for none."""
+    """Alpha of mixup: blend each sample with its partner, the sample at the mirrored position of the batch. The partner's
+    share is drawn from Beta(alpha, alpha); 0 for none."""
     cutmix: Alpha
-    """Alpha of CutMix: replace a rectangle by that of the partner, the sample at the mirrored position of the batch. Its share of the
-    area is drawn from Beta(alpha, alpha); 0 for none. With `mixup`, each sample gets one of the two at random."""
+    """Alpha of CutMix: replace a rectangle by the same rectangle of the partner, the sample at the mirrored position of the batch. The share of
+    the image's area that it covers is drawn from Beta(alpha, alpha); 0 for none. With `mixup`, each sample gets one of the two at random."""
 
     @field_validator("resized_crop")
     @classmethod
     def refuse_two_crops(cls, resized_crop: float, info: ValidationInfo) -> float:
         if resized_crop and info.data.get("crop_padding"):
-            raise ValueError("cannot be combined with augment.crop_padding: write `crop_padding: 0`, or `resized_crop: 0.0`")
+            raise ValueError(
+                "cannot be combined with augment.crop_padding: write `augment.crop_padding: 0`, or `augment.resized_crop: 0.0`"
+            )
         return resized_crop
 
     def refuse_misfit(self, height: int, width: int, channels: int) -> None:
-        """Raise Refusal if `crop_padding` may miss the image entirely, or if a colour change does not fit the number of channels (grey or RGB)."""
+        """Raise Refusal if `crop_padding` allows a crop without a pixel of the image, or if a colour change does not fit the number of channels."""
         side = min(height, width)
         if self.crop_padding >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
-                f"augment.crop_padding: {self.crop_padding} pixels around images of {height}x{width} allow crops of padding only: "
+                f"augment.crop_padding: {self.crop_padding} pixels of padding around images of {height}x{width} allow crops without a pixel of the image: "
                 f"write at most {side - 1}"
             )
         for name, strength in {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}.items():

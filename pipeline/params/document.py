@@ -1,4 +1,4 @@
-"""Read a YAML file as plain data with the line of every key. It is parsed like in DVC (YAML 1.2: `1e-3` is a number)."""
+"""Reads a YAML file as plain data, with the line number of every key. Parses it as DVC does: by YAML 1.2, where `1e-3` is a number."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ Location = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Document:
-    """Parsed `data` (dicts, lists and scalars), and `root`, the YAML node tree with the line numbers."""
+    """A parsed YAML file: `data` has dicts, lists and scalars, and `root` is the YAML node tree, which has the line numbers."""
 
     path: Path
     data: dict[str, Any]
@@ -41,7 +41,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> "Document":
-        """Read and parse the file. Raises Refusal where it is missing, not YAML, not a mapping, or too large."""
+        """Read and parse the file. Raises Refusal if the file is missing, not YAML, not a mapping, or too large."""
         text = read_text(path)
         refuse_brackets(text, path)
         try:
@@ -57,11 +57,13 @@ class Document:
             raise Refusal(f"{path}:1: contains an invalid value: {untrusted.reason(error)}") from None
         if not isinstance(data, dict):
             kind = KIND_NAMES.get(type(data).__name__, "a single value")
-            raise Refusal(f"{path}:1: should contain sections such as `train:`, but is {kind}: copy one of presets/ there")
+            raise Refusal(
+                f"{path}:1: should contain sections such as `train:`, but is {kind}: replace the file by a copy of one in presets/"
+            )
         return cls(path, data, root)
 
     def line(self, location: Location) -> int:
-        """Return the line number, from 1, of the deepest key of `location` that exists in the file."""
+        """Return the line number, from 1, of the deepest key of `location` that exists in the file; 1 if none exists."""
         node, line = self.root, 1
         for part in location:
             found_child = child(node, part)
@@ -76,12 +78,14 @@ def read_text(path: Path) -> str:
         content = untrusted.read(path, MAX_BYTES)
         return content.decode("utf-8")
     except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: copy one of presets/ there") from None
+        raise Refusal(f"{path}: is missing: copy a file of presets/ to this path") from None
     except untrusted.TooLarge:
         raise Refusal(f"{path}:1: is larger than {MAX_BYTES} bytes: this is not a parameter file") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Refusal(f"{path}:{line}: is not UTF-8 text ({error.reason}): save it as UTF-8, or copy one of presets/ there") from None
+        raise Refusal(
+            f"{path}:{line}: is not UTF-8 text ({error.reason}): save it as UTF-8, or replace it by a copy of one in presets/"
+        ) from None
     except OSError as error:
         raise Refusal(f"{path}: cannot be read ({error.strerror}): make it a readable file") from None
 
@@ -94,7 +98,7 @@ def refuse_brackets(text: str, path: Path) -> None:
 def parse(text: str) -> tuple[Any, Node]:
     yaml = YAML(typ="safe", pure=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ruamel warns of an anchor that is defined twice; DVC decides about it
+        warnings.simplefilter("ignore")  # ruamel warns about an anchor that is defined twice; DVC reports it, if it is an error
         root = yaml.compose(text)
         if root is not None:
             refuse_excess(root)
@@ -104,16 +108,22 @@ def parse(text: str) -> tuple[Any, Node]:
 
 
 def refuse_excess(root: Node) -> None:
-    """Raise before construction if aliases and merges expand beyond MAX_VALUES (ValueError) or nest beyond MAX_DEPTH (RecursionError)."""
+    """Raise ValueError if the nodes expand to more than MAX_VALUES values, and RecursionError if they nest deeper than MAX_DEPTH.
+
+    To be called before construction, which expands aliases and merges.
+    """
     values, height = extent(root, {})
     if height > MAX_DEPTH:
         raise RecursionError
     if values > MAX_VALUES:
-        raise ValueError(f"more than {MAX_VALUES} values with all aliases expanded: write the values out")
+        raise ValueError(f"the file expands to more than {MAX_VALUES} values: use fewer aliases")
 
 
 def extent(node: Node, extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """Return the number of values below a node, counting each use of an alias, and their nesting depth."""
+    """Return the number of nodes in the tree of `node`, counting each use of an alias, and the depth of that tree.
+
+    `extents` caches the results by the id of the node; `depth` is the depth of `node` in the file. Raises RecursionError beyond MAX_DEPTH.
+    """
     if depth > MAX_DEPTH:
         raise RecursionError  # an alias that refers to its own parent recurses for ever
     if id(node) not in extents:
@@ -129,7 +139,7 @@ def parts_of(node: Node) -> list[Node]:
 
 
 def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
-    """Yield every mapping of an acyclic node tree once."""
+    """Yield every mapping of an acyclic node tree once. `seen` has the ids of the visited nodes."""
     if id(node) not in seen:
         seen.add(id(node))
         for part in parts_of(node):
@@ -139,7 +149,7 @@ def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
 
 
 def as_text_key(key: Node, text: str) -> Node:
-    """Return the key as a text node with its source text, so that `~`, `true` or `[a, b]` is reported as an unknown key with its line."""
+    """Return the key as a text node with its source text, so that a key such as `~`, `true` or `[a, b]` is reported as unknown, with its line."""
     if key.tag in (TEXT_TAG, MERGE_TAG):
         return key
     return ScalarNode(TEXT_TAG, text[key.start_mark.index : key.end_mark.index], key.start_mark, key.end_mark)
@@ -151,7 +161,7 @@ def line_of(error: MarkedYAMLError) -> int:
 
 
 def describe(error: MarkedYAMLError) -> str:
-    """Return ruamel's message, the line where the enclosing construct begins, and the remedy for a tab, which is invisible in an editor."""
+    """Return ruamel's message, with the line where the enclosing construct begins. For a tab, which is invisible in an editor, add the remedy."""
     problem = str(error.problem).partition(" with value")[0]  # for a duplicate section, its whole contents would follow
     start_line = error.context_mark.line + 1 if error.context_mark else line_of(error)
     context = f", {error.context} from line {start_line}" if error.context and start_line != line_of(error) else ""
@@ -159,7 +169,7 @@ def describe(error: MarkedYAMLError) -> str:
 
 
 def child(node: Node, part: str | int) -> tuple[Node, int] | None:
-    """Return the node under a key or index with its line, or None where there is none."""
+    """Return the child of `node` under a key or index, with its line; None if there is no such child."""
     if isinstance(node, MappingNode):
         # take the last match: keys merged by `<<` come before the section's own keys, which override them
         return next(((value, key.start_mark.line + 1) for key, value in reversed(node.value) if key.value == part), None)
@@ -175,7 +185,7 @@ def to_plain_data(value: Any) -> Any:
     if isinstance(value, list):
         return [to_plain_data(item) for item in value]
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise ValueError(f"a number of {value.bit_length()} bits: write a smaller one")
+        raise ValueError(f"a number of {value.bit_length()} bits: write one of at most {MAX_BITS} bits")
     if value is None or isinstance(value, bool | int | float):
         return value
     if not isinstance(value, str | date):

@@ -19,25 +19,28 @@ class EvaluateSettings(Section):
     calibration_bins: Count
     """Number of equal-width confidence bins of the reliability curve and the expected calibration error."""
     confidence_level: Annotated[float, Field(gt=0, lt=1)]
-    """Confidence level of `accuracy_interval`: at least this share of all test splits gives an interval with the true accuracy."""
+    """Confidence level of `accuracy_interval`: over many test splits, at least this share of the intervals contains the true accuracy."""
     mistakes: Annotated[int, Field(ge=0, le=100)]
-    """Number of most confidently wrong samples to show in a figure; 0 for none."""
+    """Number of wrongly predicted samples to show in a figure, those with the highest confidence first; 0 for none."""
     test_time_augmentation: Views
     """Report a second accuracy (such as `test/accuracy_mirror`) from logits averaged over views of each image. `mirror`: the image and
     its mirror image; `mirror_translate`: also both shifted by one pixel in two directions; `none`: no such metric. All other metrics use
-    the plain image."""
+    the unmodified image."""
 
     def refuse_rank_beyond(self, num_classes: int) -> None:
-        """Raise Refusal if `top_k` accuracy would always be 1 with so few classes."""
+        """Raise Refusal if `top_k` is larger than the number of classes."""
         if self.top_k > num_classes:
-            raise Refusal(f"evaluate.top_k: {self.top_k} of {num_classes} classes is always correct: write a smaller number")
+            raise Refusal(
+                f"evaluate.top_k: {self.top_k} is more than the {num_classes} classes of this dataset: write at most {num_classes}"
+            )
 
     def refuse_impossible_views(self, inputs: str, metrics: Container[str]) -> None:
-        """Raise Refusal if there are no images to view, or no accuracy to report. `inputs` is their kind, `metrics` are the task's."""
+        """Raise Refusal if test-time augmentation is set, but the inputs are not images or the task has no accuracy.
+
+        `inputs` is the kind of the inputs, `metrics` are the names of the task's metrics.
+        """
         if self.test_time_augmentation != "none" and (inputs != "image" or "accuracy" not in metrics):
-            raise Refusal(
-                "evaluate.test_time_augmentation: reports the accuracy over views of images, which this dataset has not: write `none`"
-            )
+            raise Refusal("evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy: write `none`")
 
 
 class EvaluateParams(Section):

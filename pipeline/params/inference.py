@@ -1,4 +1,4 @@
-"""The parameters of a model file that inference needs."""
+"""The parameters in a model file that inference needs."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ class InferenceLoopSettings(Section):
 
 
 class InferenceParams(Section):
-    """The sections of `params.yaml` that inference needs; the others may be those of another version of this pipeline."""
+    """The sections of `params.yaml` that inference needs. The others are not validated, so they may come from another version of this pipeline."""
 
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""
@@ -26,7 +26,7 @@ class InferenceParams(Section):
 
     @classmethod
     def selected(cls, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what inference needs of the parameters that a training recorded."""
+        """Return the part of `params`, the parameters that a training recorded, that inference needs."""
         selected = {name: params[name] for name in cls.model_fields if name in params}
         if isinstance(train := selected.get("train"), Mapping):
             selected["train"] = {name: train[name] for name in InferenceLoopSettings.model_fields if name in train}

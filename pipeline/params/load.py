@@ -41,7 +41,7 @@ RENAMED = {
     "train.keep": "export_weights",
     "evaluate.interval": "confidence_level",
 }
-"""The new name of each key, or value of a key, that had another one in an earlier version."""
+"""Maps a key of an earlier version, or `key: value` for a renamed value, to the present name."""
 EXPECTED = {
     "int_type": "should be a whole number",
     "int_from_float": "should be a whole number",
@@ -57,10 +57,10 @@ EXPECTED = {
 
 
 def load(document: Document, params: type[Params]) -> Params:
-    """Validate and return the sections of the file that `params` names. Raises Refusal with one line for each error.
+    """Validate the sections of the file that are fields of `params`, and return them. Raises Refusal with one line for each error.
 
-    Sections that need torch for validation come last, and only where all others are valid: a typing error is reported before that slow
-    import.
+    Sections whose validation imports torch are validated only if all others are valid, so that a typing error is reported before this
+    slow import.
     """
     load_without_torch(document, params)
     return value_or_refusal(document, *validate(document.data, params))
@@ -72,7 +72,7 @@ def load_without_torch(document: Document, params: type[Params]) -> Params:
 
 
 def value_or_refusal(document: Document, value: Params | None, problems: list[Problem]) -> Params:
-    """Return the value. Raises Refusal with all problems, including unknown section names."""
+    """Return `value`. Raises Refusal with all `problems` and all unknown sections of the file, if there are any."""
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
@@ -81,7 +81,7 @@ def value_or_refusal(document: Document, value: Params | None, problems: list[Pr
 
 
 def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Params:
-    """Validate data that was parsed elsewhere, such as the metadata of a model file; `origin` names its source in a Refusal."""
+    """Validate data that was parsed elsewhere, such as the metadata of a model file; `origin` names the source in messages. Raises Refusal."""
     length = len(json.dumps(data, default=str))
     if length > MAX_BYTES:
         raise Refusal(f"{origin}: has parameters of {length} characters, more than {MAX_BYTES}: these are not parameters of this pipeline")
@@ -107,7 +107,7 @@ def dotted(location: Location) -> str:
 
 
 def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
-    """Return the validated sections (None where there are problems) and the problems."""
+    """Return the validated sections (None if there are problems) and the problems."""
     resolved, problems = resolve(params, data, without_torch=without_torch)
     chosen = {name: data[name] for name in params.model_fields if name in data}
     try:
@@ -119,7 +119,10 @@ def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bo
 
 
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
-    """Return `params` with each polymorphic section narrowed to the type that its `name` selects, and a problem for each unknown name."""
+    """Return `params` with each section that has variants typed as the variant that its `name` selects, and a problem for each unknown name.
+
+    With `without_torch`, a section whose variants import torch has the type Any.
+    """
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, field in params.model_fields.items():
@@ -135,12 +138,12 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
 
 @cache
 def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
-    """Return `params` with other types of these fields. Cached, because pydantic takes several milliseconds to make a class."""
+    """Return a subclass of `params` in which these fields have other types. Cached: pydantic takes several milliseconds to create a class."""
     return create_model(params.__name__, __base__=params, **dict(fields))
 
 
 class SectionTypes(NamedTuple):
-    """The types of a polymorphic section, whose `name` decides which other keys it has."""
+    """The variants of a section such as `model`: its key `name` selects one, and with it the other valid keys."""
 
     noun: str
     names: tuple[str, ...]
@@ -149,7 +152,7 @@ class SectionTypes(NamedTuple):
 
 
 def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
-    """Return the types of a section that is a registry or a discriminated union; None for a section of one type."""
+    """Return the variants of a section whose type is a registry or a discriminated union; None for a section without variants."""
     registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
     if registry:
         return SectionTypes(registry.noun, registry.names, registry.settings, registry.needs_torch)
@@ -172,7 +175,7 @@ def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> 
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
-    """Return the key's location, and pydantic's message in the terms of the YAML file."""
+    """Return the location of the key, and pydantic's error worded in terms of the YAML file."""
     location = problem["loc"]
     match problem["type"]:
         case "missing":
@@ -192,18 +195,18 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
 
 
 def keys_of(section: Any) -> tuple[str, ...]:
-    """Return the keys of the type of a section, which may be nullable."""
+    """Return the keys of a section of this type; for `X | None`, those of X."""
     return tuple(key for kind in (section, *get_args(section)) for key in getattr(kind, "model_fields", ()))
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Drop "is missing" for a key that is already suggested for a misspelled or renamed one, so that one mistake gives one line."""
+    """Drop the problem "is missing" of a key that another problem suggests as the right spelling or new name: one mistake gives one line."""
     suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
     return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
 
 
 def renamed_value(location: Location, value: object) -> str | None:
-    """Return a message with the new name of a renamed value, or None."""
+    """Return a message with the new name of a renamed value; None if the value was not renamed."""
     new_name = RENAMED.get(f"{dotted(location)}: {value}")
     return f"`{value}` is now `{new_name}`: rename it" if new_name else None
 

@@ -15,27 +15,27 @@ Precision = Literal["auto", "bf16", "fp16", "fp32", "bf16-true"]
 
 class LoopSettings(Section):
     epochs: Steps | None
-    """Length of training in passes over the train split; null where `steps` is set."""
+    """Length of training in passes over the train split; null if `steps` is set."""
     steps: Steps | None
-    """Length of training in optimizer steps; null where `epochs` is set."""
+    """Length of training in optimizer steps; null if `epochs` is set."""
     batch_size: Count
     """Samples per optimizer step, summed over all micro-batches."""
     micro_batch_size: Count
-    """Largest number of samples per forward and backward pass; a smaller one needs less memory. See docs/training.md for BatchNorm and
-    dropout."""
+    """Largest number of samples per forward and backward pass; a smaller one needs less memory. docs/training.md explains its
+    effect on BatchNorm and dropout."""
     precision: Precision
     """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `bf16-true` keeps the weights
     themselves in bf16."""
     deterministic: bool
     """Raise an error for operations whose result differs from run to run."""
     compile: Literal["off", "default", "graphs"]
-    """Use of torch.compile: `default` compiles the network, `graphs` adds CUDA graphs."""
+    """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` adds CUDA graphs."""
     channels_last: bool
     """Use the channels-last memory format for images and convolutions, which is faster on tensor cores."""
     activation_checkpointing: bool
     """Recompute activations in the backward pass instead of storing them: less memory, more time, bit-identical results."""
     label_smoothing: Share
-    """Share of the target probability that is spread evenly over all classes; 0 for none."""
+    """Share of the target probability that is spread evenly over all classes; 0 for none. Must be 0 for a task without classes."""
     clip_norm: PositiveFloat | None
     """Clip the gradient to this 2-norm; null for no clipping."""
     on_nonfinite: Literal["stop", "skip"]
@@ -46,9 +46,9 @@ class LoopSettings(Section):
     report_every_steps: Count
     """Steps between rows of the history."""
     validate_every_steps: Steps
-    """Steps between validations; the last step is always validated. A multiple of `report_every_steps`."""
+    """Steps between validations; the last step is always validated. Must be a multiple of `report_every_steps`."""
     export_weights: Literal["best", "last"]
-    """The weights to export: those of the best validation, or the last."""
+    """The weights to export: those of the best validation, or those of the last step."""
     metric: str
     """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`."""
     patience: PositiveInt | None
@@ -72,14 +72,16 @@ class LoopSettings(Section):
     @classmethod
     def refuse_graphs_of_micro_batches(cls, mode: str, info: ValidationInfo) -> str:
         if mode == "graphs" and info.data.get("micro_batch_size") != info.data.get("batch_size"):
-            raise ValueError("`graphs` needs micro_batch_size equal to batch_size: write `compile: default`, or make them equal")
+            raise ValueError("`graphs` needs micro_batch_size equal to batch_size: write `train.compile: default`, or make them equal")
         return mode
 
     @field_validator("activation_checkpointing")
     @classmethod
     def refuse_compiled_checkpointing(cls, activation_checkpointing: bool, info: ValidationInfo) -> bool:
         if activation_checkpointing and info.data.get("compile", "off") != "off":
-            raise ValueError('cannot be combined with train.compile: write `compile: "off"`, or `activation_checkpointing: false`')
+            raise ValueError(
+                'cannot be combined with train.compile: write `train.compile: "off"`, or `train.activation_checkpointing: false`'
+            )
         return activation_checkpointing
 
     @field_validator("micro_batch_size")
@@ -104,7 +106,7 @@ class LoopSettings(Section):
         for setting, needed in needs.items():
             if needed and VALID not in splits:
                 raise Refusal(
-                    f"{setting} needs a validation split: set source.valid above 0, or write `export_weights: last` and `patience: null`"
+                    f"{setting} needs a validation split: set source.valid above 0, or write `train.export_weights: last` and `train.patience: null`"
                 )
 
     def refuse_unknown_metric(self, metrics: Iterable[str]) -> None:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from pipeline.spec import Spec
 
     Examples = Callable[[int], Tensor]
-    """Return at most that many train images, spread over the split, as network input: (n, channels, height, width), float32, on the CPU."""
+    """A function that returns at most the given number of train samples, spread over the split, preprocessed for the network. Images are
+    (n, channels, height, width), float32, on the CPU."""
 
 
 class ModelSettings(Section):
@@ -26,13 +27,13 @@ class ModelSettings(Section):
         return self.name
 
     def build(self, spec: "Spec") -> "nn.Module":
-        """Build the network, a module from preprocessed inputs, images for example (n, channels, height, width), to (n, spec.num_outputs)."""
+        """Build the network, a module that maps preprocessed inputs, such as images (n, channels, height, width), to (n, spec.num_outputs)."""
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
-        """Set weights that are pretrained or computed from the data.
+        """Set weights that are pretrained or computed from the data: `examples(n)` returns at most n preprocessed train samples.
 
-        Called once at the start of training, never when a model file is opened.
+        Called once, when a training begins, and never when a model file is opened.
         """
 
     @property
@@ -43,5 +44,5 @@ class ModelSettings(Section):
     def fetch(self) -> None:
         """Download the files that `initialize_from_data` needs, if missing, and read them.
 
-        Raises Refusal with the remedy where that fails.
+        Raises Refusal with the remedy if that fails.
         """

@@ -30,7 +30,7 @@ class SgdSettings(CommonOptimizerSettings):
     @classmethod
     def require_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
         if nesterov and info.data.get("momentum") == 0:
-            raise ValueError("needs optimizer.momentum above 0: raise it, or write `nesterov: false`")
+            raise ValueError("needs optimizer.momentum above 0: raise it, or write `optimizer.nesterov: false`")
         return nesterov
 
 
@@ -59,13 +59,16 @@ class MuonSettings(CommonOptimizerSettings):
     ns_steps: Annotated[int, Field(ge=1, le=100)]
     """muon only: Newton-Schulz iterations to orthogonalise an update; 3 to 5 are usual."""
     normalize_weights: bool
-    """muon only: rescale each hidden weight to norm sqrt(out_features) instead of applying weight decay; for layers followed by a norm."""
+    """muon only: rescale each hidden weight to norm sqrt(out_features) instead of applying weight decay. Suits layers
+    that are followed by a normalisation layer."""
 
     @field_validator("nesterov")
     @classmethod
     def require_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
         if nesterov and 0 in (info.data.get("momentum"), info.data.get("sgd_momentum")):
-            raise ValueError("needs optimizer.momentum and optimizer.sgd_momentum above 0: raise them, or write `nesterov: false`")
+            raise ValueError(
+                "needs optimizer.momentum and optimizer.sgd_momentum above 0: raise them, or write `optimizer.nesterov: false`"
+            )
         return nesterov
 
 

@@ -17,26 +17,26 @@ class SourceSettings(Section):
     """Settings and methods that every source has; the module of each source adds its own."""
 
     untrusted: ClassVar[bool] = False
-    """True if `root` holds the user's own files: `check` then validates their classes before anything runs."""
+    """True if `root` has the user's own files. `check` then validates their classes and splits before any stage runs."""
 
     downloaded: ClassVar[bool] = False
-    """True if `open` downloads what is missing in `root`: `check` then opens the source before anything runs."""
+    """True if `open` downloads files that are missing in `root`. `check` then calls it before any stage runs, unless `prepare` is up to date."""
 
     inputs: ClassVar[str] = "image"
-    """The kind of its inputs: a folder of `pipeline/inputs/`."""
+    """The kind of the dataset's inputs: the name of a folder in `pipeline/inputs/`."""
 
     task: ClassVar[str] = "classification"
-    """The task, which is the kind of its targets: a folder of `pipeline/tasks/`."""
+    """The kind of the dataset's targets, which decides the task: the name of a folder in `pipeline/tasks/`."""
 
     name: str
     """The dataset or format: a module of `pipeline/sources/`."""
     root: Path
     """The folder or file with the data, inside or outside the checkout; `dvc repro` detects its changes."""
     valid: Share
-    """Share of train to split off for validation; 0 for none, which needs `train.export_weights: last`. Unused where the source has a validation
-    split."""
+    """Share of the train samples to split off for validation; 0 for none, which needs `train.export_weights: last`. Unused if the source has a
+    validation split."""
     test: Share
-    """Share of all samples to split off for the test, above 0. Unused, and may be 0, where the source has a test split."""
+    """Share of all samples to split off for the test, above 0. Unused, and may be 0, if the source has a test split."""
 
     @field_validator("root")
     @classmethod
@@ -52,12 +52,12 @@ class SourceSettings(Section):
         return None
 
     def open(self, *, workers: int) -> "RawDataset":
-        """Open the dataset: targets are loaded at once, samples are streamed and decoded by `workers` threads or processes."""
+        """Return the dataset with its targets loaded. Samples are read later, block by block, and decoded by `workers` threads or processes."""
         raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")
 
 
 class PrepareParams(Section):
     seed: NonNegativeInt
-    """The seed from which those of splits, order, initial weights, dropout and augmentation are derived."""
+    """Seed of all random numbers: of splits, sample order, initial weights, dropout and augmentation."""
     source: Annotated[SourceSettings, SOURCES]
     """The dataset or format: a module of `pipeline/sources/`."""

@@ -13,7 +13,7 @@ COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
 
 
 def whole_file() -> type[BaseModel]:
-    """Return a model of the whole file with every registered model and source, which imports all their modules."""
+    """Return a pydantic model of the whole file, with every model and source. Imports the modules of all of them."""
     fields: dict[str, Any] = {}
     for params in STAGE_PARAMS.values():
         for name, field in params.model_fields.items():
@@ -22,7 +22,7 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return type and field; a registry becomes the union of its members, discriminated by `name`."""
+    """Return the type and the FieldInfo of a section. For a registry, the type is the union of all its `Settings`, discriminated by `name`."""
     registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
     if registry is None:
         return field.annotation, field
@@ -47,7 +47,9 @@ def line(cells: tuple[str, ...]) -> str:
 
 def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for section, entry in whole["properties"].items():
-        options = [option for option in entry.get("anyOf", [entry]) if "$ref" in option]  # a nullable section has two
+        options = [
+            option for option in entry.get("anyOf", [entry]) if "$ref" in option
+        ]  # the options of a nullable section: its type and null
         members = list(entry.get("oneOf", options))
         if not members:
             yield f"`{section}`", values(entry), entry.get("description", "")
@@ -66,7 +68,7 @@ def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
-    """Return the keys that every member of a section has."""
+    """Return the keys that all variants of a section (`members`) have."""
     keys = [set(resolve(whole, member)["properties"]) for member in members]
     return set.intersection(*keys) if keys else set()
 

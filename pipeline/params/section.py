@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Count = Annotated[int, Field(gt=0, le=1_000_000)]
 """A count of things that take memory; the bound turns a typing error into a clear message instead of OOM."""
 Steps = Annotated[int, Field(gt=0, le=1_000_000_000_000)]
-"""A number of steps; the bound keeps it exact in floating-point arithmetic."""
+"""A number of steps; the bound keeps the number exact when it is converted to a float."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 """A fraction from 0 inclusive to 1 exclusive."""
 Width = Annotated[int, Field(gt=0, le=65_536)]
@@ -17,7 +17,8 @@ Depth = Annotated[int, Field(gt=0, le=1000)]
 
 
 SECTIONS = ("seed", "source", "model", "optimizer", "schedule", "augment", "train", "evaluate")
-"""The top-level keys of `params.yaml`. Listed here, so that a stage imports only the sections that it reads."""
+"""The top-level keys of `params.yaml`. They are listed here, and not collected from the sections' classes, so that a stage imports only the
+modules of the sections that it reads."""
 
 
 class Section(BaseModel):

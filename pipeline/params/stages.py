@@ -1,4 +1,4 @@
-"""The sections that each stage reads."""
+"""Maps each stage to the sections of `params.yaml` that it reads."""
 
 from pydantic import BaseModel
 

@@ -15,13 +15,13 @@ from pipeline.registry import MODELS
 
 class TrainParams(Section):
     seed: NonNegativeInt
-    """The seed from which those of splits, order, initial weights, dropout and augmentation are derived."""
+    """Seed of all random numbers: of splits, sample order, initial weights, dropout and augmentation."""
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
     augment: AugmentSettings | None
-    """Random changes to training images; null for none, and where the inputs are no images."""
+    """Random changes to training images; null for none. Must be null if the inputs are not images."""
     train: LoopSettings
 
     @field_validator("train")
@@ -30,6 +30,6 @@ class TrainParams(Section):
         optimizer = info.data.get("optimizer")
         if train.precision == "bf16-true" and isinstance(optimizer, AdamSettings):
             raise ValueError(
-                f"precision: bf16-true would round away the updates of {optimizer.name}'s moments: write `precision: auto`, or choose muon or sgd"
+                f"precision: bf16-true would round away the updates of {optimizer.name}'s moments: write `train.precision: auto`, or set optimizer.name to muon or sgd"
             )
         return train

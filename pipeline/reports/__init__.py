@@ -1,1 +1,1 @@
-"""Figures and tables made from predictions."""
+"""Scores, tables and figures computed from predictions."""

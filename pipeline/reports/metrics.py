@@ -27,7 +27,10 @@ def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: Evalu
 
 
 def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:
-    """Return the interval of Clopper and Pearson (1934), which has a nonzero width even if all predictions are correct, or none."""
+    """Return the Clopper-Pearson interval (1934) of the accuracy, at the confidence level `coverage`.
+
+    Its width is above 0 even if all predictions are correct or all are wrong.
+    """
     from scipy.stats import binomtest  # late: the import takes a second, which would delay a refusal
 
     interval = binomtest(int(np.count_nonzero(correct)), correct.size).proportion_ci(coverage, method="exact")
@@ -38,7 +41,7 @@ def score_classes(targets: Integers, predicted: Integers, classes: tuple[str, ..
     """Return precision, recall, F1 and support (number of samples) of each class.
 
     A score that would divide by zero is 0: the recall of a class without samples, and the precision of a class that is never predicted.
-    Such a class counts in the mean over all classes.
+    Such a class is included in the mean over all classes (macro F1).
     """
     num_classes = len(classes)
     support = np.bincount(targets, minlength=num_classes)

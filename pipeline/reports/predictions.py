@@ -25,7 +25,7 @@ class Predictions:
     loss: Floats
     """Cross entropy in nats."""
     rank: Integers
-    """Number of classes ranked above the target; 0 where the prediction is correct."""
+    """Number of classes ranked above the target; 0 if the prediction is correct."""
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -46,9 +46,9 @@ class Predictions:
 
     @classmethod
     def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":
-        """Concatenate predictions. Raises Refusal where there are none, or where a logit was not finite."""
+        """Concatenate predictions. Raises Refusal if `parts` is empty, or if a logit was not finite."""
         if not parts:
-            raise Refusal("source.test: the test split is empty: split off a share for it, such as `test: 0.2`")
+            raise Refusal("source.test: the test split is empty: write a share above 0 to split off, such as `source.test: 0.2`")
         names = [field.name for field in fields(cls)]
         whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
         damaged = np.flatnonzero(np.isnan(whole.confidence))
@@ -67,7 +67,7 @@ def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Flo
     every = np.arange(len(logits))
     predicted = logits.argmax(axis=1)
     peak = logits[every, predicted]
-    # Subtract the maximum: the largest exponent is then 0, and the sum lies between 1 and the number of classes.
+    # Subtract the maximum: the largest exponent is then 0, and the sum is between 1 and the number of classes.
     total = np.exp(logits - peak[:, None]).sum(axis=1)
     actual = logits[every, targets]
     likelier = logits > actual[:, None]

@@ -1,4 +1,4 @@
-"""Reads the results of the stages: `metrics/evaluate.json`, with a label that identifies the model, and the history of the training."""
+"""Reads result files of the stages: `metrics/evaluate.json`, with a label that identifies the model, and the training history."""
 
 import csv
 import json
@@ -13,18 +13,18 @@ from pipeline.refusal import Refusal
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and its length: the first hexadecimal digits of the model file's SHA-256."""
 HEADLINES = ("accuracy", "loss")
-"""Scores of which the first that exists is printed."""
+"""The scores that the result line may show; it shows the first that exists."""
 MOST_BYTES = 2**26
-"""Upper bound for the file: enough for the scores of some hundred thousand classes."""
+"""Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""
 
 
 def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
-    """Return the contents of the file: the scores under the name of their split (DVC shows `test.accuracy`), and the model's label."""
+    """Return the contents of `metrics/evaluate.json`: the scores under the key `test` (DVC shows `test.accuracy`), and the model's label."""
     return {TEST: scores, MODEL: label(model)}
 
 
 def label(model: Path) -> str:
-    """Return the label of a model file. Raises Refusal where it is missing."""
+    """Return the label of a model file. Raises Refusal if the file is missing."""
     try:
         return files.digest(model)[:DIGITS]
     except FileNotFoundError:
@@ -36,17 +36,17 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     try:
         content = json.loads(untrusted.read(path, MOST_BYTES))
         found: dict[str, Any] = content[TEST]
-        result_line(found)  # raises where a score that the line shows is missing
+        result_line(found)  # raises if a score that the line shows is missing
         of = str(content[MODEL])
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
-        raise Refusal(f"{path}: was not written by this pipeline, or by an earlier one: run `dvc repro -f evaluate`") from None
+        raise Refusal(f"{path}: was not written by this pipeline, or by an earlier version of it: run `dvc repro -f evaluate`") from None
     return found, of
 
 
 def scores(path: Path, model: Path) -> dict[str, Any]:
-    """Return the scores in `path`. Raises Refusal where they belong to a model other than `model`."""
+    """Return the scores in `path`. Raises Refusal if they are those of a model other than `model`."""
     found, of = read(path)
     if of != label(model):
         raise Refusal(f"{path}: describes another model than {model}: run `dvc repro`")
@@ -54,7 +54,7 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
 
 
 def result_line(scores: Mapping[str, Any]) -> str:
-    """Format the most telling score, its interval if it has one, and the number of samples as one line for the terminal."""
+    """Format the first of HEADLINES that is in `scores`, its interval if it has one, and the number of samples as one line."""
     name = next(name for name in HEADLINES if name in scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""
@@ -62,7 +62,7 @@ def result_line(scores: Mapping[str, Any]) -> str:
 
 
 def read_history(path: Path) -> list[dict[str, str]]:
-    """Return the rows that `write_history` wrote, their cells as text. Raises Refusal where the file is missing or cannot be parsed."""
+    """Return the rows of `plots/train/history.csv`, with cells as text. Raises Refusal if the file is missing or cannot be parsed."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))

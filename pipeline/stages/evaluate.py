@@ -1,4 +1,4 @@
-"""The stage evaluate: scores the test split from the model file alone, and writes metrics, tables and figures."""
+"""The stage evaluate: scores the saved model file on the test split, and writes metrics, tables and figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,13 +30,14 @@ from pipeline.tracking import run as tracking
 from pipeline.tracking import run_description
 
 MAX_NAMES = 100
-"""Characters of class names in a message."""
+"""Largest number of characters of class names in a message."""
 
 
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
-    """Score the model file on the test split, write metrics, tables and figures, and report to tracking.
+    """Score the model file on the test split, write metrics, tables and figures, and send them to tracking.
 
-    `sections` are all sections of `params.yaml`, for tracking. Raises Refusal where the model was trained on other data than the prepared data.
+    `sections` are all sections of `params.yaml`, for tracking. Raises Refusal if the inputs or targets of the model are not those of
+    the prepared data.
     """
     claimed = Machine.claim(environment)
     model, manifest = model_file.load(paths.model)
@@ -55,10 +56,10 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
 def judge(
     model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine, params: EvaluateParams
 ) -> tuple[Evaluator, dict[str, Any]]:
-    """Return the task's evaluator after the whole test split, and the scores for `metrics/evaluate.json`.
+    """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`.
 
-    The evaluator has the outputs of the unmodified inputs; with test-time augmentation, the scores also hold its results.
-    Writes no files. Raises Refusal where the settings do not fit the data.
+    The evaluator has the outputs for the unmodified inputs. With test-time augmentation, the scores also have its accuracy.
+    Writes no files. Raises Refusal if the settings do not fit the data.
     """
     spec = prepared.spec
     params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
@@ -81,7 +82,7 @@ def judge(
 def feed(
     evaluator: Evaluator, model: nn.Module, split: Split, device: torch.device, *, precision: ChosenPrecision, batch_size: int
 ) -> None:
-    """Give the evaluator the model's outputs for a split, batch by batch and in the order of the split."""
+    """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split."""
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
     position = 0
@@ -91,7 +92,10 @@ def feed(
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
-    """Raise Refusal unless inputs and targets of the model and of the prepared data are alike; other statistics of the inputs are allowed."""
+    """Raise Refusal unless the model and the prepared data have the same kind and shape of inputs and the same targets.
+
+    The statistics of the inputs may differ.
+    """
     alike = (expected.inputs.kind, expected.inputs.row_shape, expected.targets) == (
         found.inputs.kind,
         found.inputs.row_shape,

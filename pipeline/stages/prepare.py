@@ -19,7 +19,7 @@ from pipeline.runtime.environment import Environment
 def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and print the number of samples of each split.
 
-    Raises Refusal where nothing can be learned from its targets, such as a class without samples.
+    Raises Refusal if nothing can be learned from the targets, for example because a class has no samples.
     """
     raw_dataset, assigned = survey(params, workers=environment.workers)
     total = sum(len(targets) for targets in raw_dataset.targets.values())
@@ -28,14 +28,17 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
         if name in raw_dataset.targets and shares.get(name):
-            print(f"prepare: {name}: the dataset has this split of its own, so source.{name} is not used")
+            print(f"prepare: {name}: the dataset has its own {name} split, so source.{name} is not used")
         if name in record.splits:
             entry = record.splits[name]
-            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} corrupt skipped" if entry.left_out else ""))
+            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} skipped as corrupt" if entry.left_out else ""))
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
-    """Return the dataset and the split of each sample. Only file names and targets are read; no sample is decoded."""
+    """Return the dataset and, for each split of the source, the split that each sample is assigned to.
+
+    Only file names and targets are read; no sample is decoded.
+    """
     source = params.source
     refuse_missing_root(source)
     raw_dataset = source.open(workers=workers or cgroup.usable_cpus())
@@ -45,9 +48,9 @@ def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, d
 
 
 def refuse_missing_root(source: SourceSettings) -> None:
-    """Raise Refusal where the folder or archive `source.root` does not exist."""
+    """Raise Refusal if the folder or archive `source.root` does not exist."""
     if not os.path.exists(source.root):  # noqa: PTH110  # os.path.exists returns False for invalid names, where Path.exists raises
         raise Refusal(
-            f"source.root: {source.root} does not exist: name the folder or archive that holds the data, "
-            "or make an empty folder for what is downloaded"
+            f"source.root: {source.root} does not exist: write the path of the folder or archive with the data; "
+            "for a dataset that is downloaded, create this folder"
         )

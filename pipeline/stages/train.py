@@ -21,9 +21,9 @@ from pipeline.training import Training
 
 
 def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
-    """Train from scratch, or resume from the last whole checkpoint of a training with the same inputs.
+    """Train from scratch, or resume from the last complete checkpoint of a training with the same identity.
 
-    `sections` are all sections of `params.yaml` as they are written there. Only tracking gets them; what decides the result is in `params`.
+    `sections` are all sections of `params.yaml`, as written there, for tracking only. The result depends on `params` alone.
     """
     claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
@@ -45,7 +45,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
 
 
 def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.RunIdentity:
-    """Return the inputs that determine the exported bytes; the code is what dvc.yaml lists for train."""
+    """Return all that determines the bytes of the model file. The code is the modules that dvc.yaml lists for the stage train."""
     sections = params.model_dump(mode="json")
     listed = run_identity.dependencies("train", sections, paths.top)
     return run_identity.RunIdentity(
@@ -78,9 +78,9 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         training.save_now()
         saved = training.saver.saved_step
         after = (
-            "there is no checkpoint: the same command begins anew"
+            "no checkpoint was saved: the same command starts from the beginning"
             if saved is None
-            else f"step {saved} is saved: the same command goes on there"
+            else f"step {saved} is saved: the same command continues after it"
         )
         print(f"train: {after}", flush=True)
         raise
@@ -89,7 +89,7 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
 
 
 def print_validation(report: fit.Report, num_steps: int) -> None:
-    """Print the loss of the training and the metrics of a validation; nothing for a report without a validation."""
+    """Print the training loss and the metrics of a validation. For a report without a validation, print nothing."""
     validated = [name for name in report.metrics if name.startswith("valid/")]
     if validated:
         names = [name for name in ("train/objective", *validated) if name in report.metrics]

@@ -45,8 +45,8 @@ def images(folder: Path, classes: dict[str, int]) -> None:
             {"source": {**SOURCE, "valid": 0.0}, "train.export_weights": "best"},
             "train.export_weights: best needs a validation split: set source.valid above 0",
         ),
-        ({"cat": 9, "dog": 9}, {"evaluate.top_k": 3}, "evaluate.top_k: 3 of 2 classes is always correct: write a smaller number"),
-        ({}, {"source": DIGITS, "evaluate.top_k": 11}, "evaluate.top_k: 11 of 10 classes is always correct: write a smaller number"),
+        ({"cat": 9, "dog": 9}, {"evaluate.top_k": 3}, "evaluate.top_k: 3 is more than the 2 classes of this dataset: write at most 2"),
+        ({}, {"source": DIGITS, "evaluate.top_k": 11}, "evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"),
     ],
     ids=["one class", "an empty class", "no test split", "no validation split", "more ranks than classes", "more ranks than digits"],
 )

@@ -38,7 +38,7 @@ VALUES = [
     ("source.name", "imagenet", 'there is no dataset "imagenet": known are arrays, cifar, digits, image_folder, mnist'),
     ("source.root", "", "should be text, not null"),
     ("source.root", '""', "is the checkout itself, which `dvc repro` would hash: write the path of the folder or file with the data"),
-    ("source.root", "nowhere", "nowhere does not exist: name the folder or archive that holds the data"),
+    ("source.root", "nowhere", "nowhere does not exist: write the path of the folder or archive with the data"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),
     ("model.name", "../evil", 'there is no model "../evil": known are airbench, convnet, mlp, resnet, torchvision'),
@@ -121,7 +121,7 @@ def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: R
     parameters.write()
     line = parameters.line("optimizer.nesterov")
     assert refused("check") == [
-        f"params.yaml:{line}: optimizer.nesterov: needs optimizer.momentum above 0: raise it, or write `nesterov: false`"
+        f"params.yaml:{line}: optimizer.nesterov: needs optimizer.momentum above 0: raise it, or write `optimizer.nesterov: false`"
     ]
 
 

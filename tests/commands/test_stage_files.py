@@ -158,7 +158,9 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
     parameters.write()
     for verb in ("check", "prepare"):
         [said] = refused(verb)
-        assert said.startswith(f"params.yaml:{line}: source.root: data/raw/nowhere.npz does not exist: name the folder or archive")
+        assert said.startswith(
+            f"params.yaml:{line}: source.root: data/raw/nowhere.npz does not exist: write the path of the folder or archive"
+        )
     assert Prepared.open(prepared).digest == before
 
 
@@ -168,7 +170,7 @@ def test_validation_that_is_wanted_and_not_there_is_refused_at_its_line(arrays: 
     parameters.write()
     assert main(["prepare"]) == 0
     assert refused("train") == [
-        f"params.yaml:{line}: train.export_weights: best needs a validation split: set source.valid above 0, or write `export_weights: last` and `patience: null`"
+        f"params.yaml:{line}: train.export_weights: best needs a validation split: set source.valid above 0, or write `train.export_weights: last` and `train.patience: null`"
     ]
 
 

@@ -55,7 +55,7 @@ def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(
         assert main(["train"]) == code
     assert late == []
     step = 8 * (validation + 1)
-    assert f"step {step} is saved: the same command goes on there" in capsys.readouterr().out
+    assert f"step {step} is saved: the same command continues after it" in capsys.readouterr().out
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
     output = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_on_a_full_disk_an_interruption_ends_without_a_message_of_a_save(folder:
     output = capsys.readouterr().out
     assert "the checkpoint cannot be written (No space left on device): there is none yet" in output
     assert "is saved" not in output
-    assert "there is no checkpoint: the same command begins anew" in output
+    assert "no checkpoint was saved: the same command starts from the beginning" in output
     assert main(["train"]) == 0
     assert {name: files.digest(folder / name) for name in RESULTS} == whole
 

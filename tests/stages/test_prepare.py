@@ -90,7 +90,7 @@ def test_the_default_dataset(tmp_path):
 
 def test_a_missing_root_is_refused(tmp_path):
     assert "source.root: " in refusal(tmp_path / "nowhere", tmp_path)
-    assert "nowhere does not exist: name the folder or archive" in refusal(tmp_path / "nowhere", tmp_path)
+    assert "nowhere does not exist: write the path of the folder or archive" in refusal(tmp_path / "nowhere", tmp_path)
 
 
 def test_an_empty_class_folder_is_named(root, tmp_path):
@@ -128,7 +128,7 @@ def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, c
     prepared = run(tmp_path / "split", tmp_path)
     assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 6, "valid": 2, "test": 8}
     said = capsys.readouterr().out
-    assert "prepare: test: the dataset has this split of its own, so source.test is not used\n" in said
+    assert "prepare: test: the dataset has its own test split, so source.test is not used\n" in said
     assert "source.valid" not in said
     assert prepared.digest == run(tmp_path / "split", tmp_path / "again", test=0.0).digest
 
@@ -140,7 +140,7 @@ def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
     assert sum(len(split) for split in prepared.splits.values()) == 20
     said = capsys.readouterr().out
     assert f"skipped source.root: {root}: cat/broken.png: cannot be decoded" in said
-    assert ", 1 corrupt skipped" in said
+    assert ", 1 skipped as corrupt" in said
 
 
 def test_a_class_of_corrupt_images_is_refused(root, tmp_path):
@@ -160,7 +160,7 @@ def arrays_of(folder, names):
 @pytest.mark.parametrize("name", ["n" * 240, "\N{GREEK SMALL LETTER ALPHA}" * 120, '"' * 60], ids=["ascii", "greek", "quotes"])
 def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_is_written(tmp_path, name):
     few, many = ([f"{name}{number}" for number in range(count)] for count in (5_000, 10_000))
-    with pytest.raises(Refusal, match=r"has 10000 classes whose names take \d+ bytes, more than \d+: shorten them"):
+    with pytest.raises(Refusal, match=r"has 10000 classes whose names have \d+ bytes in total, more than \d+: shorten the names"):
         prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment())
     assert not Paths(tmp_path).prepared.exists()
     prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())

@@ -78,7 +78,10 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
         ),
         ({"augment": digits_augment()}, "augment: changes images, and the inputs are of the kind points: write `augment: null`"),
         ({"train.label_smoothing": 0.1}, "train.label_smoothing: spreads the probability over classes, which this task has not: write 0.0"),
-        ({"evaluate.test_time_augmentation": "mirror"}, "evaluate.test_time_augmentation: reports the accuracy over views of images"),
+        (
+            {"evaluate.test_time_augmentation": "mirror"},
+            "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",
+        ),
         ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
         ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: known are valid/loss, valid/accuracy"),
     ],

@@ -28,11 +28,11 @@ class Preprocessing(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.device != self.scale.device:
             raise ValueError(f"the batch is on {images.device}, the model on {self.scale.device}: move the batch with `.to(...)`")
-        # in place: on a CPU, writing to cold memory takes longer than the arithmetic
+        # in place: on a CPU, writing to new memory takes longer than the arithmetic
         return self.arranged(images).mul_(self.scale).add_(self.shift)
 
     def arranged(self, images: Tensor) -> Tensor:
         """Return a floating-point copy (n, channels, height, width) in the network's memory format."""
-        # name the format in one call: a permuted single channel matches both formats, and convolutions would treat it as channels_last
+        # one call with memory_format: a permuted tensor of one channel matches both formats, and convolutions would treat it as channels_last
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         return images.permute(0, 3, 1, 2).to(self.scale.dtype, memory_format=order, copy=True)

@@ -13,7 +13,7 @@ MOST_LINES = 16
 
 
 class Statistics:
-    """Exact sums of the bytes of each channel and of their squares, so that the statistics do not depend on the order of the samples."""
+    """Keeps exact sums of the bytes of each channel and of their squares: the statistics do not depend on the order of the samples."""
 
     dtype: ClassVar[type[np.generic]] = ImageInputs.dtype
 
@@ -24,7 +24,7 @@ class Statistics:
         self.squares = np.zeros(row_shape[2], dtype=np.int64)
 
     def add(self, images: NDArray[np.uint8]) -> None:
-        """Add images (n, height, width, channels), several image lines at once: long enough to be fast, short enough to stay in cache."""
+        """Add images (n, height, width, channels). Several image lines form a row: long enough to be fast, short enough for the cache."""
         height, width, channels = self.row_shape
         rows = images.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
         self.sums += self.by_channel(rows, 255)
@@ -32,13 +32,16 @@ class Statistics:
         self.count += images[..., 0].size
 
     def by_channel(self, rows: NDArray[Any], most: int) -> NDArray[np.int64]:
-        """Return the sums by channel (channels,). Adds in the smallest integer type that holds `len(rows)` values of at most `most`."""
+        """Return the sum of each channel, (channels,), over `rows` (n, pixels * channels), whose values are at most `most`.
+
+        Adds in the smallest integer type that cannot overflow.
+        """
         enough = np.min_scalar_type(len(rows) * most)
         summed: NDArray[np.int64] = rows.sum(axis=0, dtype=enough).reshape(-1, len(self.sums)).sum(axis=0, dtype=np.int64)
         return summed
 
     def inputs(self) -> ImageInputs:
-        """Return the description, with mean and standard deviation of `byte / 255` by channel; the latter is 1 for a constant channel."""
+        """Return the description, with the mean and standard deviation of `byte / 255` per channel; that of a constant channel is 1."""
         mean = self.sums / self.count
         variance = self.squares / self.count - mean**2
         std = np.where(variance > 0, np.sqrt(np.maximum(variance, 0)), BYTE)

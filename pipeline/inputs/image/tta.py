@@ -28,8 +28,8 @@ class Averaged(nn.Module):
 def views(images: Tensor, requested: Views) -> Weighted:
     """Yield each view with its weight; the weights sum to 1.
 
-    `mirror` is the image and its mirror image. `mirror_translate` gives these two half of the weight, and the other half to both of
-    them shifted by one pixel up and left, and down and right.
+    `none` yields the image alone, `mirror` the image and its mirror image. `mirror_translate` yields these two, which share one half of
+    the weight, and both of them shifted by one pixel up and left, and down and right: these four share the other half.
     """
     if requested == "none":
         yield 1.0, images
@@ -47,7 +47,7 @@ def mirrored(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def moved(images: Tensor, by: int) -> Tensor:
-    """Shift rows and columns so that index i comes from i + `by`; indices outside are reflected at the outermost pixel."""
+    """Shift rows and columns so that index i comes from i + `by`; indices outside the image are reflected at its outermost pixel."""
     height, width = images.shape[1:3]
     return images[:, reflected(height, by, images.device)][:, :, reflected(width, by, images.device)]
 

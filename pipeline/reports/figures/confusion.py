@@ -20,9 +20,11 @@ LONGEST_LABEL = 24
 
 @dataclass(frozen=True)
 class Ticks:
-    """Class names on both axes, as many as are readable. `side` is that of the matrix and `size` the font size in points.
+    """Class names on both axes, as many as are readable.
 
-    `width` and `height` are the space in inches that the names need.
+    `side` is the side of the matrix in inches, and `size` the font size in points. `shown` has the numbers of the named classes.
+    `upright` is True if the names of the predicted classes are rotated by 90 degrees. `width` and `height` are the space in inches that
+    the names need.
     """
 
     side: float
@@ -56,7 +58,9 @@ class Ticks:
 
 
 def plot(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """Plot actual against predicted class numbers (n,). The colour is the share of the actual class, so that rare classes are visible."""
+    """Plot actual against predicted class numbers (n,). The colour of a cell is its share of the actual class, so that rare
+    classes are visible.
+    """
     counts = count(targets, predicted, len(classes))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ticks = Ticks.of(classes)

@@ -22,7 +22,7 @@ WIDE = 20.0
 def plot(path: Path, rows: Sequence[Row]) -> None:
     """Plot rows of `plots/train/history.csv`, with text or numbers as cells. Empty cells, NaN and infinity are left out."""
     if not rows:
-        canvas.note(path, "Training history", "No report was made.")
+        canvas.note(path, "Training history", "The training recorded no rows.")
         return
     with canvas.figure(path, 7.2, 7.4) as figure:
         losses, accuracies, rates = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))
@@ -60,7 +60,7 @@ def plot_rates(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def plot_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
-    """Plot one curve per split; a split that was never scored has none."""
+    """Plot one curve per split. A split without values has no curve."""
     for split, colour in CURVES.items():
         steps, values = columns(rows, names[split])
         if steps:

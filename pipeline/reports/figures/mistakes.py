@@ -21,7 +21,7 @@ TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
 
 @dataclass(frozen=True)
 class Grid:
-    """The position of each image; sizes are in inches. Placed explicitly: matplotlib's layouts shrink images to fit the captions."""
+    """The position of each image; sizes are in inches. Images are placed explicitly: matplotlib's layouts shrink them to fit the captions."""
 
     rows: int
     columns: int
@@ -29,7 +29,7 @@ class Grid:
 
     @classmethod
     def of(cls, shown: int, *, aspect: float) -> "Grid":
-        """Choose the grid with the fewest empty places among those that are square or up to 1.6 times wider. `aspect` is height / width."""
+        """Choose the grid for `shown` images with the fewest empty places, square or up to 1.6 times as wide. `aspect` is height / width."""
         square = int(np.ceil(np.sqrt(shown)))
         columns = min(range(square, int(1.6 * square) + 1), key=lambda columns: -shown % columns)
         return cls(-(-shown // columns), columns, PICTURE * float(np.clip(aspect, 0.4, 1.5)))
@@ -47,7 +47,7 @@ class Grid:
         return NUMBER_HEIGHT + self.picture_height + CAPTION_HEIGHT
 
     def rectangle(self, place: int) -> tuple[float, float, float, float]:
-        """Return left, bottom, width and height of an image as fractions of the figure."""
+        """Return left, bottom, width and height of image number `place` as fractions of the figure."""
         row, column = divmod(place, self.columns)
         left = (self.width - self.columns * TILE) / 2 + column * TILE + (TILE - PICTURE) / 2
         bottom = (self.rows - row - 1) * self.row_height + CAPTION_HEIGHT
@@ -55,14 +55,18 @@ class Grid:
 
 
 def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
-    """Plot at most `most` of the images (n, height, width, channels); only these are read. Writes a note if there are none."""
+    """Plot at most `most` of the wrongly predicted samples, those with the highest confidence first.
+
+    `images` (n, height, width, channels) are those of the test split; only the plotted ones are read. If there is nothing to plot, the
+    figure says why.
+    """
     wrong = np.count_nonzero(~predictions.correct)
     shown = most_confident(predictions, min(most, MOST_SHOWN))
     if len(shown) == 0:
         why = (
-            f"Every one of the {len(predictions.targets):,} test samples is right."
+            f"All {len(predictions.targets):,} test samples are predicted correctly."
             if wrong == 0
-            else "evaluate.mistakes is 0: none are shown."
+            else "evaluate.mistakes is 0, so none are shown."
         )
         canvas.note(path, TITLE, why)
         return

@@ -18,7 +18,7 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Evaluator:
-    """Is given logits and class numbers batch by batch, and keeps five numbers for each sample."""
+    """Collects logits and class numbers batch by batch. Keeps only the five numbers per sample of Predictions, not the logits."""
 
     def __init__(self, spec: Spec, settings: EvaluateSettings) -> None:
         assert isinstance(spec.targets, ClassTargets)
@@ -34,7 +34,7 @@ class Evaluator:
 
     @cached_property
     def predictions(self) -> Predictions:
-        """Return the predictions of all samples. Raises Refusal where there are none, or where a logit is not finite."""
+        """Return the predictions of all samples. Raises Refusal if no samples were added, or if a logit is not finite."""
         return Predictions.joined(self.parts)
 
     def scores(self) -> dict[str, Any]:
@@ -42,11 +42,11 @@ class Evaluator:
         return metrics.evaluate(self.predictions, self.classes, self.settings)
 
     def write(self, folder: Path, *, inputs: NDArray[np.uint8], history: Sequence[Mapping[str, object]]) -> None:
-        """Write the confusion and reliability tables, and plot them, the history of the training and the most confident mistakes.
+        """Write tables and figures of confusion and reliability, a figure of the training history and, for images, one of the mistakes.
 
-        `inputs` are those of the test split; only the rows that are shown are read.
+        `inputs` are those of the test split. Only those of the plotted mistakes are read.
         """
-        # imported late: matplotlib takes a second, which an error should not cost
+        # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import confusion, mistakes, reliability
         from pipeline.reports.figures import history as history_figure
 

@@ -34,17 +34,19 @@ class Objective:
         return summed_cross_entropy(outputs, targets, 0.0)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the number of correct predictions on the device. Of class probabilities, the most likely class is the target."""
+        """Return the number of correct predictions on the device. If targets are class probabilities, the most
+        likely class is the target.
+        """
         classes = targets.argmax(-1) if targets.is_floating_point() else targets
         return {"correct": (outputs.argmax(-1) == classes).sum()}
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
-        """Return the metrics that belong to the sums of `sums`."""
+        """Return the accuracy, computed from the totals of `sums` over `num_targets` targets."""
         return {"accuracy": sums["correct"] / num_targets}
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Return the sum for logits (..., classes) and class numbers (...) or class probabilities (..., classes)."""
+    """Return the cross-entropy summed over all targets, for logits (..., classes) and class numbers (...) or class probabilities (..., classes)."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
     return cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)

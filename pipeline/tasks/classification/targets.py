@@ -41,23 +41,23 @@ class ClassTargets(spec.Targets):
     def output_names(self) -> tuple[str, ...]:
         return self.classes
 
-    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # a language model's depends on its vocabulary
+    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # another task, such as a language model, may need the inputs
         return len(self.classes)
 
     def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
-        """Raise Refusal where a class number has no class."""
+        """Raise Refusal if a class number is negative, or not less than the number of classes."""
         if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:
             raise Refusal(f"{place} has targets outside its {self.num_classes} classes: run `dvc repro -f prepare`")
 
     def refuse_unlearnable(self, targets: NDArray[np.int64], place: str) -> None:
-        """Raise Refusal where a class has no sample, or where the names would make `spec.json` or the model file's header too large."""
+        """Raise Refusal if a class has no sample, or if the class names would make `spec.json` or the model file's header too large."""
         in_record = json.dumps({"spec": {"targets": {"classes": self.classes}}}, indent=2, ensure_ascii=False)
         in_header = json.dumps(json.dumps(self.classes, ensure_ascii=False), ensure_ascii=False)
         size_bytes = max(len(text.encode()) for text in (in_record, in_header))
         if size_bytes > NAMES_BYTES:
             raise Refusal(
-                f"source.root: {place} has {self.num_classes} classes whose names take {size_bytes} bytes, more than {NAMES_BYTES}: "
-                "shorten them"
+                f"source.root: {place} has {self.num_classes} classes whose names have {size_bytes} bytes in total, more than {NAMES_BYTES}: "
+                "shorten the names"
             )
         counts = np.bincount(targets, minlength=self.num_classes).tolist()
         empty = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
@@ -65,7 +65,7 @@ class ClassTargets(spec.Targets):
             raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:MOST_NAMED])}: add some, or remove the class")
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class numbers: every split has its share of each class."""
+        """Return the class numbers, so that a split takes its share from each class."""
         return targets
 
     def stratum_name(self, number: int) -> str:
@@ -73,7 +73,7 @@ class ClassTargets(spec.Targets):
 
 
 def described(classes: tuple[str, ...], place: str) -> ClassTargets:
-    """Return the description of these classes. Raises Refusal where there are fewer than two."""
+    """Return the targets with these classes. Raises Refusal if there are fewer than two. `place` names the dataset in the message."""
     if len(classes) < 2:
         raise Refusal(f"source.root: {place} has only one class ({', '.join(classes)}): add samples of a second class")
     return ClassTargets(classes=classes)

@@ -121,7 +121,7 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a batch of 10^30": ("train.batch_size", "1" + "0" * 30, "should be less than or equal to 1000000"),
     "steps beyond any float": ("train.steps", "1" + "0" * 400, "should be less than or equal to 1000000000000"),
     "a crop of 10^9": ("augment.crop_padding", "1000000000", "should be less than or equal to 1024"),
-    "two kinds of crop": ("augment.resized_crop", "0.5", "cannot be combined with augment.crop_padding: write `crop_padding: 0`"),
+    "two kinds of crop": ("augment.resized_crop", "0.5", "cannot be combined with augment.crop_padding: write `augment.crop_padding: 0`"),
     "a piece of all": ("augment.resized_crop", "1.0", "should be less than 1"),
     "a negative brightness": ("augment.brightness", "-0.1", "should be greater than or equal to 0"),
     "a share of infinity": ("augment.mixup", ".inf", "should be a finite number"),
