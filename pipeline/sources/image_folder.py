@@ -33,8 +33,9 @@ class Settings(SourceSettings):
     """Reads images `SPLIT/CLASS/image` or `CLASS/image`. `root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` file.
 
     SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without SPLIT folders, all images belong to train, and `valid` and `test`
-    are shares of train. One enclosing folder is allowed. Every file in a class folder is read as an image, except hidden files. Files
-    above the class folders are ignored. Images are rotated by their EXIF orientation, and a transparent background becomes white.
+    are shares of train. One enclosing folder is allowed. Every file in a class folder is read as an image, except hidden files. Above
+    the class folders, images are refused and other files are ignored. Images are rotated by their EXIF orientation, and transparency is
+    replaced by white.
     """
 
     untrusted: ClassVar[bool] = True
