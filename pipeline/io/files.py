@@ -14,7 +14,7 @@ BLOCK_BYTES = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a draft beside `path`. If the block succeeds, the draft is fsynced and replaces `path`; else it is removed."""
+    """Yield the path of a draft beside `path`. If the block succeeds, fsync the draft and replace `path` with it; else remove the draft."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
         draft.replace(path)
         sync(path.parent)
     except OSError as error:
-        if error.filename in (None, str(draft)):  # the error of a failed write has no file name
+        if error.filename in (None, str(draft)):  # the OSError of a failed write has no file name
             error.filename = str(path)
         raise
     finally:
@@ -31,7 +31,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the drafts that killed processes left in a folder, ours and those of safetensors. No process may be writing there."""
+    """Remove the drafts of `replacing` and of safetensors that killed processes left in `folder`. No other process may be writing there."""
     for pattern in (".*.draft", ".tmp??????"):
         for draft in folder.glob(pattern):
             draft.unlink(missing_ok=True)
@@ -85,9 +85,9 @@ def members(folder: Path) -> Iterable[Path]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive flock on `path`. Yield True if the lock was acquired, which is always so with `wait`.
+    """Hold an exclusive flock on `path`. Yield True if the lock was acquired, else False; with `wait`, block until it is acquired.
 
-    The kernel releases the lock when the process ends. The holder may unlink the file: `lock` then retries with a new file.
+    The kernel releases the lock when the process ends. The holder may unlink the file: waiting processes then lock a new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = lock(path, wait=wait)
@@ -99,7 +99,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def lock(path: Path, *, wait: bool) -> int | None:
-    """Open and lock the file at `path`. Return its file descriptor, or None where another process holds the lock and `wait` is False."""
+    """Open and lock the file at `path`. Return its file descriptor, or None if another process holds the lock and `wait` is False."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:

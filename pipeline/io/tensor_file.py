@@ -28,7 +28,7 @@ KEY = "pipeline"
 
 
 class Damaged(Refusal):
-    """Raised for a readable file whose contents do not match the digest in it."""
+    """Raised for a readable file whose contents have the digest `found`, not the stored digest `claimed`."""
 
     def __init__(self, path: Path, *, claimed: object, found: str) -> None:
         super().__init__(f"{path}: is damaged: its contents do not match its digest: run `dvc repro`, or download it again")
@@ -36,7 +36,10 @@ class Damaged(Refusal):
 
 
 def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-    """Write a tensor file atomically; equal inputs give equal bytes. `metadata` is stored as canonical JSON with a digest of everything."""
+    """Write a tensor file atomically; equal inputs give equal bytes.
+
+    `metadata` is stored as canonical JSON, together with a digest of the tensors and the metadata.
+    """
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with_digest = {**metadata, "digest": digest(stored, metadata)}
     with files.replacing(path) as draft:
@@ -50,7 +53,10 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
 
 
 def as_os_error(error: SafetensorError, path: Path) -> Exception:
-    """Convert an error of the operating system, such as a full disk, to OSError: safetensors has its number only in the message."""
+    """Return OSError for an error of the operating system, such as a full disk, and any other error unchanged.
+
+    SafetensorError has the error number only in its message.
+    """
     match = OS_ERROR.search(str(error))
     return OSError(int(match[1]), os.strerror(int(match[1])), str(path)) if match else error
 
@@ -58,7 +64,7 @@ def as_os_error(error: SafetensorError, path: Path) -> Exception:
 def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict[str, Any]]:
     """Return the tensors, on the CPU, and the metadata.
 
-    Raises Refusal for a file that is missing, not written by this pipeline or damaged, or whose header exceeds `header_bytes`.
+    Raises Refusal for a file that is missing, not written by this pipeline or damaged, or whose header has more than `header_bytes`.
     """
     try:
         refuse_header(path, header_bytes)
@@ -70,7 +76,7 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
-        raise Refusal(f"{path}: was not written by this pipeline: its metadata has no `{KEY}`") from None
+        raise Refusal(f"{path}: was not written by this pipeline: its metadata has no key `{KEY}`") from None
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # RecursionError is a RuntimeError
         raise Refusal(
             f"{path}: is not a complete safetensors file ({untrusted.reason(error)}): run `dvc repro`, or download it again"
@@ -81,12 +87,12 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
 
 
 def refuse_header(path: Path, max_bytes: int) -> None:
-    """Raise ValueError for a header of more than `max_bytes`, before it is parsed: the header determines how many objects are created."""
+    """Raise ValueError for a header of more than `max_bytes` without parsing it: parsing creates objects for every tensor that it lists."""
     untrusted.size_bytes(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > max_bytes:
-        raise ValueError(f"its header would have {length} bytes, more than {max_bytes}")
+        raise ValueError(f"declares a header of {length} bytes, more than {max_bytes}")
 
 
 def digest(tensors: Tensors, metadata: Mapping[str, Any]) -> str:

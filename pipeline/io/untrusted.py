@@ -26,7 +26,7 @@ def size_bytes(path: Path) -> int:
 
 
 def read(path: Path, max_bytes: int) -> bytes:
-    """Return the contents of a regular file. Raises OSError where it cannot be read, and TooLarge where it exceeds `max_bytes`."""
+    """Return the contents of a regular file. Raises OSError if it cannot be read, and TooLarge if it has more than `max_bytes`."""
     size = size_bytes(path)
     if size > max_bytes:
         raise TooLarge(size, max_bytes)
@@ -35,7 +35,10 @@ def read(path: Path, max_bytes: int) -> bytes:
 
 
 def shown(text: object, max_length: int = MAX_SHOWN) -> str:
-    """Return untrusted text as one printable line: control characters and invalid UTF-8 are escaped, and a long text loses its middle."""
+    """Return untrusted text as one printable line, with control characters and invalid UTF-8 escaped.
+
+    If the text has more than `max_length` characters, its middle is replaced with `...`.
+    """
     full = str(text)
     shortened = full if len(full) <= max_length else f"{full[: max_length // 2]}...{full[-max_length // 4 :]}"
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in shortened)

@@ -10,21 +10,21 @@ MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs for this process: those of its affinity, limited to the whole CPUs of its cgroup quota, at least 1.
+    """Return the number of CPUs that this process may use: those of its affinity, at most the cgroup quota rounded down, and at least 1.
 
-    With more threads than the quota allows, the kernel throttles them for part of each period, and a parallel operation waits for the
-    slowest.
+    If more threads run than the quota allows, the kernel throttles them for part of each period, and every parallel operation waits for
+    the slowest thread.
     """
     cpus = len(os.sched_getaffinity(0))
     for folder in folders("cpu"):
         version_1 = read_or_empty(folder / "cpu.cfs_quota_us") + read_or_empty(folder / "cpu.cfs_period_us")
-        if match := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # "max ..." and -1: no quota
+        if match := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # no match without a quota: "max ..." or -1
             cpus = min(cpus, int(match[1]) // int(match[2]))
     return max(cpus, 1)
 
 
 def num_oom_kills() -> int:
-    """Return the number of OOM kills in the cgroup of this process; 0 where it is unknown."""
+    """Return the number of OOM kills in the cgroup of this process, or 0 if it is unknown."""
     for folder in folders("memory"):
         if match := OOM_KILLS.search(read_or_empty(folder / "memory.events") or read_or_empty(folder / "memory.oom_control")):
             return int(match[1])
@@ -32,7 +32,7 @@ def num_oom_kills() -> int:
 
 
 def folders(controller: str) -> Iterator[Path]:
-    """Yield candidate folders for the cgroup of this process and its parents; a container sees its own group as the root.
+    """Yield the folders of this process's cgroup and of its parents. Some may not exist: a container sees its own cgroup as the root.
 
     cgroup v1 may mount several controllers in one folder (`cpuacct,cpu`), with a symbolic link for each controller name.
     """

@@ -1,8 +1,8 @@
 """A lock on a checkout, held by one PID namespace at a time.
 
-DVC's lock records contain process ids, which have no meaning in another PID namespace: each of two DVCs in one checkout would treat the
-other's locks as stale. This lock is an flock: containers on one volume and the host share it, and the kernel releases it when its process
-ends.
+DVC's lock records contain process ids, which have no meaning in another PID namespace: if two namespaces ran DVC in one checkout, each
+DVC would treat the locks of the other as stale. This lock is an flock: it works between the host and all containers that mount the
+checkout, and the kernel releases it when the process that holds it ends.
 """
 
 import fcntl
@@ -17,17 +17,17 @@ from pipeline.refusal import Refusal
 
 LOCK = ".pipeline/checkout.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""The boot id distinguishes hosts, whose initial PID namespaces all have the same number. A host name can change during a job."""
+"""The boot id distinguishes hosts: their initial PID namespaces all have the same number, and a host name can change during a job."""
 CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
-"""Timeout and interval of retries: processes of other namespaces hold the lock for an instant to read its holder."""
+"""Timeout and interval of retries: a process of another namespace that tries to lock holds the lock for an instant."""
 
 
 @contextmanager
 def held(top: Path, *, place: str = "") -> Iterator[None]:
-    """Lock the checkout at `top` for this PID namespace until the block ends; processes of the namespace share the lock.
+    """Lock the checkout at `top` for this PID namespace until the block ends; all processes of the namespace share the lock.
 
-    `place` describes where the job runs, for the messages of other jobs; the default is "on" and the host name. Raises Refusal with the
-    holder's place while another namespace holds the lock.
+    `place` says where this job runs, for the message in other jobs; the default is "on" and the host name. Raises Refusal, with the
+    `place` of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S.
     """
     path = top / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
 
 
 def claim(file: TextIO, namespace: str, place: str) -> str | None:
-    """Take a shared lock for `namespace` and return None, or return the place of the namespace that holds the lock."""
+    """Take a shared lock for `namespace` and return None. If another namespace holds the lock, return its `place` instead."""
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)

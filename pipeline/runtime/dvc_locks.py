@@ -1,4 +1,4 @@
-"""Repair the lock records (`rwlock`) that a killed DVC leaves behind and that would stop the next DVC."""
+"""Repairs the lock records (`rwlock`) that a killed DVC leaves behind and that would stop the next DVC."""
 
 import json
 import time
@@ -12,25 +12,28 @@ from pipeline.io import files
 
 RECORD, GUARD = "rwlock", "rwlock.lock"
 CLOCK_TOLERANCE_S = 2.0
-"""Tolerance between the start time of a process and the modification time of a file."""
+"""Tolerance when the start time of a process is compared with the modification time of a file."""
 
 
 def repair(temporary: Path) -> list[str]:
-    """Repair DVC's lock records of stages and experiments below `.dvc/tmp`; return messages about repairs and about a running DVC.
+    """Repair DVC's lock records of stages and experiments in `temporary`, the folder `.dvc/tmp`.
 
-    DVC writes a record in place: killed during the write, it leaves a truncated record, which every later DVC rejects. DVC also treats a
-    lock as held if its process id is in use again by another process, which is likely in a new container, and reports the stage as busy.
+    Returns one message for each repair and for each record of a DVC that still runs.
+
+    DVC writes a record in place. If it is killed during the write, it leaves a truncated record, which every later DVC rejects. If it is
+    killed later, its record stays, with its process id. Once another process has that id, which is likely in a new container, DVC treats
+    the lock as held and reports the stage as busy.
     """
     return [message for path in records(temporary) for message in repair_record(path)]
 
 
 def records(temporary: Path) -> list[Path]:
-    """Return the paths of the existing records."""
+    """Return the paths of the lock records that exist."""
     return [path for path in (temporary / RECORD, temporary / "exps" / RECORD) if path.exists()]
 
 
 def repair_record(path: Path) -> list[str]:
-    """Repair one record and return messages. Change nothing while a DVC holds its lock file or while a process named in it is alive."""
+    """Repair one record and return the messages. Change nothing if its lock file is held or a process named in the record is alive."""
     with files.locked(path.with_name(GUARD), wait=False) as free:
         if not free:
             return []
@@ -47,7 +50,7 @@ def repair_record(path: Path) -> list[str]:
 
 
 def parse(content: bytes) -> list[dict[str, Any]] | None:
-    """Return the processes (`pid`, `cmd`) in a record, or None if it does not have DVC's format."""
+    """Return the processes (`pid`, `cmd`) in a record, or None if the record does not have DVC's format."""
     try:
         record = json.loads(content)
         return list(holders_of(record))
@@ -63,9 +66,10 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
-    """Return True if the process exists and can be the recorded one: a `dvc` or the same command, started before the record was written.
+    """Return True if a process with the recorded id exists and can be the recorded one, or if the system denies access to it.
 
-    Also return True if the system denies access to the process.
+    It can be the recorded one if it runs `dvc` or the recorded command, and started before `recorded_s`, the time of the record's last
+    change.
     """
     try:
         process = psutil.Process(holder["pid"])

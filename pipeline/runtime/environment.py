@@ -22,7 +22,7 @@ Threads = Annotated[int, Field(gt=0, le=1024)]
 
 
 class Environment(BaseSettings):
-    """Environment variables, read once at the start; an empty one counts as unset."""
+    """The environment variables, read once at the start. An empty variable counts as unset."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore")
 
@@ -35,7 +35,7 @@ class Environment(BaseSettings):
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
     summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
-    """Set by jobs that end with `summary`, which prints the result, so that `evaluate` does not print it too."""
+    """True in jobs that end with `summary`, which prints the result: `evaluate` then does not print it."""
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
@@ -53,7 +53,10 @@ class Environment(BaseSettings):
 
     @property
     def root(self) -> Path:
-        """The main checkout, also in `dvc exp run --temp`: parent of the journal, the work folders and the default MLflow store."""
+        """The main checkout, even in a temporary copy of it (`dvc exp run --temp`).
+
+        It contains the journal, the work folders and the default MLflow store.
+        """
         return self.dvc_root or Path.cwd()
 
     @property
@@ -62,7 +65,7 @@ class Environment(BaseSettings):
 
     @classmethod
     def read(cls) -> "Environment":
-        """Read and validate the variables. Raises Refusal that lists every invalid one."""
+        """Read and validate the environment variables. Raises Refusal with one line for each invalid variable."""
         try:
             environment = cls()
         except ValidationError as error:
@@ -71,15 +74,15 @@ class Environment(BaseSettings):
         return environment
 
     def refuse_unfit_root(self) -> None:
-        """Raise Refusal if the path of the SQLite store cannot be written in its URI.
+        """Raise Refusal if MLflow's SQLite store is below `root` and the path of `root` contains `?` or `%`.
 
-        A `?` begins the query of a URI, and MLflow and Alembic interpret `%` differently.
+        The URI of the store contains the path: a `?` begins the query of a URI, and MLflow and Alembic interpret `%` differently.
         """
         root = str(self.root.resolve())
         below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
         if self.tracking and below_root and ("?" in root or "%" in root):
             raise Refusal(
-                f"{shown(root)}: this path contains `?` or `%`, which the URI of the MLflow store in it cannot contain: "
+                f"{shown(root)}: this path contains `?` or `%`, which the URI of the MLflow store in this folder cannot contain: "
                 "move the checkout to a path without them, or set MLFLOW_TRACKING_URI to a server"
             )
 

@@ -1,4 +1,4 @@
-"""Diagnose why PyTorch cannot use the NVIDIA GPU of this machine, with the remedy."""
+"""Finds out why PyTorch cannot use the NVIDIA GPU of this machine, and the remedy."""
 
 import os
 import re
@@ -6,15 +6,15 @@ from pathlib import Path
 
 SYSTEM = Path("/")
 NVIDIA, DISPLAY, ACCELERATOR = "0x10de", "0x03", "0x12"
-"""NVIDIA's PCI vendor id, and the PCI class prefixes of its GPUs (display controllers, processing accelerators)."""
+"""NVIDIA's PCI vendor id, and the prefixes of the PCI classes of GPUs: display controllers and processing accelerators."""
 OLDEST_DRIVER = {"12": 525, "13": 580}
-"""Oldest driver for each major version of CUDA, from https://docs.nvidia.com/deploy/cuda-compatibility/."""
+"""The oldest driver that supports each major version of CUDA, from https://docs.nvidia.com/deploy/cuda-compatibility/."""
 
 
 def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
-    """Return why PyTorch sees no GPU, with the remedy; None if this machine has no NVIDIA GPU.
+    """Return the reason why PyTorch finds no GPU, with the remedy, or None if this machine has no NVIDIA GPU.
 
-    `cuda` is PyTorch's CUDA version, such as 13.2.
+    `cuda` is the CUDA version of PyTorch, such as "13.2", or None for a build without CUDA. `system` is the root of the file system.
     """
     driver = driver_version(system)
     if driver is None and not any(map(is_gpu, (system / "sys/bus/pci/devices").glob("*"))):
@@ -23,17 +23,17 @@ def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
         return "this build of PyTorch has no CUDA support: install from requirements.lock"
     oldest = OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
     if driver is None:
-        return f"its driver is not loaded: install NVIDIA's driver{f', {oldest} or newer' if oldest else ''}"
+        return f"the NVIDIA driver is not loaded: install it{f', version {oldest} or newer' if oldest else ''}"
     if int(driver.partition(".")[0]) < oldest:
-        return f"its driver {driver} is too old for CUDA {cuda}: install driver {oldest} or newer"
+        return f"the NVIDIA driver {driver} is too old for CUDA {cuda}: install driver {oldest} or newer"
     if not (system / "dev/nvidiactl").exists():
-        return "it is not available in this container: start it with `docker run --gpus all` (NVIDIA Container Toolkit)"
+        return "the GPU is not available in this container: start the container with `docker run --gpus all` (NVIDIA Container Toolkit)"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "none")
-    return "CUDA_VISIBLE_DEVICES hides it: unset that variable" if hidden else "CUDA cannot initialize it: run `nvidia-smi` for the reason"
+    return "CUDA_VISIBLE_DEVICES hides the GPU: unset it" if hidden else "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason"
 
 
 def driver_version(system: Path) -> str | None:
-    """Return the version of the loaded kernel module, or None. It is also visible in a container without GPU access."""
+    """Return the version of the loaded NVIDIA driver, or None. A container without GPU access sees it too."""
     try:
         text = (system / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""Clean shutdown on signals: the first SIGTERM or SIGINT is handled at once or at a safe point, the second kills the process."""
+"""Clean shutdown on signals. The first SIGTERM or SIGINT is handled at once or at a safe point; the second kills the process."""
 
 import os
 import signal
@@ -12,14 +12,18 @@ from pipeline.io import files
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 UNCOUNTED_STOP = signal.SIGUSR1
-"""Like SIGTERM, but never counts as the second signal. Sent by `parent_watch`, and by a sender that cannot know if a first signal
-arrived."""
+"""Like SIGTERM, but never counts as the second signal. It is sent by `parent_watch`, and by a sender that cannot know whether a first
+signal has arrived.
+"""
 EXIT_CODE_FILE = "PIPELINE_INTERRUPTED_FILE"
-"""The variable with the path of a file for the exit code of an interrupted stage: `dvc repro` exits with 255 for any failed stage."""
+"""The environment variable with the path of a file to which an interrupted stage writes its exit code.
+
+The exit code of `dvc repro` does not show it: that is 255 for any failed stage.
+"""
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` must not catch it
-    """The stage was stopped by a signal. `exit_code` is 128 + the signal, never 0: DVC would accept an incomplete result."""
+    """Raised when a signal stops the stage. `exit_code` is 128 + the signal number: with 0, DVC would accept an incomplete result."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -28,7 +32,7 @@ class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` 
 
 @dataclass
 class Interruption:
-    """The signal that has arrived, or None."""
+    """Holds the number of the first signal that has arrived; None until then."""
 
     number: int | None = None
 
@@ -40,13 +44,13 @@ class Interruption:
 
 @contextmanager
 def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, pass the first signal to `handler` and restore the default action for the next one, which kills the process."""
+    """Within the block, pass the number of the first signal to `handler`. The second signal kills the process, the default action."""
     received = False
 
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal received
         first, received = not received, True
-        if number != UNCOUNTED_STOP:  # it may duplicate a signal that is still to come, which must not count as the second
+        if number != UNCOUNTED_STOP:  # SIGTERM or SIGINT may still arrive for the same reason and must then not count as the second
             for other in STOP_SIGNALS:
                 signal.signal(other, signal.SIG_DFL)
         if first:
@@ -57,13 +61,13 @@ def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         for number, previous in before.items():
-            # a process that is already stopping ignores the signal of parent_watch, whose default action would kill it
+            # the default action of UNCOUNTED_STOP would kill a process that is already stopping
             signal.signal(number, signal.SIG_IGN if received and number == UNCOUNTED_STOP else previous)
 
 
 @contextmanager
 def deferred() -> Iterator[Interruption]:
-    """Within the block, only record the first signal; `Interruption.pause` raises it at a safe point."""
+    """Within the block, only record the first signal; `Interruption.pause` then raises Interrupted at a safe point."""
     interruption = Interruption()
 
     def record(number: int) -> None:
@@ -78,12 +82,12 @@ def raise_interrupted(number: int) -> None:
 
 
 def raise_on_signal() -> AbstractContextManager[None]:
-    """Within the block, the first signal raises Interrupted, so that cleanup code removes drafts and closes the run."""
+    """Within the block, raise Interrupted on the first signal, so that cleanup code removes drafts and closes the run."""
     return on_first_signal(raise_interrupted)
 
 
 def record_exit_code(exit_code: int) -> None:
-    """Write the exit code of an interrupted stage for the process that started DVC. A failed write, as on a full disk, is ignored."""
+    """Write the exit code of an interrupted stage to EXIT_CODE_FILE, if that is set. A failed write, as on a full disk, is ignored."""
     if path := os.environ.get(EXIT_CODE_FILE):
         with suppress(OSError):
             files.write_text(Path(path), str(exit_code))

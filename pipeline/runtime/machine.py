@@ -29,8 +29,8 @@ class Machine:
 
     @classmethod
     def claim(cls, environment: Environment) -> "Machine":
-        """Choose the device, set the number of compute threads and configure malloc. Raises Refusal for an unavailable device."""
-        # cuBLAS reads this at its start; without it the workspace, and so the order of summation, may differ between runs
+        """Choose the device, set the number of compute threads and configure malloc. Raises Refusal if the device is unavailable."""
+        # cuBLAS reads this at its start; without it, the workspace and with it the order of summation may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         threads = environment.threads or cgroup.usable_cpus()
         torch.set_num_threads(threads)
@@ -45,7 +45,7 @@ class Machine:
         return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return everything except the inputs that decides the bytes of a result."""
+        """Return the properties of this machine that determine the bytes of a result, given equal inputs."""
         libraries = {library: metadata.version(library) for library in LIBRARIES}
         machine = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
         if self.device.type == "cpu":
@@ -54,7 +54,7 @@ class Machine:
         return machine | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
     def memory(self) -> dict[str, float]:
-        """Return the peak GPU memory so far, allocated and reserved, in megabytes; empty on a CPU."""
+        """Return the peak GPU memory so far, allocated and reserved, in megabytes; an empty dict on a CPU."""
         if self.device.type != "cuda":
             return {}
         peaks = torch.cuda.memory_stats(self.device)  # called once: it takes as long as several kernel launches
@@ -64,21 +64,23 @@ class Machine:
 def choose_device(requested: str) -> torch.device:
     """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if it is unavailable.
 
-    `auto` falls back to the CPU, with a warning and the reason if the machine has a GPU.
+    `auto` falls back to the CPU. If the machine has a GPU that cannot be used, a warning then prints the reason.
     """
     if requested == "cpu":
         return torch.device("cpu")
     if not cuda_is_available():
         obstacle = gpu_diagnostics.obstacle(torch.version.cuda)
         if requested != "auto":
-            remedy = obstacle or "this machine has none: write `auto` or `cpu`"
+            remedy = obstacle or "this machine has no NVIDIA GPU: use `auto` or `cpu`"
             raise Refusal(f"PIPELINE_DEVICE={requested}: no CUDA GPU can be used: {remedy}")
         if obstacle:
             print(f"warning: the NVIDIA GPU of this machine is not used: {obstacle}", file=sys.stderr, flush=True)
         return torch.device("cpu")
     index = int(requested.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
-        raise Refusal(f"PIPELINE_DEVICE={requested}: there are {torch.cuda.device_count()} GPUs, numbered from 0: choose one of them")
+        raise Refusal(
+            f"PIPELINE_DEVICE={requested}: this machine has {torch.cuda.device_count()} GPUs, numbered from 0: use one of these numbers"
+        )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
@@ -90,24 +92,24 @@ def cuda_is_available() -> bool:
 
 
 def set_determinism(deterministic: bool) -> None:
-    """Make nondeterministic operations raise an error, or allow them. cuDNN autotuning is off in both cases, and TF32 is on."""
+    """Make nondeterministic operations raise an error, or allow them. In both cases, disable cuDNN autotuning and allow TF32."""
     # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `compilation` sets the compiler's own flag
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # filling uninitialised memory is a debugging aid that costs up to 15% of the time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module's class
     torch.backends.cudnn.benchmark = False
-    # these flags take effect on GPUs with TF32 only
+    # these flags take effect only on GPUs that support TF32
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
 
 
 def keep_freed_memory() -> None:
-    """Configure glibc's malloc to keep freed memory for the next step. Other C libraries are left unchanged.
+    """Configure glibc's malloc to keep freed memory for the next step. With another C library, do nothing.
 
-    By default glibc returns large blocks to the system, which then has to clear every page of the next ones: this costs a tenth of a step
-    of resnet or MobileNet on a CPU. On a GPU, torch's caching allocator keeps memory anyway.
+    By default glibc returns large blocks to the kernel, which has to zero every page that it allocates again. On a CPU, this takes a tenth
+    of the time of a step of resnet or MobileNet. On a GPU, PyTorch's caching allocator keeps freed memory anyway.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # glibc before 2.35 accepts at most the latter
+        any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # glibc before 2.35 accepts at most 2**25

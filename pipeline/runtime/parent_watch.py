@@ -1,4 +1,4 @@
-"""Stop a stage when the DVC that started it ends: its result would be lost, and the stage would collide with the next `dvc repro`."""
+"""Stops a stage when the DVC process that started it ends: the result would be lost, and the next `dvc repro` could run the stage twice."""
 
 import os
 import select
@@ -11,27 +11,30 @@ from pathlib import Path
 from pipeline.runtime import interruption
 
 STARTED_BY_DVC = "DVC_STAGE"
-GRACE_S = 0.2  # a signal that killed DVC's process group reaches this process too and is handled first
+GRACE_S = 0.2  # if a signal killed DVC's whole process group, this process received it too and handles it in this time
 
 
 def start() -> None:
-    """Watch DVC, and any shell in between, from a thread and interrupt this process when one of them ends. Does nothing without DVC."""
+    """Start a thread that interrupts this process when DVC, or a shell between DVC and this process, ends.
+
+    Do nothing if this process was not started by DVC.
+    """
     if STARTED_BY_DVC not in os.environ:
         return
     try:
         descriptors = [os.pidfd_open(pid) for pid in ancestors_up_to_dvc()]
     except PermissionError:
         return  # a process of another user cannot be inspected
-    except (ProcessLookupError, FileNotFoundError):  # it ended while it was inspected
+    except (ProcessLookupError, FileNotFoundError):  # a parent process ended while it was inspected
         interrupt_self()
     else:
         threading.Thread(target=watch, args=(descriptors,), name="parent watch", daemon=True).start()
 
 
 def ancestors_up_to_dvc() -> Iterator[int]:
-    """Yield the pids of the parent processes up to and including DVC, the first that was not itself started by DVC."""
+    """Yield the pids of the parent processes up to and including DVC: the first process that was not itself started by DVC."""
     pid = os.getppid()
-    while pid:  # 0 is a parent outside of this container
+    while pid:  # 0 means that the parent is outside this container
         yield pid
         if not was_started_by_dvc(pid):
             return
@@ -44,7 +47,7 @@ def was_started_by_dvc(pid: int) -> bool:
 
 
 def parent(pid: int) -> int:
-    # the process name stands in parentheses and may contain spaces and parentheses, so split after the last one
+    # the process name is in parentheses and may itself contain spaces and parentheses, so split after the last parenthesis
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
 
 

@@ -1,4 +1,4 @@
-"""The identity of a result: digests of everything that dvc.yaml lists as the inputs of a stage."""
+"""The identity of a training: digests of all inputs that dvc.yaml lists for a stage, and the fingerprint of the machine."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """SHA-256 digests of a stage's data, code and lock file, its sections of params.yaml, and the machine's fingerprint."""
+    """The SHA-256 digests of a stage's data, code and lock file; its sections of params.yaml; and the fingerprint of the machine."""
 
     data: str
     code: str
@@ -37,12 +37,12 @@ class RunIdentity:
 
     @property
     def key(self) -> str:
-        """The 16-digit key of this training: equal exactly for equal inputs and an equal machine fingerprint."""
+        """16 hexadecimal digits: the same for two trainings if their inputs and machine fingerprints are equal, else different."""
         return files.digest_of(self.record)[:16]
 
 
 def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return the dependency paths of a stage from dvc.yaml in `folder`, with `${...}` replaced by parameters as in DVC."""
+    """Return the dependency paths of a stage from `folder/dvc.yaml`, with each `${...}` replaced by its value in `params`."""
     listed = read_stage(stage, folder)["deps"]
     return [REFERENCE.sub(lambda match: str(look_up(params, match[1])), path) for path in listed]
 
@@ -62,7 +62,7 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
 
 
 def refuse_brackets(text: str) -> None:
-    """Raise ValueError for an implausible number of brackets, which ruamel would need seconds to parse."""
+    """Raise ValueError for more than MAX_BRACKETS brackets: ruamel.yaml would take seconds to parse them."""
     if len(BRACKET.findall(text)) > MAX_BRACKETS:
         raise ValueError(f"more than {MAX_BRACKETS} brackets")
 
@@ -75,7 +75,10 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of all Python files among the dependencies, and of those in the folders of code among them."""
+    """Return one digest of the Python files that are in `paths` or below a folder `pipeline/...` in `paths`.
+
+    `paths` are the dependencies of a stage, relative to the checkout `folder`.
+    """
     modules = {path for path in paths if path.endswith(".py")}
     for path in paths:
         if path.startswith("pipeline/") and path not in modules:

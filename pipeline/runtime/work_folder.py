@@ -1,4 +1,4 @@
-"""The work folder of a training, named after its inputs: it holds the checkpoints to resume from."""
+"""The work folder of a training, named after the key of its inputs. It contains the checkpoints to resume from."""
 
 import json
 import shutil
@@ -21,12 +21,15 @@ CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 
 @dataclass(frozen=True)
 class Work:
-    """A locked folder. It lies outside DVC's outputs, because DVC deletes those before each run."""
+    """A work folder, locked by this process. It is not among DVC's outputs, because DVC deletes those before each run."""
 
     folder: Path
 
     def clear(self) -> None:
-        """Remove everything after the results are written, except dumps of non-finite steps (`nonfinite-*`), which stay until `prune`."""
+        """Delete the folder. Call it once the results are written.
+
+        If the folder contains dumps of non-finite steps (`nonfinite-*`), the dumps and the record are kept until `prune`.
+        """
         if not any(self.folder.glob(DUMPS)):
             shutil.rmtree(self.folder)
             return
@@ -36,7 +39,7 @@ class Work:
 
 @contextmanager
 def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
-    """Yield the work folder of these inputs, locked by this process. Raises Refusal while another process trains from the same inputs."""
+    """Yield the work folder of these inputs, locked by this process. Raises Refusal if another process trains with them."""
     parent = root / ".pipeline/work"
     folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
     with claim(lock) as taken:
@@ -54,13 +57,16 @@ def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
 
 
 def lock_of(parent: Path, key: str) -> Path:
-    """Return the lock file. It lies next to the folder, which may be deleted; only the holder of the lock may unlink it."""
+    """Return the lock file of the work folder `key`. It is next to that folder, which may be deleted.
+
+    Only the holder of the lock may unlink the lock file.
+    """
     return parent / f"{key}.lock"
 
 
 @contextmanager
 def claim(lock: Path) -> Iterator[bool]:
-    """Try to take the lock for CLAIM_WITHIN_S seconds; yield True if it was taken."""
+    """Try for CLAIM_WITHIN_S seconds to take the lock. Yield True if it was taken, else False."""
     deadline = time.monotonic() + CLAIM_WITHIN_S
     with ExitStack() as stack:
         while not (taken := stack.enter_context(files.locked(lock, wait=False))) and time.monotonic() < deadline:
@@ -82,7 +88,7 @@ def last_change_s(record: Path) -> float:
 
 
 def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
-    """If the newest work folder holds an unfinished training, print which of its inputs differ."""
+    """If the newest work folder contains an unfinished training, print which of its inputs differ from `inputs`."""
     for path in all_records(parent)[:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
             before = read_record(path)
@@ -94,7 +100,7 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the record, or an empty dict if it is damaged or removed: an old folder must not stop a new training."""
+    """Return the record, or an empty dict if it is damaged or missing: an old folder must not stop a new training."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, FileNotFoundError, RecursionError):
@@ -110,6 +116,9 @@ def prune(parent: Path) -> None:
         with files.locked(lock_of(parent, key), wait=False) as free:
             if free:
                 if any((parent / key).glob("step-*")):
-                    print(f"train: the unfinished training in {parent / key} is deleted: only the last {OLD_FOLDERS_KEPT} are kept")
+                    print(
+                        f"train: the unfinished training in {parent / key} is deleted: "
+                        f"only the {OLD_FOLDERS_KEPT} newest work folders are kept"
+                    )
                 shutil.rmtree(parent / key, ignore_errors=True)
                 lock_of(parent, key).unlink(missing_ok=True)

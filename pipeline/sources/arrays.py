@@ -31,11 +31,11 @@ class Settings(SourceSettings):
     """Reads NumPy arrays. `root` is an `.npz` file or a folder of `.npy` files.
 
     The arrays are `train-inputs` and `train-targets`, and optionally `valid-inputs`, `valid-targets`, `test-inputs` and `test-targets`.
-    Alternatively they are `inputs` and `targets` alone; these are all train, of which `valid` and `test` are shares.
+    Alternatively the arrays are only `inputs` and `targets`: all their samples belong to train, and `valid` and `test` are shares of train.
 
-    Inputs are uint8 (samples, height, width) or (samples, height, width, channels). Targets are integers from 0, (samples,). Class names
-    come from an array `classes` of strings, or from a file `classes.txt` in the folder, with one name per line. Array names
-    may contain `_` instead of `-`. Nothing is unpickled, and the inputs are read in blocks.
+    Inputs are uint8 (samples, height, width) or (samples, height, width, channels). Targets are class numbers from 0, integers (samples,).
+    Class names are read from an array `classes` of strings, or from a file `classes.txt` in the folder, with one name per line. Array
+    names may contain `_` instead of `-`. Pickle is never used, and the inputs are read in blocks.
     """
 
     untrusted: ClassVar[bool] = True
@@ -54,11 +54,11 @@ class Settings(SourceSettings):
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
-    """Return the splits that exist, each with the prefix of its array names. Raises Refusal for unknown or missing arrays."""
+    """Return a dict from each split that exists to the prefix of its array names. Raises Refusal for unknown or missing arrays."""
     listed = ", ".join(sorted(arrays)) or "no arrays"
     unknown = sorted(set(arrays) - KNOWN)
     if unknown:
-        raise Refusal(f"source.root: {root}: has an unknown array {unknown[0]}: known are {', '.join(sorted(KNOWN))}")
+        raise Refusal(f"source.root: {root}: has an unknown array {unknown[0]}: the valid names are {', '.join(sorted(KNOWN))}")
     keys = {split: f"{split}-" for split in SPLITS if any(f"{split}-{part}" in arrays for part in PARTS)}
     if any(part in arrays for part in PARTS):
         if keys:
@@ -73,29 +73,36 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
 def read_targets(array: ArrayFile) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or len(array.shape) != 1:
         raise Refusal(
-            f"{array.place}: holds {array.shape} {array.dtype}: write class numbers of shape (samples,) and an integer dtype, such as int64"
+            f"{array.place}: has shape {array.shape} and dtype {array.dtype}: "
+            "save class numbers with shape (samples,) and an integer dtype, such as int64"
         )
     if array.shape[0] == 0:
-        raise Refusal(f"{array.place}: is empty: fill it, or remove the split")
+        raise Refusal(f"{array.place}: is empty: add samples, or remove the split")
     targets = next(array.blocks(array.shape[0]))
     if targets.min() < 0 or targets.max() > np.iinfo(np.int32).max:
-        raise Refusal(f"{array.place}: holds {targets.min()} to {targets.max()}: class numbers start at 0")
+        raise Refusal(f"{array.place}: has values from {targets.min()} to {targets.max()}: number the classes from 0 without gaps")
     return targets.astype(np.int64)
 
 
 def checked_inputs(array: ArrayFile, targets: NDArray[np.int64]) -> ArrayFile:
     if array.dtype != np.uint8:
-        raise Refusal(f"{array.place}: holds {array.dtype}: write uint8 from 0 to 255, such as `(255 * x).round().astype(np.uint8)`")
+        raise Refusal(
+            f"{array.place}: has dtype {array.dtype}: save uint8 values from 0 to 255, such as `(255 * x).round().astype(np.uint8)` "
+            "for x from 0 to 1"
+        )
     if len(array.shape) not in (3, 4) or 0 in array.shape[1:]:
-        raise Refusal(f"{array.place}: is of shape {array.shape}: write (samples, height, width) or (samples, height, width, channels)")
+        raise Refusal(f"{array.place}: has shape {array.shape}: save (samples, height, width) or (samples, height, width, channels)")
     if image_shape(array)[2] > MAX_CHANNELS:
-        raise Refusal(f"{array.place}: is of shape {array.shape}: channels come last, at most {MAX_CHANNELS}: `x.transpose(0, 2, 3, 1)`")
+        raise Refusal(
+            f"{array.place}: has shape {array.shape}: the last axis must be the channels, at most {MAX_CHANNELS}: "
+            "if the second axis is, save `x.transpose(0, 2, 3, 1)`"
+        )
     if prod(array.shape[1:]) > IMAGE_BYTES or max(array.shape[1:]) > LARGEST_SIDE:
         raise Refusal(
-            f"{array.place}: is of shape {array.shape}: an image has at most {LARGEST_SIDE} pixels a side and {IMAGE_BYTES} bytes"
+            f"{array.place}: has shape {array.shape}: an image may have at most {LARGEST_SIDE} pixels per side and {IMAGE_BYTES} bytes"
         )
     if array.shape[0] != len(targets):
-        raise Refusal(f"{array.place}: has {array.shape[0]} samples but {len(targets)} targets: make them equal")
+        raise Refusal(f"{array.place}: has {array.shape[0]} samples, but there are {len(targets)} targets: save one target per sample")
     return array
 
 
@@ -105,13 +112,17 @@ def image_shape(array: ArrayFile) -> tuple[int, int, int]:
 
 
 def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[np.int64]]) -> tuple[str, ...]:
-    """Return the given class names, or the class numbers as text if none are given. Raises Refusal where they do not fit the targets."""
+    """Return the class names that the dataset provides, or the class numbers as text if it provides none.
+
+    Raises Refusal if the names do not fit the targets or cannot be printed.
+    """
     highest = max(int(numbers.max()) for numbers in targets.values())
     names = given_names(array, root)
     if names is None:
         if highest >= len(targets[TRAIN]):  # else one stray number could create a billion classes
             raise Refusal(
-                f"source.root: {root}: has the class number {highest} but {len(targets[TRAIN])} samples: number from 0 without gaps"
+                f"source.root: {root}: has the class number {highest}, but train has only {len(targets[TRAIN])} samples: "
+                "number the classes from 0 without gaps"
             )
         return tuple(str(number) for number in range(highest + 1))
     if highest >= len(names):
@@ -121,7 +132,8 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
     unfit = next((name for name in names if not name.isprintable() or len(name) > LONGEST_NAME), None)
     if unfit is not None:
         raise Refusal(
-            f"source.root: {root}: classes has the name {untrusted.shown(unfit)}: write up to {LONGEST_NAME} printable characters"
+            f"source.root: {root}: `classes` has the name {untrusted.shown(unfit)}: "
+            f"use only printable characters, and at most {LONGEST_NAME}"
         )
     return names
 
@@ -129,9 +141,11 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
 def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     if array is not None:
         if array.dtype.kind != "U" or len(array.shape) != 1:
-            raise Refusal(f"{array.place}: holds {array.shape} {array.dtype}: write the names as `np.array([...], dtype=str)`")
+            raise Refusal(f"{array.place}: has shape {array.shape} and dtype {array.dtype}: save the names as `np.array([...], dtype=str)`")
         if prod(array.shape) * array.dtype.itemsize > NAMES_BYTES:
-            raise Refusal(f"{array.place}: holds {array.shape} {array.dtype}: names of more than {NAMES_BYTES} bytes: write shorter ones")
+            raise Refusal(
+                f"{array.place}: has shape {array.shape} and dtype {array.dtype}, more than {NAMES_BYTES} bytes: shorten the longest names"
+            )
         return tuple(str(name) for name in next(array.blocks(max(1, array.shape[0])), ()))
     path = root / "classes.txt"
     if not path.is_file():
@@ -139,9 +153,9 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     try:
         text = untrusted.read(path, NAMES_BYTES).decode("utf-8")
     except UnicodeDecodeError:
-        raise Refusal(f"source.root: {path}: is not UTF-8: save it as UTF-8, one name a line") from None
+        raise Refusal(f"source.root: {path}: is not UTF-8: save it as UTF-8, one name per line") from None
     except OSError as error:
-        raise Refusal(f"source.root: {path}: cannot be read ({untrusted.reason(error)}): write one name a line") from None
+        raise Refusal(f"source.root: {path}: cannot be read ({untrusted.reason(error)}): save it as UTF-8, one name per line") from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 

@@ -23,12 +23,15 @@ CHANNELS, SIDE = 3, 32
 PIXELS = CHANNELS * SIDE * SIDE
 BLOCK_SAMPLES = 4096
 MOST_BYTES = 200 * 2**20
-"""Upper bound for the files that are read; the published ones have 185 million bytes together."""
+"""Upper bound for the total size of the files that are read; the published files have 185 million bytes in total."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A published archive. Each image is preceded by `labels` labels, of which the last is used (CIFAR-100: coarse, then fine)."""
+    """A published archive: its checksum, the folder in it, the files of each split, and `names`, the file of the class names.
+
+    Each image follows `labels` labels, of which the last is used (CIFAR-100: the coarse label, then the fine label).
+    """
 
     archive: str
     md5: str
@@ -63,14 +66,14 @@ VARIANTS = {
 
 class Settings(SourceSettings):
     """Reads CIFAR-10 or CIFAR-100. `root` is a folder with the published archive (`cifar-10-binary.tar.gz`, `cifar-100-binary.tar.gz`) or
-    with its unpacked files. If neither exists, the archive is downloaded and checked against the published MD5. It is read without
-    unpacking it to the disk.
+    with its unpacked files. If neither exists, the archive is downloaded and checked against the published MD5. The archive is not
+    unpacked to the disk.
     """
 
     downloaded: ClassVar[bool] = True
     name: Literal["cifar"]
     variant: Literal["cifar10", "cifar100"]
-    """`cifar10`, or `cifar100` with its 100 fine labels."""
+    """`cifar10`: 10 classes; `cifar100`: 100 classes, its fine labels."""
 
     def num_classes(self) -> int:
         return VARIANTS[self.variant].num_classes
@@ -87,7 +90,7 @@ class Settings(SourceSettings):
 
 
 def find(root: Path, variant: Variant) -> Path:
-    """Return the archive or the folder with its unpacked files. Downloads the archive if neither exists."""
+    """Return the path of the archive, or of the folder with its unpacked files. Download the archive if neither exists."""
     if root.is_file() or (root / variant.names).exists():
         return root
     archive, folder = root / variant.archive, root / variant.folder
@@ -100,13 +103,14 @@ def find(root: Path, variant: Variant) -> Path:
 
 
 def read(place: Path, variant: Variant) -> dict[str, bytes]:
-    """Return the contents of the dataset's files by file name, from any folder of the tree. Raises Refusal where some are missing."""
+    """Return a dict from file name to contents of the dataset's files, from any folder below `place`. Raises Refusal if one is missing."""
     tree = archives.open_tree(place)
     wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
     if len(chosen) > len(wanted):
         raise Refusal(
-            f"source.root: {place}: has {len(chosen)} matching files instead of {len(wanted)}: set source.root to the folder of one dataset"
+            f"source.root: {place}: has {len(chosen)} files of this dataset, not {len(wanted)}: "
+            "set source.root to a folder with one copy of the dataset"
         )
     contents: dict[str, bytes] = {}
     try:
@@ -120,14 +124,16 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
         raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): download it again") from None
     missing = sorted(wanted - set(contents))
     if missing:
-        raise Refusal(f"source.root: {place}: has no {missing[0]}: name a folder with {variant.archive} or {variant.folder} in it")
+        raise Refusal(
+            f"source.root: {place}: has no {missing[0]}: set source.root to a folder that contains {variant.archive} or {variant.folder}"
+        )
     return contents
 
 
 def refuse_too_much(contents: Mapping[str, bytes], place: Path) -> None:
     total_bytes = sum(len(data) for data in contents.values())
     if total_bytes > MOST_BYTES:
-        raise Refusal(f"source.root: {place}: holds more than {MOST_BYTES} bytes of samples, more than any CIFAR: download it again")
+        raise Refusal(f"source.root: {place}: has files of more than {MOST_BYTES} bytes, unlike any published CIFAR: download it again")
 
 
 def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
@@ -140,7 +146,10 @@ def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
 
 
 def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return labels (n,) and images (n, height, width, channels). A record is the labels, then the red, green and blue planes by row."""
+    """Return int64 labels (n,) and uint8 images (n, height, width, channels).
+
+    Each record contains the labels, then the red, the green and the blue plane, each row by row.
+    """
     length = variant.labels + PIXELS
     if len(data) == 0 or len(data) % length:
         raise Refusal(f"source.root: {place}: has {len(data)} bytes, which is not a multiple of {length}: download it again")

@@ -14,7 +14,7 @@ LEVELS = 16
 
 
 class Settings(SourceSettings):
-    """Reads the digits of scikit-learn. `root` is not read; it names `data/README.md` because DVC can only watch an existing path."""
+    """Reads the digits of scikit-learn. `root` is not read: set it to `data/README.md`, because DVC requires a path that exists."""
 
     name: Literal["digits"]
 

@@ -24,29 +24,30 @@ from pipeline.tasks.classification.targets import described
 CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 MANY, WORKERS_OF_MANY = 4096, 4
-"""From MANY samples on, worker processes replace threads: WORKERS_OF_MANY per MANY samples. For fewer samples, starting them costs more
-than it saves. Threads contend for the GIL in Pillow's Python code, which takes most of the time of a small image.
+"""From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
+them takes more time than it saves. Threads contend for the GIL in Pillow's Python code, which takes most of the time of a small image.
 """
 
 
 class Settings(SourceSettings):
     """Reads images `SPLIT/CLASS/image` or `CLASS/image`. `root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` file.
 
-    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without such folders, everything is train, and `valid` and `test` are
-    shares of it. One enclosing folder is allowed. Every file in a class folder is read as an image, except hidden files. Files above the
-    class folders are ignored. Images are rotated by their EXIF orientation, and transparency is replaced by white.
+    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without SPLIT folders, all images belong to train, and `valid` and `test`
+    are shares of train. One enclosing folder is allowed. Every file in a class folder is read as an image, except hidden files. Above
+    the class folders, images are refused and other files are ignored. Images are rotated by their EXIF orientation, and transparency is
+    replaced by white.
     """
 
     untrusted: ClassVar[bool] = True
     name: Literal["image_folder"]
     size: Annotated[int, Field(ge=1, le=4096)]
-    """Side of the square images in pixels. The shorter side of each image is resized to it, and the centre is kept."""
+    """Side of the square images in pixels. Each image is resized so that its shorter side has this length, then centre-cropped."""
     channels: Literal[1, 3]
     """Number of channels to which every image is converted: 1 for grey, 3 for colour."""
     on_corrupt: Literal["fail", "skip"]
     """How to handle an image that cannot be decoded: `fail` stops the stage; `skip` leaves the image out, prints its name and counts it."""
     max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
-    """Largest number of pixels of an image. Larger ones are refused before decoding: a few kilobytes can decompress to gigabytes."""
+    """Largest number of pixels of an image. A larger image is refused before it is decoded: kilobytes can decompress to gigabytes."""
 
     def open(self, *, workers: int) -> RawDataset:
         tree = archives.open_tree(self.root)
@@ -70,18 +71,19 @@ class Settings(SourceSettings):
         assert next(samples, None) is None
 
     def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
-        """Yield the samples that are not corrupt. Raises Refusal for a corrupt one, or prints it with `on_corrupt: skip`.
+        """Yield the samples of a chunk that are not corrupt; `corrupt` is a dict from position in the chunk to reason.
 
-        Corrupt samples are reported in the order of the samples, whichever worker decoded them first.
+        For a corrupt sample, print its name with `on_corrupt: skip`, else raise Refusal. Corrupt samples are reported in the order of the
+        samples, whichever worker decoded them first.
         """
         for number, sample in enumerate(chunk):
             if number not in corrupt:
                 yield sample
                 continue
-            message = f"{self.place}: {shown(sample.name)}: cannot be decoded ({corrupt[number]})"
+            name, problem = shown(sample.name), f"cannot be decoded ({corrupt[number]})"
             if self.on_corrupt == "fail":
-                raise Refusal(f"{message}: repair or remove it, or write `source.on_corrupt: skip`")
-            print(f"prepare: skipped {message}")
+                raise Refusal(f"{self.place}: {name}: {problem}: repair or remove it, or write `source.on_corrupt: skip`")
+            print(f"prepare: skipped {name} in {self.root}: {problem}")
 
     @property
     def place(self) -> str:
@@ -89,7 +91,10 @@ class Settings(SourceSettings):
 
 
 def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member]]:
-    """Yield chunks of at most CHUNK_SAMPLES images that end once they reach CHUNK_BYTES, undecoded and decoded bytes together."""
+    """Yield chunks of at most CHUNK_SAMPLES images. A chunk also ends once its undecoded and decoded bytes together reach CHUNK_BYTES.
+
+    `image_bytes` is the size of one decoded image.
+    """
     chunk: list[Member] = []
     held_bytes = 0
     for member in members:
@@ -103,7 +108,7 @@ def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member
 
 
 def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[SampleBlock]:
-    """Yield one block for each split among the samples: an archive may interleave the splits."""
+    """Yield one block for each split that occurs among the samples: an archive may interleave the splits."""
     for split in SPLITS:
         rows = [row for row, sample in enumerate(samples) if sample.split == split]
         if rows:

@@ -24,12 +24,12 @@ IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 UINT8 = 8
 BLOCK_SAMPLES = 4096
 MOST_BYTES = 64 * 2**20
-"""Upper bound for a decompressed file; the largest published one has 47 million bytes."""
+"""Upper bound for a decompressed file; the largest published file has 47 million bytes."""
 
 
 class Settings(SourceSettings):
     """Reads MNIST, Fashion-MNIST or Kuzushiji-MNIST. `root` is a folder with the four idx files, with or without `.gz`, directly or in
-    torchvision's layout (`MNIST/raw/`). Missing files are downloaded into the latter, with torchvision's addresses and checksums.
+    torchvision's layout (`MNIST/raw/`). Missing files are downloaded into torchvision's layout, with its addresses and checksums.
     """
 
     downloaded: ClassVar[bool] = True
@@ -60,7 +60,7 @@ def torchvision_class(variant: str) -> Any:
 
 
 def find(root: Path, dataset: Any) -> dict[str, Path]:
-    """Return the paths of the four files by name. Missing files are downloaded to torchvision's folder."""
+    """Return a dict from name to path of the four files. Missing files are downloaded; `dataset` is the dataset's class in torchvision."""
     home = root / dataset.__name__ / "raw"
     wanted = [f"{prefix}-{part}" for prefix in PREFIXES.values() for part in (IMAGES, LABELS)]
     found = {name: path for name in wanted if (path := present(name, (root, root / "raw", home)))}
@@ -81,7 +81,7 @@ def present(name: str, folders: tuple[Path, ...]) -> Path | None:
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     """Read an array in the idx format: two zero bytes, type, number of dimensions, dimensions (big-endian uint32), data.
 
-    Raises Refusal for a file that cannot be read, is too large or has another format.
+    Returns the data as uint8. Raises Refusal if the file cannot be read, is too large or has another format or number of dimensions.
     """
     try:
         untrusted.size_bytes(path)
@@ -93,9 +93,14 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     if len(data) > MOST_BYTES:
         raise Refusal(f"source.root: {path}: unpacks to more than {MOST_BYTES} bytes: remove it, and it is downloaded again")
     if (zeros, kind, depth) != (0, UINT8, dimensions):
-        raise Refusal(f"source.root: {path}: is not an idx file of bytes in {dimensions} dimensions: remove it, and it is downloaded again")
+        raise Refusal(
+            f"source.root: {path}: is not an idx file of uint8 with {dimensions} dimensions: remove it, and it is downloaded again"
+        )
     if len(data) != np.prod(shape, dtype=object):
-        raise Refusal(f"source.root: {path}: has {len(data)} bytes, but its header says {shape}: remove it, and it is downloaded again")
+        raise Refusal(
+            f"source.root: {path}: has {len(data)} bytes of data, but its header gives the shape {shape}: "
+            "remove it, and it is downloaded again"
+        )
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
@@ -104,7 +109,7 @@ def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np
         raise Refusal(f"source.root: {root}: {split} has {len(inputs)} images and {len(targets)} labels: download the files again")
     if targets.max() >= num_classes:
         raise Refusal(
-            f"source.root: {root}: {split} has the label {targets.max()}, there are {num_classes} classes: download the files again"
+            f"source.root: {root}: {split} has the label {targets.max()}, but only {num_classes} classes: download the files again"
         )
 
 

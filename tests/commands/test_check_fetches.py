@@ -118,7 +118,7 @@ def test_a_dataset_is_downloaded_once_and_a_damaged_one_is_refused(
         assert len(asked) == 1
     Path("raw", archive.name).write_bytes(archive.read_bytes()[:-30])
     [message] = refused("check")
-    assert "cannot be read as a whole" in message
+    assert "cannot be read as a complete" in message
 
 
 @pytest.mark.usefixtures("archive")

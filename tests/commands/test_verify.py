@@ -432,7 +432,7 @@ def test_parameters_in_a_file_are_validated_also_without_assertions(checkout: Pa
 def test_a_header_that_is_too_large_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
     MODEL.write_bytes((99_999_000).to_bytes(8, "little") + b"[" * 99_999_000)
     (line,) = refused("verify")
-    assert "its header would have 99999000 bytes, more than 2097152" in line
+    assert "declares a header of 99999000 bytes, more than 2097152" in line
 
 
 def test_scoring_is_refused_as_in_the_stage_evaluate(

@@ -82,7 +82,7 @@ TRIALS: dict[str, Callable[[], str]] = {
     "PIPELINE_DEVICE=cuda:0": prints(r"training on cuda:0", *GPU, "--env", "PIPELINE_DEVICE=cuda:0", IMAGE, "check"),
     "PIPELINE_DEVICE=cuda:99 is refused": prints(r"numbered from 0", *GPU, "--env", "PIPELINE_DEVICE=cuda:99", IMAGE, "check", code=2),
     "precision auto is bf16": prints(r"in bf16", *GPU, IMAGE, "check"),
-    "without --gpus all the reason is printed": prints(r"not used: it is not available in this container.*--gpus all", IMAGE, "check"),
+    "without --gpus all the reason is printed": prints(r"not used: the GPU is not available in this container.*--gpus all", IMAGE, "check"),
     "train.compile: default": compiled,
     "all hardened flags": prints(r"training on cuda[\s\S]*test accuracy", *GPU, *HARDENED, IMAGE),
     "docker stop, and on to the end": stopped,

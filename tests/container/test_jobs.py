@@ -81,7 +81,9 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
         assert "test accuracy" in output
         assert f"container: {HOME} is mounted and keeps the results (docs/container.md, Results)" in output
         documented = f"tar -c -C {HOME} models metrics plots | tar -t"
-        assert {MODEL, "metrics/evaluate.json", "plots/evaluate/confusion.png"} <= set(in_volume(name, image, "sh", "-c", documented).split())
+        assert {MODEL, "metrics/evaluate.json", "plots/evaluate/confusion.png"} <= set(
+            in_volume(name, image, "sh", "-c", documented).split()
+        )
         assert in_volume(name, image, "grep", "-aEo", r'compile[\\":]+default', MODEL)
 
 

@@ -38,13 +38,13 @@ def test_where_there_is_no_gpu_nothing_is_wrong(tmp_path: Path) -> None:
 
 def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
     said = obstacle("13.2", system=machine(tmp_path))
-    assert said == "its driver is not loaded: install NVIDIA's driver, 580 or newer"
+    assert said == "the NVIDIA driver is not loaded: install it, version 580 or newer"
 
 
 @pytest.mark.parametrize("module", [CLOSED, OPEN])
 def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(tmp_path: Path, module: str) -> None:
     said = obstacle("13.2", system=machine(tmp_path, driver="535.104.05", module=module, piped=True))
-    assert said == "its driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer"
+    assert said == "the NVIDIA driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer"
 
 
 @pytest.mark.parametrize("module", [CLOSED, OPEN])
@@ -57,10 +57,10 @@ def test_a_container_that_was_given_no_gpu_is_told_the_flag(tmp_path: Path, modu
 def test_a_gpu_that_a_variable_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", piped=True))
-    assert said == "CUDA_VISIBLE_DEVICES hides it: unset that variable"
+    assert said == "CUDA_VISIBLE_DEVICES hides the GPU: unset it"
 
 
 def test_a_gpu_that_does_not_start_and_a_pytorch_without_cuda(tmp_path: Path) -> None:
     system = machine(tmp_path, driver="580.65.06", piped=True)
-    assert obstacle("13.2", system=system) == "CUDA cannot initialize it: run `nvidia-smi` for the reason"
+    assert obstacle("13.2", system=system) == "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason"
     assert obstacle(None, system=system) == "this build of PyTorch has no CUDA support: install from requirements.lock"

@@ -38,7 +38,7 @@ def test_the_cpu_can_be_chosen_beside_gpus(two_gpus: list[int]) -> None:
 
 
 def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
-    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda:2: there are 2 GPUs, numbered from 0: choose one of them"):
+    with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda:2: this machine has 2 GPUs, numbered from 0: use one of these numbers"):
         choose_device("cuda:2")
 
 
@@ -47,7 +47,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch
     assert choose_device("auto") == torch.device("cpu")
     for wish in ("cuda", "cuda:0"):
         with pytest.raises(
-            Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: this machine has none: write `auto` or `cpu`"
+            Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: this machine has no NVIDIA GPU: use `auto` or `cpu`"
         ):
             choose_device(wish)
 

@@ -73,25 +73,28 @@ def test_names_of_classes_come_from_an_array_or_a_file(tmp_path):
 
 GOOD = {"inputs": INPUTS, "targets": TARGETS}
 WRONG = {
-    "float inputs": ({"inputs": INPUTS / 255}, "holds float64: write uint8 from 0 to 255"),
-    "flat inputs": ({"inputs": INPUTS.reshape(9, -1)}, "is of shape (9, 60): write (samples, height, width)"),
-    "channels first": ({"inputs": np.zeros((9, 3, 32, 32), np.uint8)}, "channels come last, at most 16: `x.transpose(0, 2, 3, 1)`"),
-    "no pixels": ({"inputs": np.zeros((9, 0, 4), np.uint8)}, "is of shape (9, 0, 4)"),
-    "lengths": ({"targets": TARGETS[:5]}, "has 9 samples but 5 targets"),
-    "float targets": ({"targets": TARGETS * 1.0}, "holds (9,) float64: write class numbers"),
-    "one-hot targets": ({"targets": np.eye(9, dtype=int)}, "holds (9, 9) int64"),
-    "negative targets": ({"targets": TARGETS - 1}, "holds -1 to 1: class numbers start at 0"),
-    "huge targets": ({"targets": np.full(9, 2**63, np.uint64)}, "class numbers start at 0"),
-    "gaps": ({"targets": TARGETS * 1000}, "has the class number 2000 but 9 samples"),
+    "float inputs": ({"inputs": INPUTS / 255}, "has dtype float64: save uint8 values from 0 to 255"),
+    "flat inputs": ({"inputs": INPUTS.reshape(9, -1)}, "has shape (9, 60): save (samples, height, width)"),
+    "channels first": (
+        {"inputs": np.zeros((9, 3, 32, 32), np.uint8)},
+        "must be the channels, at most 16: if the second axis is, save `x.transpose(",
+    ),
+    "no pixels": ({"inputs": np.zeros((9, 0, 4), np.uint8)}, "has shape (9, 0, 4)"),
+    "lengths": ({"targets": TARGETS[:5]}, "has 9 samples, but there are 5 targets"),
+    "float targets": ({"targets": TARGETS * 1.0}, "has shape (9,) and dtype float64: save class numbers"),
+    "one-hot targets": ({"targets": np.eye(9, dtype=int)}, "has shape (9, 9) and dtype int64"),
+    "negative targets": ({"targets": TARGETS - 1}, "has values from -1 to 1: number the classes from 0"),
+    "huge targets": ({"targets": np.full(9, 2**63, np.uint64)}, "number the classes from 0"),
+    "gaps": ({"targets": TARGETS * 1000}, "has the class number 2000, but train has only 9 samples"),
     "no samples": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "is empty"),
     "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but `classes` has 2 names"),
     "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but `classes` has 0 names"),
     "names twice": ({"classes": np.array(["a", "b", "a"])}, "an empty or repeated name"),
-    "numbers as names": ({"classes": np.arange(3)}, "write the names as `np.array([...], dtype=str)`"),
+    "numbers as names": ({"classes": np.arange(3)}, "save the names as `np.array([...], dtype=str)`"),
     "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
     "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),
     "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is in Fortran order: save `numpy.ascontiguousarray(x)`"),
-    "unknown names": ({"train-input": INPUTS}, "has an unknown array train-input: known are classes, inputs"),
+    "unknown names": ({"train-input": INPUTS}, "has an unknown array train-input: the valid names are classes, inputs"),
     "both forms": ({"test-inputs": INPUTS}, "both with and without a split"),
 }
 
@@ -122,7 +125,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     (folder / "inputs.npy").write_bytes(b"no array")
     assert "is not an .npy array" in refusal(folder)
     (folder / "inputs.npy").write_bytes(b"\x93NUMPY\x03\x00" + whole[8:])
-    assert "its format is (3, 0)" in refusal(folder)
+    assert "its format version is (3, 0)" in refusal(folder)
     (tmp_path / "x.npz").write_bytes(b"no archive")
     assert "is neither a folder of .npy files nor an .npz file" in refusal(tmp_path / "x.npz")
 

@@ -70,7 +70,7 @@ def test_processes_decode_to_the_same_bytes_and_words_as_threads(tmp_path, monke
     assert found[0] == found[1]
     blocks, said, corrupt, oversized = found[0]
     assert sum(len(positions) for _, positions, _ in blocks) == 198
-    assert said.count("prepare: skipped source.root: ") == 2
+    assert said.count(f" in {root}: cannot be decoded (") == 2
     assert ".png: cannot be decoded (" in corrupt
     assert "declares more than 10 pixels: remove it, or raise source.max_pixels" in oversized
 
@@ -171,7 +171,7 @@ def test_the_number_of_workers_changes_no_byte(tmp_path, form):
 LAYOUTS = {
     "no folders": (["a.png"], "has no images arranged as SPLIT/CLASS/image"),
     "nothing": (["README"], "has no images"),
-    "too deep": (["x/train/cat/a/1.png", "y/train/cat/a/1.png"], "x/train/cat/a/1.png: has no images arranged as"),
+    "too deep": (["x/train/cat/a/1.png", "y/train/cat/a/1.png"], "or CLASS/image; the deepest file is x/train/cat/a/1.png"),
     "a split without classes": (["train/cat/1.png", "test/1.png"], "test/1.png: is not in a class folder"),
     "a stray image": (["train/cat/1.png", "test/cat/1.png", "train/1.png"], "train/1.png: is not in a class folder"),
     "splits without classes": (["train/1.png", "test/1.png"], "has splits (test, train) without class folders"),
@@ -218,7 +218,7 @@ def test_a_corrupt_image_stops_or_is_left_out_by_name(tmp_path, capsys, name):
     assert "source.on_corrupt: skip" in message
     assert "0x" not in message
     assert values_without_corrupt(root) == EXPECTED[TRAIN]
-    assert f"skipped source.root: {root}: train/cat/{name}: cannot be decoded" in capsys.readouterr().out
+    assert f"prepare: skipped train/cat/{name} in {root}: cannot be decoded" in capsys.readouterr().out
 
 
 def values_without_corrupt(root: Path) -> list[tuple[str, int]]:
@@ -318,7 +318,7 @@ def test_an_archive_that_is_cut_anywhere_is_refused(tmp_path, mode):
         if mode == "w" and not any(whole[end - 512 : end]):
             continue  # the padding behind the end
         cut.write_bytes(whole[:end])
-        assert "whole tar or zip archive" in refusal(cut)
+        assert "complete tar or zip archive" in refusal(cut)
 
 
 def test_a_tar_that_ends_or_breaks_between_two_members_is_refused(tmp_path):
@@ -334,7 +334,7 @@ def test_a_tar_that_ends_or_breaks_between_two_members_is_refused(tmp_path):
 def test_what_is_no_archive_is_refused(tmp_path):
     for data in (b"", b"hello", b"PK but no zip"):
         (tmp_path / "file").write_bytes(data)
-        assert "cannot be read as a whole tar or zip archive" in refusal(tmp_path / "file")
+        assert "cannot be read as a complete tar or zip archive" in refusal(tmp_path / "file")
 
 
 def test_a_tar_that_changes_while_it_is_read_is_noticed(tmp_path):

@@ -94,7 +94,7 @@ def test_a_download_that_fails_leaves_nothing_and_says_which_files_to_put_where(
     with served(write(tmp_path / "shop", packed=True, files=contents())) as (address, _):
         monkeypatch.setattr(mnist.torchvision_class("mnist"), "mirrors", [address, "ftp://127.0.0.1/", address + "nowhere/"])
         message = refusal(tmp_path)
-    assert "does not have the published checksum" in message
+    assert ", not the published " in message
     assert "is not an http or https URL" in message
     assert "404" in message
     assert not list((tmp_path / "MNIST/raw").iterdir())
@@ -102,13 +102,13 @@ def test_a_download_that_fails_leaves_nothing_and_says_which_files_to_put_where(
 
 DAMAGE = {
     "train-images-idx3-ubyte": {
-        "is not an idx file of bytes in 3 dimensions": b"\0\0\x0d\3" + bytes(12),
+        "is not an idx file of uint8 with 3 dimensions": b"\0\0\x0d\3" + bytes(12),
         "cannot be read": b"\0\0",
-        "has 3 bytes, but its header says [2, 2, 2]": struct.pack(">HBB3I", 0, 8, 3, 2, 2, 2) + b"123",
+        "has 3 bytes of data, but its header gives the shape [2, 2, 2]": struct.pack(">HBB3I", 0, 8, 3, 2, 2, 2) + b"123",
         "train has 7 images and 30 labels": idx(np.zeros((7, 6, 5), np.uint8)),
         "images of different sizes": idx(np.zeros((30, 5, 5), np.uint8)),
     },
-    "t10k-labels-idx1-ubyte": {"test has the label 10, there are 10 classes": idx(np.full(20, 10, np.uint8))},
+    "t10k-labels-idx1-ubyte": {"test has the label 10, but only 10 classes": idx(np.full(20, 10, np.uint8))},
 }
 
 

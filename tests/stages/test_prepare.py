@@ -139,7 +139,7 @@ def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
     prepared = run(root, tmp_path, on_corrupt="skip")
     assert sum(len(split) for split in prepared.splits.values()) == 20
     said = capsys.readouterr().out
-    assert f"skipped source.root: {root}: cat/broken.png: cannot be decoded" in said
+    assert f"prepare: skipped cat/broken.png in {root}: cannot be decoded" in said
     assert ", 1 skipped as corrupt" in said
 
 

@@ -32,13 +32,13 @@ from pipeline.refusal import Refusal
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 32
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Accepted compression methods. For the others, zipfile decompresses a whole member at once, however little is read."""
+"""Accepted compression methods. With any other, zipfile may decompress a whole member even if only a part is read."""
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
 Identity = tuple[int, int]
 """The device and inode numbers of a folder."""
 Version = tuple[int, int, int]
-"""The inode, size and modification time of a file, of which one changes when the contents change."""
+"""The inode, size and modification time of a file. At least one of them changes when the contents change."""
 
 
 def open_tree(root: Path) -> Tree:
@@ -75,12 +75,13 @@ class Folder:
         seen.add(identity)
         if len(parents) > MAX_DEPTH:
             raise Refusal(
-                f"source.root: {shown(folder)}: lies more than {MAX_DEPTH} folders deep: set source.root to the folder of the images"
+                f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: "
+                "set source.root to the folder that contains the split or class folders"
             )
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = prefix + entry.name
-                if entry.is_file(follow_symlinks=False):  # known from scandir, without another system call
+                if entry.is_file(follow_symlinks=False):  # scandir already knows this, without another system call
                     listing.files.append(name)
                 elif (path := Path(entry.path)).is_dir():
                     listing.folders.append(name)
@@ -103,7 +104,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Zip:
-    """A zip archive, listed in byte order of the names. Random access from several threads; each worker process opens the file itself."""
+    """A zip archive, listed in byte order of the names. Several threads may read from it at once. Each worker process opens it anew."""
 
     path: Path
     version: Version
@@ -122,11 +123,11 @@ class Zip:
         refuse_outside(self.path, info.filename)
         place = f"source.root: {self.path}: {shown(info.filename)}"
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise Refusal(f"{place}: is a link or a device: archive the file itself")
+            raise Refusal(f"{place}: is a link or a device: put the file itself into the archive, or leave it out")
         if info.flag_bits & 1:
             raise Refusal(f"{place}: is encrypted: create the archive again without a password")
         if info.compress_type not in COMPRESSION_METHODS:
-            raise Refusal(f"{place}: uses compression method {info.compress_type}: create the archive again, stored or deflated")
+            raise Refusal(f"{place}: uses compression method {info.compress_type}: create the archive again with method stored or deflated")
         refuse_too_large(self.path, info.filename, info.file_size)
 
     @contextmanager
@@ -150,7 +151,7 @@ def version_of(path: Path) -> Version:
 
 @lru_cache(maxsize=1)
 def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
-    """Open a zip archive once per process. Raises Refusal where the file has changed since `version`."""
+    """Open a zip archive once per process. Raises Refusal if the file has changed since `version` was recorded."""
     with errors_as_refusal(path):
         if version_of(path) != version:
             raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it until the stage has ended")
@@ -170,7 +171,10 @@ class Tar:
             for _, member in tarstream.members(self.path, self.opener):
                 refuse_outside(self.path, member.name)
                 if not (member.isdir() or member.isreg()) or member.issparse():
-                    raise Refusal(f"source.root: {self.path}: {shown(member.name)}: is a link or a device: archive the file itself")
+                    raise Refusal(
+                        f"source.root: {self.path}: {shown(member.name)}: is a link or a device: "
+                        "put the file itself into the archive, or leave it out"
+                    )
                 refuse_too_large(self.path, member.name, member.size)
                 (listing.folders if member.isdir() else listing.files).append(member.name)
         refuse_repeated(self.path, listing.files)
@@ -194,4 +198,7 @@ class Tar:
                     yield Member(name, tarstream.read(file, member))
                     name = next(names, None)
         if name is not None:
-            raise Refusal(f"source.root: {self.path}: {shown(name)}: is missing: the archive was changed while it was read")
+            raise Refusal(
+                f"source.root: {self.path}: {shown(name)}: is missing: the archive was changed while it was read: "
+                "do not modify it until the stage has ended"
+            )

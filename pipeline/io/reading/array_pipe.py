@@ -1,4 +1,4 @@
-"""Sends results through a pipe, with arrays written and read without intermediate copies: `Connection.send` copies each four times."""
+"""Sends results through a pipe. Arrays are transferred without intermediate copies; `Connection.send` would copy each array four times."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class ArrayHeader:
 
 
 def send(connection: Connection, result: Any) -> None:
-    """Send a numeric array, a tuple that may contain such arrays, or any picklable object. Raises OSError where the other end is closed."""
+    """Send a numeric array, a tuple that may contain such arrays, or any picklable object. Raises OSError if the other end is closed."""
     arrays: list[NDArray[Any]] = []
     connection.send(without_arrays(result, arrays))
     for array in arrays:
@@ -34,7 +34,7 @@ def without_arrays(result: Any, arrays: list[NDArray[Any]]) -> Any:
 
 
 def receive(connection: Connection) -> Any:
-    """Return the next object sent. Raises EOFError or OSError where the other end is closed."""
+    """Return the next object sent. Raises EOFError or OSError if the other end is closed."""
     return with_arrays(connection.recv(), connection)
 
 
@@ -47,7 +47,11 @@ def with_arrays(result: Any, connection: Connection) -> Any:
 
 
 def transfer(array: NDArray[Any], write_or_read: Callable[[memoryview], int]) -> None:
-    """Call `write_or_read` with the bytes of the array in C order until all are transferred: a pipe transfers at most its capacity at once."""
+    """Call `write_or_read` with the remaining bytes of the array, in C order, until all are transferred.
+
+    `write_or_read` returns the number of bytes it has transferred; a pipe transfers at most its capacity at once. Raises EOFError if it
+    returns 0.
+    """
     remaining = array.reshape(-1).view(np.uint8).data
     while remaining:
         count = write_or_read(remaining)

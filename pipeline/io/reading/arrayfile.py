@@ -1,4 +1,4 @@
-"""Reads an array from an `.npy` file or from a member of an `.npz` file: first the header, then the rows in blocks. Never unpickles."""
+"""Reads an array from an `.npy` file or from a member of an `.npz` file: first the header, then the rows in blocks. Never uses pickle."""
 
 import zipfile
 import zlib
@@ -26,7 +26,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array whose header has been checked. `place` names it in messages; `stream()` opens it at its first byte."""
+    """An array whose header has been checked. `place` names it in messages; `stream()` opens it at the first byte of the header."""
 
     place: str
     shape: tuple[int, ...]
@@ -35,9 +35,9 @@ class ArrayFile:
 
     @classmethod
     def open(cls, place: str, stream: Callable[[], IO[bytes]], size_bytes: int) -> Self:
-        """Check the header and return the array file.
+        """Check the header and return the array file. `size_bytes` is the size of the file, including the header.
 
-        Raises Refusal for a file that is not a complete array, needs pickle, has structured dtype or is in Fortran order.
+        Raises Refusal if the file is not a complete array, needs pickle, has a structured dtype or is in Fortran order.
         """
         try:
             with stream() as file:
@@ -46,11 +46,13 @@ class ArrayFile:
         except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
             raise Refusal(f"{place}: is not an .npy array ({untrusted.reason(error)}): write it with numpy.save or numpy.savez") from None
         if dtype.hasobject or dtype.names:
-            raise Refusal(f"{place}: holds {dtype}, which is not plain numbers or text: convert it before saving")
+            raise Refusal(f"{place}: has dtype {dtype}, which is not plain numbers or text: convert it before saving")
         if fortran_order:
             raise Refusal(f"{place}: is in Fortran order: save `numpy.ascontiguousarray(x)`")
         if size_bytes != expected:
-            raise Refusal(f"{place}: has {size_bytes} bytes, but its header says {expected}: it is truncated or damaged, write it again")
+            raise Refusal(
+                f"{place}: has {size_bytes} bytes, but according to its header {expected}: it is truncated or damaged, write it again"
+            )
         return cls(place, shape, dtype, stream)
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
@@ -70,15 +72,15 @@ class ArrayFile:
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(file)
     if version not in HEADERS:
-        raise ValueError(f"its format is {version}")
+        raise ValueError(f"its format version is {version}, not 1.0 or 2.0")
     shape, fortran_order, dtype = HEADERS[version](file)
     if any(extent < 0 for extent in shape):
-        raise ValueError(f"its shape is {shape}")
+        raise ValueError(f"its shape {shape} has a negative extent")
     return shape, fortran_order and len(shape) > 1, dtype
 
 
 def array_files(root: Path) -> dict[str, ArrayFile]:
-    """Return the arrays of a folder of `.npy` files or of an `.npz` file by name, with `_` in names replaced by `-`."""
+    """Return a dict from name to array, of a folder of `.npy` files or of an `.npz` file. In the names, `_` is replaced with `-`."""
     arrays: dict[str, ArrayFile] = {}
     for name, place, stream, size_bytes in folder_entries(root) if root.is_dir() else archive_entries(root):
         key = name.removesuffix(".npy").replace("_", "-")
@@ -106,7 +108,10 @@ def archive_entries(root: Path) -> Iterator[ArrayEntry]:
         with zipfile.ZipFile(root) as archive:
             members = archive.infolist()
     except Exception as error:  # zipfile may raise any exception on untrusted bytes
-        raise Refusal(f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({untrusted.reason(error)})") from None
+        raise Refusal(
+            f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({untrusted.reason(error)}): "
+            "write it with numpy.savez"
+        ) from None
     refuse_bomb(root, sum(member.file_size for member in members), packed_bytes)
     for member in members[:MAX_ARRAYS]:
         place = f"{root}: {shown(member.filename)}"

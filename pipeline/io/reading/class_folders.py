@@ -1,4 +1,4 @@
-"""Derives splits, classes and samples from file names: `SPLIT/CLASS/image` or `CLASS/image`, optionally inside one enclosing folder."""
+"""Derives splits, classes and samples from file names: `SPLIT/CLASS/image` or `CLASS/image`, optionally in one enclosing folder."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID
 MAX_NAME_LENGTH = 255
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
-EXPECTED_LAYOUT = "SPLIT/CLASS/image (SPLIT one of train, valid, test) or CLASS/image"
+EXPECTED_LAYOUT = "SPLIT/CLASS/image (SPLIT is train, valid or test) or CLASS/image"
 
 Parts = tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """A file name, and the position of its target in `ClassFolders.targets[split]`."""
+    """An image file: its name, its split, and the position of its target in `ClassFolders.targets[split]`."""
 
     name: str
     split: str
@@ -39,7 +39,10 @@ class ClassFolders:
 
 
 def find_classes(listing: Listing, place: str) -> ClassFolders:
-    """Return the layout of a listing. Raises Refusal where the split or class of a file is ambiguous."""
+    """Return the classes, samples and targets of a listing. Raises Refusal if the split or class of a file is ambiguous.
+
+    `place` names the dataset in messages.
+    """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     folders = {parts for name in listing.folders if (parts := visible_parts(name))}
     folders |= {parts[:-1] for _, parts in files}
@@ -47,8 +50,8 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
     outer = int(enclosed(folders, depth))
     inner = depth - outer
     if inner not in (2, 3):
-        deepest = next((f"{shown(name)}: " for name, parts in files if len(parts) == depth), "")
-        raise Refusal(f"source.root: {place}: {deepest}has no images arranged as {EXPECTED_LAYOUT}")
+        deepest = next((f"; the deepest file is {shown(name)}" for name, parts in files if len(parts) == depth), "")
+        raise Refusal(f"source.root: {place}: has no images arranged as {EXPECTED_LAYOUT}{deepest}")
     splits = split_names({parts[outer] for _, parts in files if len(parts) == depth}, place) if inner == 3 else {}
     refuse_stray((name for name, parts in files if len(parts) < depth), place)
     classes = class_names({parts[outer:] for parts in folders}, splits, place)
@@ -56,13 +59,16 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
 
 
 def visible_parts(name: str) -> Parts:
-    """Return the parts of a path, or none for hidden files and for files that desktops create (`DESKTOP_FILES`)."""
+    """Return the parts of a path. Return () if a part is hidden or is created by desktop software (`DESKTOP_FILES`)."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     return () if any(part.startswith(".") or part.lower() in DESKTOP_FILES for part in parts) else parts
 
 
 def enclosed(folders: set[Parts], depth: int) -> bool:
-    """Return True where one folder encloses the whole layout and is not itself a split."""
+    """Return True if one folder encloses the whole layout and is not itself a split.
+
+    `depth` is the largest number of path parts of a file.
+    """
     top_folders = {parts[0] for parts in folders if parts}
     return len(top_folders) == 1 and (depth == 4 or (depth == 3 and not is_split(*top_folders)))
 
@@ -72,7 +78,7 @@ def is_split(name: str) -> bool:
 
 
 def split_names(top_folders: set[str], place: str) -> dict[str, str]:
-    """Return the split of each top folder. Raises Refusal for an unknown or duplicate split, and where train is missing."""
+    """Return a dict from each top folder to its split. Raises Refusal if a split is unknown or occurs twice, or if train is missing."""
     unknown = sorted(top for top in top_folders if not is_split(top))
     if unknown:
         raise Refusal(
@@ -83,7 +89,7 @@ def split_names(top_folders: set[str], place: str) -> dict[str, str]:
         duplicates = [top for top, split in splits.items() if list(splits.values()).count(split) > 1]
         raise Refusal(f"source.root: {place}: has two folders for one split ({', '.join(duplicates)}): keep one folder")
     if TRAIN not in splits.values():
-        raise Refusal(f"source.root: {place}: has no train folder with images next to {', '.join(splits)}")
+        raise Refusal(f"source.root: {place}: has {', '.join(splits)}, but no train folder with images: add one")
     return splits
 
 
@@ -96,11 +102,13 @@ def refuse_stray(names: Iterable[str], place: str) -> None:
 
 
 def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
-    """Return the classes of all splits. An empty folder counts as a class, so that it is refused later instead of ignored."""
+    """Return the class names of all splits. An empty folder counts as a class, so that a later check refuses it."""
     if splits:
         empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
         if empty:
-            raise Refusal(f"source.root: {place}: {shown(empty[0])}/ contains no class folder with images: add some, or remove the folder")
+            raise Refusal(
+                f"source.root: {place}: {shown(empty[0])}/ contains no class folder with images: add images, or remove the folder"
+            )
         names = {parts[1] for parts in folders if len(parts) == 2 and parts[0] in splits}
     else:
         names = {parts[0] for parts in folders if len(parts) == 1}
@@ -112,7 +120,10 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> t
         if not name.isprintable():
             raise Refusal(f"source.root: {place}: the folder {shown(name)} has a name that cannot be printed: rename it")
         if len(name) > MAX_NAME_LENGTH:
-            raise Refusal(f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters: rename it")
+            raise Refusal(
+                f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters, "
+                f"more than {MAX_NAME_LENGTH}: rename it"
+            )
     return tuple(sorted(names, key=name_bytes))
 
 

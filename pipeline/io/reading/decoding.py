@@ -1,4 +1,4 @@
-"""Decodes chunks of image files, in the threads or worker processes of `image_folder`. Imports little, so that processes start fast."""
+"""Decodes chunks of image files in the threads or worker processes of `image_folder`. It imports little, so that processes start fast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,14 @@ from pipeline.io.untrusted import reason, shown
 from pipeline.refusal import Refusal
 
 Decoded = tuple[NDArray[np.uint8], dict[int, str]]
-"""The decoded images (n, size, size, channels), and the reason for each corrupt file by its position in the chunk."""
+"""The decoded images (n, size, size, channels), without the corrupt ones; and a dict from the position of each corrupt file in the chunk
+to the reason why it cannot be decoded.
+"""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes images with fixed settings. `place` names the dataset in messages; for the others see `images.decode`."""
+    """Decodes images with fixed settings. `place` names the dataset in messages; `images.decode` explains the other settings."""
 
     place: str
     size: int

@@ -14,11 +14,14 @@ BLOCK_BYTES = 1 << 16
 MEGABYTE = 1_000_000
 TIMEOUT_S = 30.0
 MAX_BYTES = 2**30
-"""Upper bound for a download, so that an endless response does not fill the disk. Each supported dataset takes less than a fifth of it."""
+"""Upper bound for a download, so that an endless response does not fill the disk. Each supported dataset has less than a fifth of it."""
 
 
 def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
-    """Download to `path` from the first address that works. Raises Refusal with the error of each address and the remedy."""
+    """Download to `path` from the first address that works. `md5` is the published checksum of the file, in hexadecimal.
+
+    If no address works, raises Refusal with the error of each address and with `remedy`.
+    """
     errors = []
     for address in addresses:
         try:
@@ -32,7 +35,7 @@ def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> Non
 
 
 def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
-    """Download `address` to `draft`. Raises ValueError where the address, the size or the MD5 is wrong."""
+    """Download `address` to `draft`, with a progress bar named `label`. Raises ValueError if the address, the size or the MD5 is wrong."""
     if not address.startswith(("https://", "http://")):
         raise ValueError("is not an http or https URL")
     state = hashlib.md5(usedforsecurity=False)
@@ -44,7 +47,7 @@ def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
                 file.write(block)
                 state.update(block)
                 if file.tell() > MAX_BYTES:
-                    raise ValueError(f"sends more than {MAX_BYTES} bytes")
+                    raise ValueError(f"has more than {MAX_BYTES} bytes")
                 advance(file.tell() // MEGABYTE - advance.done)
     if state.hexdigest() != md5:
-        raise ValueError(f"does not have the published checksum (MD5 {state.hexdigest()}, not {md5})")
+        raise ValueError(f"has MD5 {state.hexdigest()}, not the published {md5}")

@@ -1,4 +1,4 @@
-"""The common interface of folders and archives: a listing, contents, and checks that apply to all of them."""
+"""The common interface of folders and archives: a listing, the contents, and the checks that both need."""
 
 import zipfile
 import zlib
@@ -14,14 +14,17 @@ from pipeline.refusal import Refusal
 MAX_MEMBER_BYTES = 256 * 2**20
 MAX_UNPACKED_BYTES = 64 * 2**20
 MAX_COMPRESSION_RATIO = 300
-"""An archive may unpack to MAX_UNPACKED_BYTES or to MAX_COMPRESSION_RATIO its size, whichever is larger. Images hardly compress; bombs do."""
+"""An archive may unpack to MAX_UNPACKED_BYTES or to MAX_COMPRESSION_RATIO times its size, whichever is larger.
+
+Images hardly compress; decompression bombs do.
+"""
 READ_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error)
 """The exceptions that reading a damaged member may raise."""
 
 
 @dataclass
 class Listing:
-    """Names as they are written in the archive: files in a fixed order, and folders, including empty ones."""
+    """The names in a folder or archive, exactly as they are stored: files in a fixed order, and folders, including empty ones."""
 
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -31,14 +34,14 @@ class FileReader(Protocol):
     """Reads any file by name, on any thread and, after pickling, in another process."""
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a file. Raises one of READ_ERRORS for damage, and Refusal for all else.
+        """Return the contents of a file. Raises one of READ_ERRORS if the file is damaged, and Refusal for any other problem.
 
-        Refusal is a ValueError and thus also in READ_ERRORS: catch it first.
+        Refusal is a ValueError and so is caught by `except READ_ERRORS` too: catch Refusal first.
         """
 
 
 class Member(NamedTuple):
-    """A file: its contents if they are in memory, else the reader that loads them."""
+    """A file: its name, and its contents if they are in memory, else the reader that loads them."""
 
     name: str
     content: bytes | FileReader
@@ -57,11 +60,14 @@ class Tree(Protocol):
     def listing(self) -> Listing:
         """Return the names of all files and folders.
 
-        Raises Refusal for a member that is neither file nor folder, has a path outside the root, is too large, or occurs twice.
+        Raises Refusal if one of them is neither a file nor a folder, has a path outside the root, is too large, or occurs twice.
         """
 
     def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
-        """Yield the named files in the given order, which must be that of `listing()`. Read them before the context ends."""
+        """Return a context manager that yields an iterator over the named files. Read them before the context ends.
+
+        `names` must be in the order of `listing()`.
+        """
 
 
 @contextmanager
@@ -72,7 +78,7 @@ def errors_as_refusal(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # the standard library's readers may raise any exception on untrusted bytes
         raise Refusal(
-            f"source.root: {path}: cannot be read as a whole tar or zip archive ({reason(error)}): download or create it again"
+            f"source.root: {path}: cannot be read as a complete tar or zip archive ({reason(error)}): download or create it again"
         ) from None
 
 
@@ -93,21 +99,21 @@ def max_unpacked_bytes(packed_bytes: int) -> int:
 
 
 def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
-    """Raise Refusal for an archive that would unpack to more than `max_unpacked_bytes`. Call it before unpacking."""
+    """Raise Refusal if an archive of `packed_bytes` has more than `max_unpacked_bytes(packed_bytes)` when unpacked."""
     if unpacked_bytes > max_unpacked_bytes(packed_bytes):
         raise Refusal(
             f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {MAX_COMPRESSION_RATIO} times as many: "
-            "images do not compress this well; if you trust it, extract it and set source.root to the folder"
+            "images do not compress this well; if you trust the archive, extract it and set source.root to the folder"
         )
 
 
 def refuse_repeated(path: Path, names: Iterable[str]) -> None:
-    """Raise Refusal for a file that an archive holds twice; `./a/0.png` and `a/0.png` count as the same file."""
+    """Raise Refusal if a file occurs twice in an archive; `./a/0.png` and `a/0.png` count as the same file."""
     seen: set[str] = set()
     for name in names:
         normalized = "/".join(part for part in name.split("/") if part not in ("", "."))
         if normalized in seen:
-            raise Refusal(f"source.root: {path}: {shown(name)}: occurs twice: create the archive again")
+            raise Refusal(f"source.root: {path}: {shown(name)}: occurs twice: create the archive again with one copy")
         seen.add(normalized)
 
 

@@ -13,37 +13,38 @@ from pipeline.io.untrusted import reason
 
 # Pillow passes EPS to Ghostscript, which would execute an untrusted program.
 REFUSED_FORMATS = {"EPS"}
-# Tried first: some other readers inspect more than the first bytes, which doubles the time for an image of 32x32 pixels.
+# These formats are tried first: the readers of some others inspect more than the first bytes. Trying those first would double the time
+# for an image of 32x32 pixels.
 COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 ASCII_FORMATS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
 MAX_16_BIT = 65_535
 PNG_DEPTH = 24
-"""Offset of the byte in a PNG that holds the bits per channel."""
+"""Offset in a PNG of the byte with the number of bits per channel."""
 LOADED_ONCE = ("JPEG", "PNG")
-"""Formats whose loaded image may be used without a copy. Other readers may decode again, and fail, when the image is used again."""
+"""Formats whose images can be used without a copy after `load()`. For other formats, Pillow may decode the image again and fail."""
 ROTATED = range(2, 9)
-"""The EXIF orientations that are not upright; Pillow supports no others."""
+"""The EXIF orientations that are not upright. 1 is upright; Pillow ignores all other values."""
 
 
 class Corrupt(Exception):
-    """Raised where the bytes cannot be decoded; the message gives the reason."""
+    """Raised if the bytes cannot be decoded; the message gives the reason."""
 
 
 class Oversized(Exception):
-    """Raised where the image declares more pixels than allowed, before it is decoded."""
+    """Raised before decoding if the image declares more pixels than allowed."""
 
 
 def set_pixel_limit(max_pixels: int) -> None:
-    """Set Pillow's own pixel limit, which also covers images inside of others (icons), and silence its warnings in every thread."""
-    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow raises above twice this number and warns above it
+    """Set Pillow's own pixel limit, which also applies to images within an image (icons). Silence Pillow's warnings in every thread."""
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow warns above this number and raises above twice this number
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class ImageStrip:
-    """Stacks squares vertically in one image, which is converted to numpy at once.
+    """Stacks square images vertically in one image, which is converted to NumPy at once.
 
-    Converting each square by itself would take a sixth of the decoding time of a small image.
+    Converting each square by itself would take a sixth of the decoding time of a small image. `capacity` is the largest number of squares.
     """
 
     def __init__(self, capacity: int, size: int, channels: Literal[1, 3]) -> None:
@@ -60,17 +61,18 @@ class ImageStrip:
 
 
 def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
-    """Decode the first frame: upright, transparency on white, shorter side resized to `size`, centre crop.
+    """Decode the first frame: rotated upright, on a white background, resized so that the shorter side has `size` pixels, centre-cropped.
 
-    Raises Corrupt where it cannot be decoded, and Oversized before decoding where it declares more than `max_pixels`.
-    `set_pixel_limit` must have been called.
+    Raises Corrupt if the frame cannot be decoded, and Oversized, before decoding, if it declares more than `max_pixels`.
+    Call `set_pixel_limit` first.
     """
     if data[:2] in ASCII_FORMATS:
-        raise Corrupt("is an ASCII image (P1 to P3), which takes seconds to read: store it in a binary format")
+        raise Corrupt("is an ASCII image (PNM P1 to P3), which takes seconds to read: store it in a binary format")
     try:
         with Image.open(BytesIO(data), formats=formats()) as image:
             refuse_oversized(*image.size, max_pixels)
-            image.draft(None, (2 * size, 2 * size))  # decode a JPEG at 1/2, 1/4 or 1/8 scale if that is at least twice the target size
+            # decode a JPEG at 1/2, 1/4 or 1/8 scale if the result is at least twice the target size
+            image.draft(None, (2 * size, 2 * size))
             image.load()
             if image.format == "PNG" and "transparency" in image.info:
                 scale_transparency(image, depth=data[PNG_DEPTH])
@@ -99,7 +101,7 @@ def formats() -> tuple[str, ...]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return the image rotated by its EXIF orientation; damaged EXIF data are ignored."""
+    """Return the image rotated and mirrored by its EXIF orientation; damaged EXIF data are ignored."""
     try:
         if image.format in LOADED_ONCE and image.getexif().get(ExifTags.Base.Orientation) not in ROTATED:
             return image  # exif_transpose would copy it
@@ -109,7 +111,10 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def scale_transparency(image: Image.Image, *, depth: int) -> None:
-    """Scale the transparent value of a PNG to 8 bits where Pillow scales only the pixels: 2-bit and 4-bit grey, and 16-bit colour."""
+    """Scale the transparent value of a PNG with `depth` bits per channel to 8 bits.
+
+    It is needed for 2-bit and 4-bit grey and for 16-bit colour, of which Pillow scales only the pixels.
+    """
     value = image.info["transparency"]
     if image.mode == "L" and depth in (2, 4):
         image.info["transparency"] = value * 255 // (2**depth - 1)
@@ -118,7 +123,7 @@ def scale_transparency(image: Image.Image, *, depth: int) -> None:
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Convert to `mode` with 8 bits per channel, without palette, and with transparency laid on white. Raises Corrupt for float pixels."""
+    """Convert to `mode` with 8 bits per channel, on a white background if the image is transparent. Raises Corrupt for float pixels."""
     if image.mode.startswith("I"):
         image = eight_bits(image)
     elif image.mode == "F":
@@ -131,7 +136,7 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey to 8 bits, white where it is transparent. Pillow's own conversion would clip at 255."""
+    """Scale 16-bit grey to 8 bits; transparent pixels become white. Pillow's own conversion would clip at 255."""
     pixels = np.asarray(image).astype(np.int64)
     if pixels.min() < 0 or pixels.max() > MAX_16_BIT:
         raise Corrupt(f"has pixels outside 0 to {MAX_16_BIT}: store it with 8 or 16 bits")

@@ -1,4 +1,4 @@
-"""Reads a tar archive as one stream, with bounded headers and bounded decompression; refuses data after its end."""
+"""Reads a tar archive as one stream, with bounded headers and bounded decompression. Refuses data after the end of the archive."""
 
 import tarfile
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ MAX_PADDING_BYTES = 1 << 26
 
 
 class BoundedHeaders:
-    """A file wrapper that bounds how much tarfile reads per member: tarfile loads a whole header, whatever its declared size."""
+    """A file wrapper that bounds how many header bytes tarfile reads per member: tarfile would load a header of any declared size."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -21,7 +21,7 @@ class BoundedHeaders:
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.left_bytes:
-            raise tarfile.ReadError(f"the headers of one file take more than {MAX_HEADER_BYTES} bytes")
+            raise tarfile.ReadError(f"the headers of one file have more than {MAX_HEADER_BYTES} bytes")
         self.left_bytes -= size
         return self.file.read(size)
 
@@ -33,7 +33,10 @@ class BoundedHeaders:
 
 
 def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes], tarfile.TarInfo]]:
-    """Yield each member and the file from which to `read` it, which must happen before the next iteration."""
+    """Yield the open file and each member, for `read`. Read a member before the next iteration.
+
+    `opener` opens the file and decompresses it, like `gzip.open`.
+    """
     packed_bytes = path.stat().st_size
     with opener(path, "rb") as file:
         headers: Any = BoundedHeaders(file)
@@ -55,9 +58,9 @@ def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
 
 
 def refuse_unfinished(file: IO[bytes], end: int) -> None:
-    """Raise ReadError where anything but zeros follows the end: tarfile takes a damaged header for the end.
+    """Raise ReadError if anything but zeros follows `end`, where tarfile stopped: it also stops at a damaged header.
 
-    Reading to the end also verifies the checksum of the compression.
+    Reading the rest also verifies the checksum of a compressed archive.
     """
     while block := file.read(BLOCK_BYTES):
         if block.strip(b"\0"):

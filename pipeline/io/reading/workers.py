@@ -1,7 +1,7 @@
 """Maps a function over items on threads or worker processes, with results in the order of the items.
 
-The processes are not those of ProcessPoolExecutor, which can neither kill a busy worker nor report how one ended: where one process is
-killed while another, which ignores SIGTERM, is busy, and where the caller leaves early, it waits until the busy one has finished.
+ProcessPoolExecutor is not used: it can neither kill a busy worker nor report how a worker ended. If a worker is killed, or if the caller
+stops early, it waits until the busy workers, which ignore SIGTERM, have finished.
 """
 
 import signal
@@ -32,10 +32,10 @@ def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, wor
 def on_processes(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, prepare: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(item)`, computed in worker processes of some 60 MB each, which call `prepare()` first.
+    """Yield each item and `function(item)`, computed in worker processes. Each process calls `prepare()` first and needs some 60 MB.
 
-    Functions, items and results must be picklable. One thread per process sends the items and receives the results.
-    Raises what `function` raises, and Refusal where a process was killed or could not start.
+    The functions, the items and the results must be picklable. One thread per process sends the items and receives the results.
+    Raises what `function` raises, and Refusal if a process was killed or could not start.
     """
     idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
 
@@ -75,7 +75,7 @@ def in_order(
 
 
 class Worker(Generic[Item, Result]):
-    """A worker process with its own pipe. If the process dies, the pipe reports its end, and other workers are not affected."""
+    """A worker process with its own pipe. If the process dies, reading from the pipe raises EOFError; other workers are not affected."""
 
     def __init__(self, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
         context = get_context("spawn")
@@ -84,7 +84,7 @@ class Worker(Generic[Item, Result]):
         try:
             self.process.start()
         except OSError as error:
-            raise Refusal(f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set it to a smaller number") from None
+            raise Refusal(f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): use a smaller number") from None
         child_end.close()
 
     def call(self, item: Item) -> Result:
@@ -93,7 +93,7 @@ class Worker(Generic[Item, Result]):
             result = array_pipe.receive(self.connection)
         except (EOFError, OSError):
             raise self.refusal() from None
-        except BaseException:  # else the rest of this result would be read as the next one
+        except BaseException:  # else the unread rest of this result would be taken for the next result
             self.end()
             raise
         if isinstance(result, BaseException):
@@ -104,12 +104,12 @@ class Worker(Generic[Item, Result]):
         self.process.join()
         code = self.process.exitcode or 0
         if code == -signal.SIGKILL:
-            return Refusal("PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: set it to a smaller number")
+            return Refusal("PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: use a smaller number")
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set it to 1 to decode in the stage itself")
+        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode in the process of the stage")
 
     def end(self) -> None:
-        """Kill the process. A thread that waits for its result then reaches the end of the pipe."""
+        """Kill the process. In a thread that waits for a result of it, `call` then raises Refusal."""
         self.process.kill()
         self.process.join()
 

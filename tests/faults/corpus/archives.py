@@ -17,7 +17,7 @@ from tests.faults.hostile import RAW, Case, use
 
 TAR, ZIP, FOLDER = RAW / "all.tar", RAW / "all.zip", RAW / "images"
 WHOLE, OUTSIDE, LINK, LARGE, BOMB = (
-    "cannot be read as a whole",
+    "cannot be read as a complete",
     "has a path outside",
     "is a link or a device",
     "bytes, more than",
