@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 200
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # only if the user chooses it
-# When its page is reloaded, the UI loses a shared view but keeps its state in localStorage. So this page writes the view to localStorage.
+# When the UI is reloaded, it loses a shared view but not its own state in localStorage. So this page writes the view to localStorage.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
 const target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
 try {

@@ -110,7 +110,7 @@ def copy(source: Path, home: Path) -> list[str]:
         report(f"uid {os.getuid()} cannot write in {source}: this job runs in a copy, {home}; {remedy}")
     edited = checkout.copy(source, home)
     for path in edited:
-        report(f"{home / path} was edited: it is kept as it is, not replaced by the version in {source}")
+        report(f"{home / path} was edited: it is kept as it is, not updated from {source}")
     return edited
 
 
