@@ -1,4 +1,4 @@
-"""The command line `python -m pipeline`: parse the verb, import its module and call it."""
+"""The command line `python -m pipeline VERB`: parse the arguments, import the verb's module and call its `run`."""
 
 import argparse
 import errno
@@ -13,7 +13,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.interruption import Interrupted, record_exit_code
 
 VERBS = {
-    "repro": "check, `dvc repro` and summary, with the checkout locked against other containers",
+    "repro": "run check, `dvc repro` and summary; no other container can use the checkout meanwhile",
     "prepare": "stage: write data/prepared/ from the source",
     "train": "stage: train on data/prepared/ and write models/model.safetensors",
     "evaluate": "stage: evaluate the model file on the test split",
@@ -22,7 +22,7 @@ VERBS = {
     "verify": "recompute what a model file or run records, and report the first difference",
     "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
-    "sync": "deliver what MLflow has not yet received",
+    "sync": "send to MLflow what it has not received of the journals",
     "schema": "write params.schema.json and docs/parameters.md",
 }
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -40,12 +40,12 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
         "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},
     },
-    "sync": {"--follow": {"metavar": "JOURNAL", "help": "deliver one journal until its stage has ended, as the stages do by themselves"}},
+    "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},
 }
 BAD_INPUT = 2
 INTERRUPTED = 130
 MAX_LINES, MAX_SHOWN = 20, 2000
-MOUNTED = "it is a mount point or belongs to another user and cannot be replaced: change the original file, or mount its folder"
+MOUNTED = "cannot be replaced, because it is a mount point or belongs to another user: change the original file, or mount its folder"
 FIXABLE = {
     errno.ENOSPC: "the disk is full: free some space, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
@@ -72,7 +72,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def command(verb: str) -> Callable[..., int | None]:
-    """Return the function of a verb: stages run through `commands/stage.py`, every other verb has its own module in `commands/`."""
+    """Return the function that runs a verb.
+
+    The three stages are run by `commands/stage.py`; every other verb has its own module in `commands/`.
+    """
     if verb in ("prepare", "train", "evaluate"):
         return lambda: import_module("pipeline.commands.stage").run(verb)
     return import_module(f"pipeline.commands.{verb}").run  # type: ignore[no-any-return]
@@ -95,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_os_error(error: OSError) -> int:
-    """Print an OS error that the user can fix, with the remedy, and return the exit code. Raises any other error again."""
+    """Print an OS error that the user can fix, with the remedy, and return the exit code. Re-raise any other OS error."""
     if error.errno not in FIXABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]
@@ -103,7 +106,10 @@ def print_os_error(error: OSError) -> int:
 
 
 def lacks_inodes(path: str | None) -> bool:
-    """Return True if the file system of `path`, or of the working folder, has free space but no free inodes. False if it is unknown."""
+    """Return True if a file system has free space but no free inodes; False also if this cannot be determined.
+
+    It is the file system of `path`, or of the working directory if `path` is None.
+    """
     try:
         status = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib
     except OSError:

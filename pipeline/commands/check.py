@@ -1,4 +1,4 @@
-"""Validate parameters, environment, data and machine before DVC deletes or runs anything."""
+"""`python -m pipeline check`: validate parameters, environment, data and machine before DVC deletes or runs anything."""
 
 import re
 import subprocess
@@ -28,9 +28,9 @@ Result = TypeVar("Result")
 
 
 def run() -> None:
-    """Print what will run where. Raises Refusal that lists all problems at once."""
+    """Validate everything, then print model, data, device and precision. Raises Refusal with one line per problem."""
     paths, problems = Paths(), Problems()
-    if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # without records, write nothing: the checkout may be read-only
+    if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # no lock file if there is nothing to repair: the checkout may be read-only
         with checkout_lock.held(paths.top):
             for message in dict.fromkeys(dvc_locks.repair(dvc_folder)):
                 print(f"check: {message}")
@@ -43,16 +43,16 @@ def run() -> None:
 
 
 def refuse_curly_brace(top: Path) -> None:
-    """Raise Refusal for a checkout path with which every `dvc repro` fails after its first stage."""
+    """Raise Refusal if the checkout's path contains a curly brace: every `dvc repro` would fail after its first stage."""
     path = str(top.resolve())
     if "{" in path or "}" in path:
         raise Refusal(
-            f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: move the checkout to a path without one one"
+            f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: move the checkout to a path without braces"
         )
 
 
 class Problems:
-    """Collects the lines of refusals, without duplicates."""
+    """Collects the message lines of several Refusals, without duplicates."""
 
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
@@ -70,15 +70,15 @@ class Problems:
 
 
 def line_number(text: str) -> int:
-    """Return the line number in a problem, as the sort key; 0 for a problem without one."""
+    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by it."""
     number = re.match(r"[^:=]+:(\d+): ", text)
     return int(number[1]) if number else 0
 
 
 def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
-    """Validate everything and return what would run where. Raises Refusal for all problems.
+    """Validate everything; return a text with model, data, device and precision. Raises Refusal with all problems.
 
-    All problems that can be found without torch are raised before torch is imported, which takes seconds.
+    The problems that can be found without torch are raised before torch is imported, which takes seconds.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))
@@ -111,7 +111,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
 
 
 def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
-    """Call `attempt` and add file and line to the messages of its Refusal."""
+    """Call `attempt`. If it raises Refusal, add file name and line number of the parameters to the messages."""
     try:
         return attempt()
     except Refusal as refusal:
@@ -119,9 +119,9 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 
 
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
-    """Return the names of the splits and the number of classes.
+    """Return the names of the splits and the number of classes (None if the data has no classes).
 
-    They are determined from file names and targets for the user's own files, and without reading data for published datasets.
+    For the user's own files, they are determined from file names and targets. For a published dataset, no data is read.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 
@@ -133,28 +133,33 @@ def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
 
 
 def targets_of(source: SourceSettings) -> "type[Targets]":
-    """Return the class that describes the targets of a source. Raises Refusal where its task does not exist."""
+    """Return the class that describes the targets of a source. Raises Refusal if the source's task does not exist."""
     if source.task not in TASKS.names:
-        raise Refusal(f"source.name: the dataset {source.name} is of the task {source.task}: there is none but {', '.join(TASKS.names)}")
+        raise Refusal(
+            f"source.name: the dataset {source.name} belongs to the task {source.task}, which does not exist: the tasks are {', '.join(TASKS.names)}"
+        )
     targets: type[Targets] = TASKS.module(source.task, "targets").Targets
     return targets
 
 
 def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
-    """Raise Refusal for parameters of the training that have no meaning for the task or the inputs of the source."""
+    """Raise Refusal for training parameters that do not apply to the source's task or inputs."""
     targets = targets_of(source)
     train.train.refuse_unknown_metric(targets.metrics)
     if train.augment is not None and source.inputs != "image":
-        raise Refusal(f"augment: changes images, and the inputs are of the kind {source.inputs}: write `augment: null`")
+        raise Refusal(f"augment: applies to images only, but this source has inputs of the kind {source.inputs}: set `augment: null`")
     if not targets.has_classes:
         if train.train.label_smoothing:
-            raise Refusal("train.label_smoothing: spreads the probability over classes, which this task has not: write 0.0")
+            raise Refusal("train.label_smoothing: needs classes, which this task does not have: set it to 0.0")
         if train.augment and (train.augment.mixup or train.augment.cutmix):
-            raise Refusal("augment: mixup and CutMix mix classes, which this task has not: write 0.0 for both")
+            raise Refusal("augment: mixup and cutmix need classes, which this task does not have: set both to 0.0")
 
 
 def fetch_data(prepare: PrepareParams) -> None:
-    """Open a published dataset if `prepare` would run, which downloads missing files. Raises Refusal with the remedy where that fails."""
+    """Download the missing files of a published dataset and read it, if DVC would run `prepare`.
+
+    Raises Refusal with the remedy if this fails.
+    """
     from pipeline.stages import prepare as stage
 
     if prepare.source.downloaded and would_run("prepare"):
@@ -162,23 +167,23 @@ def fetch_data(prepare: PrepareParams) -> None:
 
 
 def fetch_weights(model: ModelSettings) -> None:
-    """Read the model's pretrained weights if `train` would run, downloading missing files.
+    """Download missing files of the model's pretrained weights and read them, if DVC would run `train`.
 
-    Raises Refusal with the remedy where that fails.
+    Raises Refusal with the remedy if this fails.
     """
     if model.downloaded and would_run("train"):
         model.fetch()
 
 
 def would_run(stage: str) -> bool:
-    """Return True if DVC would run the stage or one that it depends on, or if `dvc status` fails."""
+    """Return True if DVC would run the stage or a stage that it depends on. Return True also if `dvc status` fails."""
     command = [sys.executable, "-m", "dvc", "status", "--json", "--with-deps", stage]
     status = subprocess.run(command, capture_output=True, text=True, check=False)
     return status.returncode != 0 or status.stdout.strip() != "{}"
 
 
 def describe_machine(params: TrainParams, environment: Environment, document: Document) -> str:
-    """Return a description of the device and precision that training would use. Raises Refusal where they cannot be used."""
+    """Return a description of the device and precision that training would use. Raises Refusal if either cannot be used."""
     from pipeline.engine import precision  # late: torch takes seconds to import, and a typing error is reported before
     from pipeline.runtime.machine import Machine
 

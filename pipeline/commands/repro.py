@@ -1,4 +1,4 @@
-"""`make repro`: run check, `dvc repro` and summary as one job that locks the checkout."""
+"""`make repro`: run check, `dvc repro` and summary. The checkout is locked against other containers until `dvc repro` has ended."""
 
 import os
 import signal
@@ -15,7 +15,10 @@ EXIT_CODE_PATH = ".pipeline/interrupted"
 
 
 def run() -> int:
-    """Run the job and return the exit code of DVC. Raises Refusal for bad input, and while another container uses the checkout."""
+    """Run the three commands and return the exit code of DVC.
+
+    Raises Refusal for bad input, and if another container is using the checkout.
+    """
     with checkout_lock.held(Path()):
         check.run()
         if code := dvc_repro():
@@ -25,20 +28,20 @@ def run() -> int:
 
 
 def dvc_repro() -> int:
-    """Run `dvc repro`; return its exit code, or 128 plus the signal's number if a signal ended it or its stage.
+    """Run `dvc repro` and return its exit code, or 128 plus the signal's number if a signal ended DVC or a stage.
 
-    After a signal this process also waits until DVC has ended.
+    After a signal, too, this returns only when DVC has ended.
     """
     sys.stdout.flush()
     exit_code_file = Path(EXIT_CODE_PATH).absolute()
-    exit_code_file.unlink(missing_ok=True)  # a stage that outlived its DVC may have written it
+    exit_code_file.unlink(missing_ok=True)  # left by a stage of an earlier `dvc repro` that was killed
     try:
         process = subprocess.Popen(
             ["dvc", "repro"], env={**os.environ, SUMMARY_FOLLOWS: "true", interruption.EXIT_CODE_FILE: str(exit_code_file)}
         )
     except FileNotFoundError:
         raise Refusal("dvc is not on the PATH: run `source .venv/bin/activate`") from None
-    # the terminal sends SIGINT to DVC too; a SIGTERM that `make` forwards reaches this process only, so pass it on
+    # The terminal sends SIGINT to DVC too. A SIGTERM that `make` forwards reaches only this process, so pass it on to DVC.
     handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

@@ -1,4 +1,4 @@
-"""Write the reference of the parameters: params.schema.json for editors, and docs/parameters.md for users."""
+"""`make schema`: write the reference of the parameters, params.schema.json for editors and docs/parameters.md for users."""
 
 import json
 from pathlib import Path
@@ -22,6 +22,6 @@ def run() -> None:
 
 
 def generated() -> dict[Path, str]:
-    """Return the up-to-date text of each file."""
+    """Return the text of each generated file by its path."""
     schema = json.dumps(reference.schema(), indent=2, ensure_ascii=False) + "\n"
     return {SCHEMA: schema, TABLE: HEADER + reference.table()}

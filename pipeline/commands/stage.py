@@ -1,4 +1,4 @@
-"""Run one stage, as dvc.yaml does: read its sections of params.yaml and call it."""
+"""`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read the stage's sections of params.yaml and call the stage."""
 
 from contextlib import nullcontext
 from importlib import import_module
@@ -12,14 +12,14 @@ from pipeline.runtime.environment import Environment
 
 
 def run(stage: str) -> None:
-    """Run the stage. A signal, or the end of DVC, stops it cleanly with Interrupted."""
+    """Run the stage. If a signal arrives, or if the DVC that started it ends, the stage stops cleanly and raises Interrupted."""
     with interruption.raise_on_signal():
         parent_watch.start()
         call(stage)
 
 
 def call(stage: str) -> None:
-    """Validate the parameters before importing the stage's module, which may import torch, then call it."""
+    """Validate the parameters, then import the stage's module, which may import torch, and call the stage."""
     environment, paths = Environment.read(), Paths()
     document = Document.read(paths.params)
     params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))

@@ -1,4 +1,4 @@
-"""Print the result of the last `dvc repro`, and record its run in the journal, and so in MLflow, if it is missing there."""
+"""Print the result of the last `dvc repro`. If no journal has its run, create one, from which the run is sent to MLflow."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ def run() -> None:
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
-    """Record a result that DVC restored from its run cache: the stages did not run, so the journal has no entry for it."""
+    """Create a journal for a result that DVC restored from its run cache. The stages did not run, so they wrote no journal."""
     from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)

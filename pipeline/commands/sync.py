@@ -1,4 +1,4 @@
-"""Deliver to MLflow what it has not yet received from the journals of this checkout, or follow the journal of a running stage."""
+"""`python -m pipeline sync`: deliver to MLflow all journals of this checkout that it lacks, or follow the journal of a running stage."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,17 @@ if TYPE_CHECKING:
 
 
 def run(follow: str | None) -> int:
-    """Deliver all journals, or one until its stage has ended; return 1 if anything is left undelivered, else 0."""
+    """Deliver all journals; with `follow`, only the journal in this folder, until its stage has ended.
+
+    Return 0 if all events are delivered, else 1.
+    """
     if follow:
         return mirror.follow(Path(follow), Environment.read(), build)
     return 1 if mirror.sync(Environment.read(), build) else 0
 
 
 def build(path: Path) -> "tuple[nn.Module, NDArray[Any], tuple[str, ...]]":
-    """Load a model file; return the model to log, an example of its input and the names of its outputs."""
-    from pipeline.engine.model_file import deployable  # late: torch takes seconds to import, and most of a journal does not need it
+    """Load a model file. Return the module to log, an example batch of its input and the names of its outputs."""
+    from pipeline.engine.model_file import deployable  # late: torch takes seconds to import, and only the model needs it
 
     return deployable(path)

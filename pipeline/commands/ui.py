@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 200
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # only if the user chooses it
-# The UI loses a shared view when the page is reloaded, but keeps its own state in localStorage: this page writes the view there.
+# When the UI is reloaded, it loses a shared view but not its own state in localStorage. So this page writes the view to localStorage.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
 const target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
 try {
@@ -39,7 +39,10 @@ location.replace(target);
 
 
 def run(host: str, port: int) -> int:
-    """Serve until interrupted, or print the link and return if MLFLOW_TRACKING_URI is a server. Raises Refusal where the port is taken."""
+    """Serve the UI until interrupted. If MLFLOW_TRACKING_URI is a server, print the link to the comparison there and return.
+
+    Raises Refusal if the port is taken, or if the server does not answer.
+    """
     store = Store(Environment.read())
     with redacted_output(store.address):
         if store.address.is_server:
@@ -51,7 +54,7 @@ def run(host: str, port: int) -> int:
 
 
 def experiment_of(store: Store) -> str:
-    """Return the id of the experiment on a server. Raises Refusal where the server does not answer."""
+    """Return the id of the experiment on a server. Raises Refusal if the server does not answer."""
     try:
         return store.experiment_id()
     except Exception as error:  # MLflow and its libraries raise many types
@@ -74,7 +77,9 @@ def serve(store: Store, host: str, port: int) -> None:
     import uvicorn  # must precede MLflow's server, which checks sys.modules for it
     from mlflow.server import constants
 
-    os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # for GenAI; costs 0.9 GiB and 32 processes
+    os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = (
+        "false"  # job execution serves only GenAI features, and takes 0.9 GiB and 32 processes
+    )
     _ = store.client  # creates the database
     os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ[constants.REGISTRY_STORE_URI_ENV_VAR] = store.address.for_mlflow
     os.environ[constants.ARTIFACT_ROOT_ENV_VAR] = (store.address.root / "mlruns").as_uri()
@@ -87,7 +92,7 @@ def serve(store: Store, host: str, port: int) -> None:
     def compare(_request: "Request") -> "Response":
         try:
             return HTMLResponse(page(store))
-        except Exception:  # a busy store, or a stored view in an unknown format
+        except Exception:  # for example a busy store, or a stored view in an unknown format: then open the shared view
             return RedirectResponse(f"/{comparison_view.link(store.experiment_id())}")
 
     app.router.routes.insert(0, Route("/compare", compare))
@@ -99,7 +104,7 @@ def serve(store: Store, host: str, port: int) -> None:
 
 
 def page(store: Store) -> str:
-    """Return the HTML page that opens the comparison. `<` is escaped in its JSON values, because it could end the script element."""
+    """Return the HTML page that opens the comparison. `<` is escaped in its JSON values: `</script>` would end the script element."""
     experiment_id = store.experiment_id()
     comparison_view.update(store.client, experiment_id)
     view = store.client.get_experiment(experiment_id).tags[comparison_view.VIEW_TAG]
@@ -114,7 +119,7 @@ def announce(server: "uvicorn.Server", address: str) -> None:
 
 
 def show(address: str) -> None:
-    """Print the address, and open it in a browser if stdout is a terminal on a desktop."""
+    """Print the address. Open it in a browser if stdout is a terminal and a display is available."""
     print(
         f"compare runs: {address}  (charts: {address}?charts)" if address.endswith("/compare") else f"compare runs: {address}", flush=True
     )

@@ -1,11 +1,11 @@
-"""Recompute the recorded metadata and metrics of a model, and print the first difference."""
+"""`python -m pipeline verify`: recompute the recorded metadata and metrics of a model, and print the first difference."""
 
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, retrain: bool) -> int:
-    """Print each comparison; return 1 at the first difference, 0 if there is none. Writes nothing to the checkout."""
+    """Print each comparison. Return 1 at the first difference, or 0 if there is none. Nothing is written to the checkout."""
     from pipeline.verification import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.checks import comparisons
 

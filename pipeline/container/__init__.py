@@ -1,1 +1,1 @@
-"""The container's entry point: it finds or creates a checkout, runs the requested commands there and forwards signals to them."""
+"""The container's entry point: finds or creates a checkout, runs the requested commands in it and forwards signals to them."""

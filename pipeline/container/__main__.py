@@ -18,18 +18,18 @@ from pipeline.runtime import cgroup, checkout_lock
 from pipeline.runtime.environment import SUMMARY_FOLLOWS
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
-"""The image's code, and the digests of its files at build time, which reveal code that was mounted over it."""
+"""The folder of the image's code, and the SHA-256 of its files at build time. They differ if code was mounted over that folder."""
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
 NEED_RESULTS = {"train", "evaluate", "summary", "verify"}
-"""Verbs that read the results of an earlier job."""
+"""Verbs that read the results of an earlier job. If one fails, a line says whether the checkout keeps results."""
 NEEDS_GIT = re.compile(r"dvc (?:--cd \S+ |-(?!-cd )\S+ )*(exp|experiments|queue|diff|(?:metrics|params|plots) diff)(?: |$)")
-"""The commands of DVC that need Git. DVC itself would advise to turn `core.no_scm` off, which leads to another error."""
+"""Matches the DVC commands that need Git. DVC's own message advises to turn off `core.no_scm`, which leads to another error."""
 USAGE = f"""\
 usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] IMAGE [VERB ... | dvc ... | mlflow ...]
 
 Without a verb: repro, which is check, dvc repro and summary. `ui --host 0.0.0.0` needs `-p 127.0.0.1:5000:5000` before IMAGE.
-VERB is one of the following command:
+The following help lists the verbs:
 """
 
 
@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
 
 
 def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the commands to run one after another. Raises Refusal for an unknown verb."""
+    """Return the commands for the arguments of the container, in the order in which to run them. Raises Refusal for an unknown verb."""
     if words in ([], ["repro"]):
         return REPRO
     if words[0] in ("dvc", "mlflow"):
@@ -56,16 +56,16 @@ def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def run(commands: tuple[tuple[str, ...], ...]) -> int:
-    """Run the commands in the job's checkout and return their exit code. Raises Refusal where they cannot run."""
+    """Run the commands in the job's checkout and return their exit code. Raises Refusal if they cannot run there."""
     built, homes = json.loads(IMAGE_DIGESTS.read_bytes()), possible_homes()
     mounted = [Path(mount.mountpoint) for mount in psutil.disk_partitions(all=True)]
     job = checkout.find(Path.cwd(), IMAGE_CODE, homes, lock=built["requirements.lock"], mounted=mounted)
     if job.copy_of and (needs_git := NEEDS_GIT.match(" ".join(commands[0]))):
         raise Refusal(
-            f"`dvc {needs_git[1]}` needs Git, but this runs in a copy of {job.copy_of} without Git: "
+            f"`dvc {needs_git[1]}` needs Git, but this job runs in a copy of {job.copy_of} without Git: "
             'run it in a checkout, with `make docker-repro ARGS="dvc ..."` or `-v $PWD:$PWD -w $PWD --user $(id -u):$(id -g)`'
         )
-    uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC ignores the locks of a DVC in another container
+    uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC's own locks have no effect between containers
     holder = f"in a container (host name {socket.gethostname()})"
     with checkout_lock.held(job.top, place=holder) if uses_dvc else nullcontext():
         edited = copy(job.copy_of, job.top) if job.copy_of else []
@@ -78,38 +78,47 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
         fate = (
             "is mounted and keeps the results"
             if is_kept(job.top)
-            else f"is deleted with this container: -v NAME:{homes[0]} keeps the results"
+            else f"is deleted with this container: add `-v NAME:{homes[0]}` to keep the results"
         )
         report(f"{job.top} {fate} (docs/container.md, Results)")
     return code
 
 
 def is_kept(folder: Path) -> bool:
-    """Return True if a mount other than a tmpfs holds the folder: its files outlive the container."""
+    """Return True if the folder is in a mount other than a tmpfs, so that its files outlive the container."""
     types = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
     holder = next(str(parent) for parent in (folder, *folder.parents) if os.path.ismount(parent))
     return holder != "/" and types.get(holder) != "tmpfs"
 
 
 def possible_homes() -> list[Path]:
-    """Return where a copy may be created: PIPELINE_HOME if set, else the usual mount point of a volume, else a temporary folder."""
+    """Return the folders in which a copy may be created, in order of preference.
+
+    This is PIPELINE_HOME alone if it is set; otherwise the documented mount point of a volume, then a temporary folder.
+    """
     home = os.environ.get("PIPELINE_HOME")
     return [Path(home)] if home else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
 
 
 def copy(source: Path, home: Path) -> list[str]:
-    """Copy the code and return the files that the user changed. Print these, and why the job does not run in a mounted checkout."""
+    """Copy the code from `source` to `home`; return and print the paths of the files in `home` that the user changed.
+
+    If `source` is a mounted checkout, also print why the job does not run in it.
+    """
     if source != IMAGE_CODE:
         remedy = "mount it without `:ro`, or add `--user $(id -u):$(id -g)`, to run there"
-        report(f"uid {os.getuid()} cannot write in {source}: this runs in a copy, {home}; {remedy}")
+        report(f"uid {os.getuid()} cannot write in {source}: this job runs in a copy, {home}; {remedy}")
     edited = checkout.copy(source, home)
     for path in edited:
-        report(f"{home / path} was edited: it is kept unchanged")
+        report(f"{home / path} was edited: it is kept as it is, not updated from {source}")
     return edited
 
 
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
-    """Return the commit of the image if this is a copy of its unmodified code, with "-changed" if the user edited the copy; otherwise ""."""
+    """Return the image's commit if the job's checkout is a copy of the image's code, or else "".
+
+    The commit ends with "-changed" if the user edited the copy. Return "" also if other code was mounted over the image's code.
+    """
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
     if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:
         return ""

@@ -21,29 +21,36 @@ RECORD, LOCK = ".pipeline/copied.json", ".pipeline/copied.lock"
 
 @dataclass(frozen=True)
 class Checkout:
-    """The writable checkout of a job. `copy_of` is the folder to copy its files from; None if it is used in place."""
+    """The writable checkout of a job, in the folder `top`.
+
+    `copy_of` is the folder to copy the files from, or None if `top` already is a checkout.
+    """
 
     top: Path
     copy_of: Path | None = None
 
 
 def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iterable[Path] = ()) -> Checkout:
-    """Return the checkout of a job that was started in `start`: that folder, or a copy in the first writable one of `homes`.
+    """Return the checkout of a job that was started in the folder `start`.
 
-    Raises Refusal where nothing is writable, where the digest of the lock file is not `lock` (that of the installed packages), and where
-    one of the `mounted` folders is a checkout that the job would ignore.
+    It is `start` if that is a writable checkout. Otherwise it is the first writable folder of `homes`, with a copy of `start`, or of the
+    image's code in `image` if `start` is no checkout.
+
+    Raises Refusal if no folder is writable; if the SHA-256 of the checkout's lock file is not `lock`, that of the lock file from which the
+    image's packages were installed; and if the image's code would run although one of the `mounted` folders is a checkout.
     """
     source = start if is_checkout(start) else image
     ignored = sorted(filter(is_checkout, {*mounted} - {image, *homes})) if source == image else []
     if ignored:
         raise Refusal(
-            f"{ignored[0]} is a checkout, but this job would run the image's own code: add `-w {ignored[0]}` to run there "
-            "(`-v $PWD:$PWD -w $PWD` keeps paths valid outside), or mount only its data"
+            f"{ignored[0]} is a checkout, but this job would run the image's own code: add `-w {ignored[0]}` to run in the checkout "
+            "(with `-v $PWD:$PWD -w $PWD`, its paths are the same inside and outside the container), or mount only its data"
         )
     path = Paths(source).lock
     if not path.is_file() or files.digest(path) != lock:
         raise Refusal(
-            f"{path} differs from the lock that this image was built from, so other versions are installed: run `make image` there"
+            f"{path} differs from the lock file that this image was built from, so other package versions are installed: "
+            "run `make image` in that checkout"
         )
     if source != image and os.access(source, os.W_OK):
         return Checkout(source)
@@ -55,25 +62,31 @@ def is_checkout(folder: Path) -> bool:
 
 
 def first_writable(homes: list[Path]) -> Path:
-    """Return the first writable folder. Raises Refusal if there is none, or if a mounted one is not writable: it is never skipped."""
+    """Return the first writable folder.
+
+    Raises Refusal if no folder is writable, or if a folder before the first writable one is a mount point: an unwritable mount is never
+    skipped. Raises Refusal also if the folder has a Git repository.
+    """
     for home in homes:
         with suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
         if os.access(home, os.W_OK | os.X_OK):
             if (home / ".git").exists():
-                raise Refusal(f"{home} is a checkout of its own: mount it at its own path and start in it (-v {home}:{home} -w {home})")
+                raise Refusal(
+                    f"{home} is a Git checkout, so the code is not copied there: add `-w {home}` to run in it, or mount a volume there instead"
+                )
             return home
         if os.path.ismount(home):
             owner = f"{home.stat().st_uid}:{home.stat().st_gid}"
-            remedy = f"add `--user {owner}`, or change its owner"
+            remedy = f"add `--user {owner}`, or change the owner of the folder"
             raise Refusal(f"{home} is mounted and belongs to {owner}; uid {os.getuid()} cannot write there: {remedy}")
     raise Refusal(f"no writable folder ({', '.join(map(str, homes))}): add `--tmpfs /tmp`, or mount a volume: `-v NAME:{homes[0]}`")
 
 
 def copy(source: Path, home: Path) -> list[str]:
-    """Copy the code to `home`, without Git, and delete files of an earlier copy that the source no longer has.
+    """Copy the code from `source` to `home`, without Git, and delete files of an earlier copy that `source` no longer has.
 
-    Files that the user changed stay as they are; their paths are returned.
+    Files in `home` that the user changed are neither replaced nor deleted; return their paths.
     """
     with files.locked(home / LOCK, wait=True):
         record = home / RECORD
@@ -83,8 +96,8 @@ def copy(source: Path, home: Path) -> list[str]:
         edited = sorted(path for path, digest in present.items() if digest not in [*known.get(path, []), wanted.get(path)])
         outdated = [path for path, digest in wanted.items() if path not in edited and present.get(path) != digest]
         removed = present.keys() - wanted.keys() - set(edited)
-        with checkout_lock.held(home) if outdated or removed else nullcontext():  # another container may be running this code
-            # record the digests first: after a kill, a partial copy is then recognised as ours and not as the user's changes
+        with checkout_lock.held(home) if outdated or removed else nullcontext():  # not while another container runs this code
+            # Record the digests first: after a kill, the files of a partial copy are then not mistaken for the user's changes.
             files.write_json(record, known | {path: [*known.get(path, []), digest] for path, digest in wanted.items()})
             for path in outdated:
                 with files.replacing(home / path) as draft:
@@ -98,7 +111,10 @@ def copy(source: Path, home: Path) -> list[str]:
 
 
 def digests(source: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a checkout that a run reads, by relative path, without bytecode: it holds the folder's path."""
+    """Return the SHA-256 of each file that a run reads from a checkout, by relative path.
+
+    Bytecode is left out, because it contains the path of the folder.
+    """
     members = [path for folder, pattern in FOLDERS.items() for path in (source / folder).rglob(pattern)]
     paths = sorted(path.relative_to(source) for path in [*(source / part for part in PARTS), *members])
     return {str(path): files.digest(source / path) for path in paths}

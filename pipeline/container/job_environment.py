@@ -1,4 +1,4 @@
-"""Environment variables of a job, for a uid that is unknown to the image and a file system that may be read-only."""
+"""The environment variables of a job: they let it run under any uid, also one without a passwd entry, and on a read-only file system."""
 
 import os
 from collections.abc import Mapping
@@ -7,13 +7,14 @@ from pathlib import Path
 from pipeline.refusal import Refusal
 
 SECRETS = ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY")
-"""Each may be given as the path of a file, in NAME_FILE, as is usual for Docker and Compose secrets."""
+"""Secrets that may be in a file: the variable NAME_FILE then has the path of the file, as is usual for Docker and Compose secrets."""
 
 
 def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, str]:
-    """Return the environment of a job in `top`; `commit` is the commit of its code where there is no Git, else "".
+    """Return the environment of a job in the folder `top`, based on the container's environment `given`.
 
-    Raises Refusal for a secret file that cannot be read.
+    `commit` is the commit of the code in `top` if that is a copy without Git, else "". Raises Refusal for a secret file that cannot be
+    read.
     """
     home = top / ".pipeline/home"
     home.mkdir(parents=True, exist_ok=True)
@@ -22,11 +23,13 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
         "TORCHINDUCTOR_CACHE_DIR": str(home / ".cache/torchinductor"),
         "TRITON_CACHE_DIR": str(home / ".cache/triton"),
     }
-    inherited = {name: value for name, value in given.items() if name != "PYTHONPATH"}  # run the code in `top`, not the image's
-    user = given.get("USER") or f"uid-{os.getuid()}"  # many libraries need a name, and any uid may have no passwd entry
+    inherited = {
+        name: value for name, value in given.items() if name != "PYTHONPATH"
+    }  # otherwise the image's code would run instead of that in `top`
+    user = given.get("USER") or f"uid-{os.getuid()}"  # many libraries need a user name, and the uid may have no passwd entry
     job = {"HOME": str(home), "USER": user, "LOGNAME": user, "TMPDIR": temporary_folder(top, given), "PIPELINE_COMMIT": commit}
     count = int(given.get("GIT_CONFIG_COUNT") or 0)
-    # Git refuses a checkout of another owner unless it is named here
+    # Git refuses a checkout that belongs to another user unless `safe.directory` names it.
     git = {"GIT_CONFIG_COUNT": str(count + 1), f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": str(top)}
     return defaults | inherited | job | git | secrets(given)
 
@@ -42,7 +45,7 @@ def temporary_folder(top: Path, given: Mapping[str, str]) -> str:
 
 
 def secrets(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets that are given as files. Raises Refusal for a file that cannot be read."""
+    """Return the secrets that are given as files, by variable name. Raises Refusal for a file that cannot be read."""
     found = {}
     for name in SECRETS:
         if path := given.get(f"{name}_FILE"):
@@ -50,6 +53,6 @@ def secrets(given: Mapping[str, str]) -> dict[str, str]:
                 found[name] = Path(path).read_text(encoding="utf-8").rstrip("\n")
             except (OSError, UnicodeDecodeError) as error:
                 raise Refusal(
-                    f"{name}_FILE: {path} cannot be read ({type(error).__name__}): mount the secret there, readable for uid {os.getuid()}"
+                    f"{name}_FILE: {path} cannot be read ({type(error).__name__}): mount the secret at this path, readable for uid {os.getuid()}"
                 ) from None
     return found

@@ -1,4 +1,4 @@
-"""Run commands one after another, and forward SIGTERM and SIGINT until the running command has ended."""
+"""Run commands one after another, forward SIGTERM and SIGINT to the running one, and wait until it has ended."""
 
 import os
 import re
@@ -14,16 +14,18 @@ import psutil
 from pipeline.runtime import interruption
 
 RESEND_EVERY_S = 0.5
-# SIGTERM would end DVC and orphan its stage; a signal that is ignored when a program starts stays ignored
+# SIGTERM would end DVC and orphan its stage. DVC inherits from `env` that the signal is ignored.
 IGNORING_SIGTERM = ("env", "--ignore-signal=TERM")
 HANDLED_SIGNALS = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path) -> int:
-    """Run the commands in order until one fails; return its exit code, 143 or 130 where a signal interrupted it, or 0.
+    """Run the commands in the folder `top`, in order, until one fails.
 
-    An interrupted stage can save, and DVC outlives it: `docker stop` signals the whole process group (`tini -g`), that is the stage,
-    which saves and ends; DVC, which ignores SIGTERM; and this process, which repeats the signal if the stage was still starting.
+    Return 0 if none fails, 143 or 130 if SIGTERM or SIGINT interrupted a command, or else the exit code of the failed command.
+
+    After `docker stop`, a stage has time to save its state, and DVC ends after its stage. `tini -g` sends SIGTERM to the whole process
+    group: the stage saves and ends, DVC ignores the signal, and this process sends it again to a stage that was still starting.
     """
     exit_code_file = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
     environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
@@ -48,27 +50,30 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
 
 
 def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exit_code_file: Path) -> int:
-    """Wait until DVC has ended; return its exit code. After a signal, forward it: to its stages, or to DVC between two stages."""
+    """Wait until DVC has ended and return its exit code.
+
+    After a signal in `signals`, signal the running stages; if no stage is running, send SIGINT to DVC.
+    """
     stage_was_signalled = False
     while True:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(RESEND_EVERY_S)
         if signals:
             stage_was_signalled |= signal_stages(process.pid)
-            if not stage_was_signalled and not exit_code_file.exists():  # after an interrupted stage DVC ends by itself
+            if not stage_was_signalled and not exit_code_file.exists():  # DVC ends by itself after an interrupted stage
                 process.send_signal(signal.SIGINT)
 
 
 def signal_stages(pid: int) -> bool:
-    """Signal all descendants that handle the signal; return True if there are any.
+    """Send `UNCOUNTED_STOP` to all descendants of the process `pid` that have a handler for it. Return True if there are any.
 
-    A stage handles it once it can stop cleanly, a mirror process never.
+    A stage has a handler as soon as it can stop cleanly; a mirror process never has one.
     """
     descendants, num_signalled = [], 0
     with suppress(psutil.Error):
         descendants = psutil.Process(pid).children(recursive=True)
     for process in descendants:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             handled = HANDLED_SIGNALS.search(Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
             if handled and int(handled[1], base=16) >> (interruption.UNCOUNTED_STOP - 1) & 1:
                 os.kill(process.pid, interruption.UNCOUNTED_STOP)

@@ -1,1 +1,1 @@
-"""Experiment tracking: a local journal of each run, and a mirror process that copies it to MLflow."""
+"""Experiment tracking: each run has a local journal, and a mirror process sends the journal's events to MLflow."""

@@ -16,15 +16,18 @@ from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, url
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 
-# Variables whose values are secrets at any length.
+# Environment variables whose values are secrets, whatever their length.
 CERTAIN = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 SECRET = re.compile("password|passwd|token|secret|credential|(access|account|api|storage)_?key|connection_string", re.IGNORECASE)
-SHORTEST = 8  # of a variable that is matched by name only: replacing values like `1` or `true` would garble every text
+SHORTEST = 8  # the least length of a secret in a variable that only matches SECRET: replacing `1` or `true` would garble every text
 
 
 @dataclass(frozen=True)
 class Address:
-    """A tracking address. `given`, `credentials` and `secrets` may hold a password; `for_mlflow` of a database may too."""
+    """A tracking address. `given` is the address as the user wrote it; a relative SQLite path in it is relative to `root`.
+
+    `given`, `credentials` and `secrets` may contain a password, and so may `for_mlflow` if the address is that of a database.
+    """
 
     given: str
     root: Path
@@ -43,7 +46,7 @@ class Address:
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """Return user and password in the address of a server, or None."""
+        """Return user and password of a server's address; None if it has no password, or if it is the address of a database."""
         if self.is_server and self._parts.password is not None:
             return unquote(self._parts.username or ""), unquote(self._parts.password)
         return None
@@ -52,8 +55,8 @@ class Address:
     def for_mlflow(self) -> str:
         """Return the address to pass to MLflow.
 
-        User and password are removed from a server's address and passed in environment variables, so that no message repeats them.
-        A relative SQLite path is resolved against the root.
+        It is a server's address without user and password, so that no message contains them: MLflow reads them from environment
+        variables. In the address of a SQLite database, a relative path is resolved against `root`.
         """
         if self.credentials:
             return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2]).geturl()
@@ -64,22 +67,22 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """Return the address of a server without user, password, token and query, for printing."""
+        """Return the address of a server for printing, without user, password, token and query."""
         return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
 
     @property
     def key(self) -> str:
-        """Return the key of this store in `delivered.json`. It does not depend on the user and password before the host."""
+        """Return the key of this store in `delivered.json`: a digest of the address without the user and password before its host."""
         bare = urlsplit(self.for_mlflow)
         return files.digest_of(bare._replace(netloc=bare.netloc.rpartition("@")[2]).geturl())[:16]
 
     @property
     def secrets(self) -> list[str]:
-        """Return all secrets in every encoding in which a text may hold them, longest first."""
+        """Return all secrets of the address and of the environment, each in every encoding that a text may contain, longest first."""
         return sorted({form for secret in self._secrets() if secret for form in forms(secret)}, key=len, reverse=True)
 
     def _secrets(self) -> Iterator[str]:
-        # Without a password, the user name of a server address is a token.
+        # If a server's address has a user name but no password, the user name is a token.
         yield self._parts.password or (self._parts.username if self.is_server else None) or ""
         yield from (value for name, value in parse_qsl(self._parts.query) if SECRET.search(name))
         yield from (value for name, value in os.environ.items() if name in CERTAIN or (SECRET.search(name) and len(value) >= SHORTEST))
@@ -92,13 +95,13 @@ class Address:
 
 
 def forms(secret: str) -> set[str]:
-    """Return a secret as it is, percent-decoded, percent-encoded in the usual ways, and escaped for JSON."""
+    """Return the encodings of a secret: as given, percent-decoded, percent-encoded in the three usual ways, and escaped for JSON."""
     plain = unquote(secret)
     return {secret, plain, quote(plain), quote(plain, safe=""), json.dumps(plain)[1:-1], quote_plus(plain)}
 
 
 class RedactedStream(io.TextIOBase):
-    """A text stream that redacts the secrets of an address."""
+    """A text stream that replaces the secrets of an address by `***` and writes to another stream."""
 
     def __init__(self, stream: TextIO, address: Address) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""The delivery progress of a journal for each store, kept on disk in `delivered.json`."""
+"""The delivery progress of a journal for each store, saved in the journal's `delivered.json`."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -15,8 +15,9 @@ DELIVERED = "delivered.json"
 class Cursor:
     """The delivery progress of a journal for one store.
 
-    `offsets` are the delivered bytes of `events.jsonl` and `system.jsonl`. `time_ms` is the time of the last delivered event.
-    `has_ended` is True if MLflow has the final status of the run.
+    `run_id` and `experiment_id` are those of the MLflow run, or None before it is found or created. `offsets` are the numbers of bytes of
+    `events.jsonl` and `system.jsonl` that are delivered. `time_ms` is the time of the last delivered event. `has_ended` is True if MLflow
+    has the final status of the run.
     """
 
     run_id: str | None = None
@@ -27,9 +28,10 @@ class Cursor:
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":
-        """Return the saved cursor, or one at the beginning where none is readable or a backup brought back a shorter journal.
+        """Return the saved cursor for the store with this key, or a cursor at the beginning of the journal.
 
-        Delivering events again is safe: MLflow ignores repeated metric points.
+        The beginning is used if no saved cursor can be read, or if the journal is shorter than the saved offset, as after restoring a
+        backup. Delivering events again is safe, because MLflow ignores repeated metric points.
         """
         try:
             cursor = cls(**read_stores(folder)[store])
@@ -39,16 +41,16 @@ class Cursor:
         return cls(cursor.run_id, cursor.experiment_id) if is_beyond else cursor
 
     def save(self, folder: Path, store: str) -> None:
-        """Write this cursor to `delivered.json`, leaving the other stores' cursors as they are."""
+        """Write this cursor to `delivered.json`. The cursors of other stores in this file are unchanged."""
         files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
 
     def is_complete(self, folder: Path) -> bool:
-        """Return True if the run has ended and all events are delivered."""
+        """Return True if MLflow has the final status of the run and all events."""
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
 
 def read_stores(folder: Path) -> dict[str, Any]:
-    """Return the saved cursors by store key; empty where `delivered.json` is missing or damaged."""
+    """Return the saved cursors by store key; an empty dict if `delivered.json` is missing or damaged."""
     try:
         stores = json.loads((folder / DELIVERED).read_bytes())
     except (OSError, ValueError):
@@ -57,5 +59,5 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if no store has the complete journal. A journal that one store has completely is not sent to others."""
+    """Return True if no store has the complete journal. A journal that one store has completely is not delivered to any other."""
     return not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

@@ -1,4 +1,4 @@
-"""Delivers a journal to its MLflow run, each metric point exactly once."""
+"""Delivers a journal to its MLflow run, so that the run has each metric point exactly once."""
 
 import shutil
 import sys
@@ -23,11 +23,11 @@ EVENTS_AT_ONCE = 250
 
 
 class Delivery:
-    """The delivery of one journal to one store, from the cursor in `delivered.json` on.
+    """The delivery of one journal to one store. It starts at the cursor saved in `delivered.json`.
 
-    Every event can be sent again. The timestamps come from the journal, so MLflow ignores repeated metric points; of tags and
-    files the last ones count. An event that fails although MLflow is reachable therefore holds only the cursor, not the events
-    after it: they are sent now, and again by the next delivery, which starts at the failed event.
+    Every event can be sent more than once: timestamps come from the journal, so MLflow ignores repeated metric points, and of repeated
+    tags and files it keeps the last. So if an event fails although MLflow is reachable, the saved cursor stays before this event, but
+    the events after it are sent. The next delivery starts at the failed event and sends them again.
     """
 
     def __init__(self, folder: Path, store: Store, build: Build) -> None:
@@ -43,15 +43,15 @@ class Delivery:
     def catch_up(self) -> bool:
         """Send the events that this delivery has not sent yet. Return True if the writer has exited and MLflow has the whole run.
 
-        Raises MLflow's exception when it is unreachable. A run whose writer exited without an `end` event gets the status KILLED.
+        If the writer exited without an `end` event, the run gets the status KILLED. Raises MLflow's exception if MLflow is unreachable.
         """
-        # Check before reading: otherwise events written in between would be missed.
+        # Check for a writer before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
         if self._run is None:
             self._run = self._find_run()
         sender = Sender(self._store, self._run.info.run_id, self._folder, self._build)
         self._send_new(EVENTS, sender)
-        # MLflow's comparison of runs shows the metric first that was logged first; that should not be a system metric.
+        # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:
             self._send_new(SYSTEM, sender)
         if has_writer:
@@ -60,7 +60,7 @@ class Delivery:
         return self._cursor.is_complete(self._folder)
 
     def _find_run(self) -> "Run":
-        """Find or create the MLflow run; start again at the beginning of the journal where it is another run than before."""
+        """Find or create the MLflow run. If it is not the run of the saved cursor, start again at the beginning of the journal."""
         first = next(events.read(self._folder / EVENTS), None)
         run = self._store.run_for(self._folder.name, first.fields if first and first.kind == "start" else {}, self._cursor.run_id)
         if run.info.run_id != self._cursor.run_id:
@@ -70,19 +70,20 @@ class Delivery:
         return run
 
     def _send_new(self, name: str, sender: Sender) -> None:
-        """Send the new lines of a file of the journal.
+        """Send the new lines of one file of the journal, `events.jsonl` or `system.jsonl`.
 
-        Only lines that are certainly on disk: a line lost in a power cut is written again with another timestamp, and would become
-        a second metric point.
+        Only lines that fsync has put on disk are sent. A line that is lost in a power cut after it was sent would be written again with
+        another timestamp, and become a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
             self._send(batch, sender)
             self._advance(name, batch[-1])
 
     def _send(self, batch: list[Event], sender: Sender) -> None:
-        """Send a batch, and record a failure in a tag of the run. Raises MLflow's exception where that fails too: it is unreachable.
+        """Send a batch. If this fails, record the reason in a tag of the run.
 
-        An event that MLflow rejects is skipped; a rejected batch is sent again event by event to find it.
+        If MLflow rejects a batch of several events, each of its events is sent alone; a rejected event is skipped. Raises MLflow's
+        exception if the tag cannot be set either: MLflow is unreachable.
         """
         try:
             sender.send(batch)
@@ -109,7 +110,10 @@ class Delivery:
             self._update_comparison()
 
     def _finish(self, run: "Run") -> None:
-        """Set the status of a killed run; update the comparison; remove what is only needed until MLflow has all of the run."""
+        """Set the status of a killed run, and update the comparison.
+
+        If MLflow has the whole run, also remove the tag `pipeline.delayed` and the journal's copies of the model and other files.
+        """
         client, run_id = self._store.client, run.info.run_id
         if not self._cursor.has_ended:
             client.set_terminated(run_id, "KILLED", end_time=self._cursor.time_ms)
@@ -124,7 +128,7 @@ class Delivery:
                 shutil.rmtree(self._folder / COPIES, ignore_errors=True)
 
     def _update_comparison(self) -> None:
-        """Add the run to the experiment's comparison. A failure is only printed, because the next run updates the comparison."""
+        """Add the run to the experiment's comparison. An error is only printed, because the next run updates the comparison again."""
         try:
             comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
@@ -135,7 +139,7 @@ class Delivery:
 
 
 def batches(lines: Iterable[Event]) -> Iterator[list[Event]]:
-    """Yield up to `EVENTS_AT_ONCE` consecutive metrics events together, and every other event alone."""
+    """Group events into batches: up to `EVENTS_AT_ONCE` consecutive events of kind `metrics`, or one event of another kind."""
     batch: list[Event] = []
     for line in lines:
         if batch and not (batch[-1].kind == line.kind == "metrics" and len(batch) < EVENTS_AT_ONCE):

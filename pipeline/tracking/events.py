@@ -1,4 +1,4 @@
-"""The events of a journal: one JSON object per line, each appended by one write; readers ignore a torn last line."""
+"""The events of a journal: one JSON object per line, appended by one `write` call. Readers ignore an incomplete last line."""
 
 import json
 import math
@@ -23,14 +23,15 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
     "model": {"file": str, "sha256": str, "step": int},
     "end": {"status": str},
 }
-"""The fields of each kind of event, besides `kind` and `time_ms`."""
+"""The required fields of each kind of event and their types. Every event also has `kind` and `time_ms`."""
 ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-"""A shared encoder: `json.dumps` with non-default arguments creates one per call, which is slow with cold caches after every step."""
+"""A shared encoder. `json.dumps` with non-default arguments would create one per call, which takes long after a training step,
+when the CPU caches are cold."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event. `end` is the offset of the byte after its line, where a reader resumes."""
+    """One event. `end` is the offset of the first byte after its line, where a reader resumes; `fields` is the JSON object."""
 
     end: int
     fields: Mapping[str, Any]
@@ -45,13 +46,16 @@ class Event:
 
 
 def number(value: float) -> float | str:
-    """Return a finite value as it is, and NaN or infinity, which JSON lacks, as text that `float` parses."""
+    """Return a finite value as a float, and NaN or infinity, which JSON does not have, as a string that `float` parses."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Event]:
-    """Yield the events of the whole lines from `offset` to `limit`. A damaged line has kind `unreadable`; a torn last line is skipped."""
+    """Yield the events of the whole lines between the byte offsets `offset` and `limit` (None: the end of the file).
+
+    A damaged line gives an event of kind `unreadable`. An incomplete last line is skipped, and a missing file has no events.
+    """
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -66,7 +70,7 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
 
 
 def read_durable(path: Path, offset: int) -> Iterator[Event]:
-    """Fsync the file if it has events from `offset` on, and yield those that this covers."""
+    """Yield the events from the byte offset `offset` on that are certainly on disk. Call fsync first if there are new events."""
     if has_more(path, offset):
         size = path.stat().st_size
         files.sync(path)
@@ -74,12 +78,12 @@ def read_durable(path: Path, offset: int) -> Iterator[Event]:
 
 
 def has_more(path: Path, offset: int) -> bool:
-    """Return True if the file has a whole line after `offset`."""
+    """Return True if the file has a whole line after the byte offset `offset`."""
     return next(read(path, offset), None) is not None
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line; the kind is `unreadable` where the JSON is invalid, or a field is missing or has the wrong type."""
+    """Return the fields of a line, or `{"kind": "unreadable"}` if the JSON is invalid, or if a field is missing or has the wrong type."""
     try:
         fields = json.loads(line)
     except ValueError:
@@ -88,15 +92,15 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def is_whole(fields: Mapping[str, Any]) -> bool:
-    """Return True if every field of the event's kind is there with its type. Unknown kinds need `kind` and `time_ms` only."""
+    """Return True if the event has every required field of its kind with the right type. An unknown kind requires `kind` and `time_ms`."""
     wanted = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
     return all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
 
 
 class Writer:
-    """Appends each event by one write, so that readers see whole lines and a kill can tear only the last one.
+    """Appends each event by one `write` call, so that a kill can leave only the last line incomplete.
 
-    `end` is the offset after the last whole line: the torn line of a killed writer after it is removed.
+    `end` is the offset just after the last whole line. What follows it, a line left incomplete by a kill, is cut off.
     """
 
     def __init__(self, path: Path, end: int) -> None:
@@ -104,12 +108,12 @@ class Writer:
         os.ftruncate(self._descriptor, end)
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Append one event. Raises OSError, leaving the file unchanged, when the line does not fit on the disk."""
+        """Append one event. If the line does not fit on the disk, raises OSError and leaves the file unchanged."""
         line = ENCODER.encode(fields).encode() + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):
             os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_END) - written)
-            raise OSError(f"only {written} of {len(line)} bytes could be written")
+            raise OSError(f"only {written} of {len(line)} bytes of an event could be written")
 
     def sync(self) -> None:
         os.fsync(self._descriptor)

@@ -1,4 +1,4 @@
-"""The journal of a run: a local, append-only record. Every event is on disk before it is sent to MLflow."""
+"""The journal of a run: a local, append-only record. Each event is on disk before it is sent to MLflow."""
 
 import hashlib
 import re
@@ -25,18 +25,21 @@ LOCK_ATTEMPTS, LOCK_PAUSE_S = 40, 0.025
 
 
 def journals_folder(root: Path) -> Path:
-    """Return the folder that holds the journal folders. Their names sort by creation."""
+    """Return the folder that contains the journal folders. Sorted by name, these are in the order of their creation."""
     return root / ".pipeline" / "journal"
 
 
 def new_name(root: Path) -> str:
-    """Return a name that sorts after all existing journals. It starts with a counter, because a clock can be set back."""
+    """Return a name for a new journal that sorts after those of all existing ones.
+
+    It begins with a counter, because a clock can be set back.
+    """
     numbers = (int(found[1]) for path in journals_folder(root).glob("*") if (found := NUMBERED.match(path.name)))
     return f"run-{max(numbers, default=0) + 1:06}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def short_name(name: str) -> str:
-    """Return the last part of a journal's name, which distinguishes its run from others of the same model and data."""
+    """Return the last part of a journal's name, a random number in hexadecimal that identifies the run."""
     return name.rpartition("-")[2]
 
 
@@ -46,7 +49,7 @@ def journals(root: Path) -> list[Path]:
 
 
 def find(root: Path, model_digest: str) -> Path | None:
-    """Return the newest journal whose model file has this SHA-256, or None."""
+    """Return the folder of the newest journal whose model file has this SHA-256, or None."""
     for folder in reversed(journals(root)):
         try:
             if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
@@ -57,14 +60,18 @@ def find(root: Path, model_digest: str) -> Path | None:
 
 
 def is_written(folder: Path) -> bool:
-    """Return True while a process has the journal open for writing. The kernel releases its lock when it exits."""
+    """Return True if a process has the journal open for writing. It holds a lock, which the kernel releases when the process exits."""
     with files.locked(folder / WRITER_LOCK, wait=False) as taken:
         return not taken
 
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the writer's lock. Raises BlockingIOError while another process holds it for longer than `is_written` does."""
+    """Hold the writer's lock.
+
+    Raises BlockingIOError if another process holds the lock for longer than `LOCK_ATTEMPTS * LOCK_PAUSE_S` seconds. A process that only
+    calls `is_written` holds it for a moment, and then this waits.
+    """
     for _ in range(LOCK_ATTEMPTS):
         with files.locked(folder / WRITER_LOCK, wait=False) as taken:
             if taken:
@@ -75,13 +82,13 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 class Journal:
-    """The only writer of a journal. Open one by `create` or `reopen`.
+    """A journal that this process has opened for writing, by `create` or `reopen`. No other process can open it meanwhile.
 
     Files are copied into the journal, because the originals may change before they are delivered.
     """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
-        """Lock the journal and read its state. Raises BlockingIOError while another process writes it."""
+        """Lock the journal and read its state. Raises BlockingIOError if another process has it open for writing."""
         self.folder = folder
         self._amends = amends
         self._step = 0
@@ -94,30 +101,34 @@ class Journal:
 
     @classmethod
     def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
-        """Create a journal. `more` is added to its first event: the MLflow `experiment` and, where the user set one, the `run_id`."""
+        """Create a journal. Its first event contains `stage`, `info` and `more`.
+
+        `more` has the name of the MLflow `experiment` and the `run_id` that the user set (None if not set). If the journal is an addition
+        to the run of a model, `more` also has the `model_sha256`.
+        """
         folder = journals_folder(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder, stage=stage, amends=False)
         journal._append("start", stage=stage, **asdict(info), **more)
         journal._writer.sync()
-        for parent in (folder, *folder.parents[:3]):  # a folder lost in a power cut would become a second run when the training resumes
+        for parent in (folder, *folder.parents[:3]):  # if a power cut lost the folder, the resumed training would create a second run
             files.sync(parent)
         return journal
 
     @classmethod
     def reopen(cls, folder: Path, *, stage: str, info: RunInfo, amends: bool = False) -> "Journal":
-        """Reopen a journal. With `amends`, the last step of a metric can be written again with another value.
+        """Reopen a journal. With `amends`, a metric's value at its last recorded step may be replaced.
 
-        Raises FileNotFoundError where the folder holds no journal.
+        Raises FileNotFoundError if the folder has no journal.
         """
         if not (folder / events.EVENTS).is_file():
-            raise FileNotFoundError(f"{folder} holds no journal")
+            raise FileNotFoundError(f"{folder} has no journal")
         journal = cls(folder, stage=stage, amends=amends)
         journal._append("reopen", stage=stage, **asdict(info))
         return journal
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append the metric points that the journal does not hold yet: a resumed training repeats steps."""
+        """Append the values of metrics at a step. Points that the journal already has are skipped: a resumed training repeats steps."""
         fresh = {}
         for name, value in values.items():
             number = events.number(value)
@@ -136,21 +147,24 @@ class Journal:
         self._append("description", text=text)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Copy a file into the journal."""
+        """Copy a file into the journal, for the artifact folder `folder` in MLflow ("" is the top)."""
         self.text(path.name, path.read_bytes(), folder)
 
     def text(self, name: str, content: bytes, folder: str = "") -> None:
-        """Store content as a file in the journal. The same content under the same name is stored once."""
+        """Store content as the file `name` in the journal, for the artifact folder `folder` in MLflow ("" is the top).
+
+        The same content under the same name is stored once.
+        """
         copy = self.folder / COPIES / hashlib.sha256(content).hexdigest()[:16] / name
         if not copy.exists():
-            with files.replacing(copy) as draft:  # on disk before the event that refers to it
+            with files.replacing(copy) as draft:  # the copy must be on disk before the event that refers to it
                 draft.write_bytes(content)
         self._append("artifact", file=copy.relative_to(self.folder).as_posix(), folder=folder)
 
     def model(self, path: Path) -> None:
-        """Copy the model file into the journal, where it stays until the mirror has logged it.
+        """Copy the model file into the journal, where it stays until MLflow has the whole run.
 
-        It is logged at the last step of the journal. From then on, `find` returns this journal for the model's digest.
+        MLflow gets the model at the step of the last metrics event. After this call, `find` returns this journal for the model's digest.
         """
         with files.replacing(self.folder / MODEL) as draft:
             shutil.copyfile(path, draft)
@@ -163,17 +177,20 @@ class Journal:
         self._writer.sync()
 
     def close(self) -> None:
-        """Release the lock and close the files. A run that was not ended by `end` counts as killed."""
+        """Release the lock and close the files. If `end` was not called, MLflow shows the run as KILLED."""
         self._closing.close()
 
     def _append(self, kind: str, **fields: Any) -> None:
-        # Timestamps never decrease, even if the clock is set back: of two points at a step MLflow shows the later one.
+        # Timestamps never decrease, even if the clock is set back: of two points at one step, MLflow shows the later one.
         now_ms = time.time_ns() // 1_000_000
         self._time_ms = now_ms if now_ms >= self._time_ms else self._time_ms + 1
         self._writer.append({"kind": kind, "time_ms": self._time_ms, **fields})
 
     def _recall(self, stage: str) -> int:
-        """Restore the last time and step, and the last metric points of this stage. Return the offset after the last whole line."""
+        """Read the last timestamp, the last step, and this stage's last point of each metric from the journal's events.
+
+        Return the offset just after the last whole line.
+        """
         end = 0
         stage_of_line = ""
         for line in events.read(self.folder / events.EVENTS):

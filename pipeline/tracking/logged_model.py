@@ -1,4 +1,4 @@
-"""Logs the trained model to MLflow: it maps raw uint8 images to logits, loads without pickle, and has the metrics of its run."""
+"""Logs the trained model to MLflow. The logged model maps raw uint8 images to logits, loads without pickle and has its run's metrics."""
 
 import math
 import re
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8], Sequence[str]]"]
-"""Builds, from a model file, a module (uint8 NHWC to logits), an example batch and the class names.
+"""A function that loads a model file and returns a module (uint8 NHWC to logits), an example batch and the class names.
 
-The example batch has two images: `torch.export` specialises a batch of one to that size.
+The example batch has two images: with a batch of one, `torch.export` would fix the batch size at 1.
 """
 SERVED = Path(__file__).with_name("served_model.py")
 LONGEST_LIST = 500
@@ -29,10 +29,10 @@ SPLITS = ("train", "valid", "test")
 
 
 def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
-    """Log the model to its run, once.
+    """Log the model file `path` with SHA-256 `digest` to its run, at `step`, with the metric points of this step.
 
-    Returns at once where the run has the model; completes a logging that was interrupted.
-    Raises LookupError where the journal no longer has the model file.
+    If the run already has the complete model, do nothing; if an earlier attempt was interrupted, complete its logged model.
+    Raises LookupError if the journal no longer has the model file.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
@@ -41,7 +41,7 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
     if model and model.status == LoggedModelStatus.READY:
         return
     if not path.is_file():
-        raise LookupError(f"{path.name} was delivered to another store and is no longer in the journal")
+        raise LookupError(f"{path.name} is no longer in the journal, because another store has received it")
     module, example, classes = build(path)
     if model is None:
         tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, example, classes)}
@@ -56,13 +56,13 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
 
 
 def find_model(store: Store, run: "Run", digest: str | None) -> "LoggedModel | None":
-    """Return the logged model of the run with this digest, complete or not, or None."""
+    """Return the run's logged model with this SHA-256, or None. Its upload may be incomplete."""
     found = store.client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
 
 def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
-    """Add the test metrics of a run to its logged model, which the training logged before the evaluation."""
+    """Add the test metrics among `points` to the run's logged model. The training logged this model before the evaluation."""
     scores = [point for point in points if split_of(point.key) == "test"]
     if not scores:
         return
@@ -72,7 +72,7 @@ def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
-    """Return the finite points as metrics of the model on the run's dataset of their split."""
+    """Return the finite points as metrics of the logged model, each linked to the run's dataset for the split of the metric."""
     from mlflow.entities import Metric
 
     datasets = {each.dataset.name.rpartition(" ")[2]: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else [])}
@@ -87,13 +87,13 @@ def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Me
 
 
 def split_of(metric: str) -> str:
-    """Return the split of a metric; an empty string for metrics without one, such as system metrics."""
+    """Return the split of a metric, or "" for a metric without a split, such as a system metric."""
     split = metric.partition("/")[0]
     return split if split in SPLITS else ""
 
 
 def name_of(run: "Run") -> str:
-    """Return architecture and dataset, joined, without the characters that MLflow rejects in a name."""
+    """Return architecture and dataset joined by "-", or "model". Characters that MLflow rejects in a name are replaced by "-"."""
     params = run.data.params
     names = [params.get("model.architecture") or params.get("model.name"), params.get("source.name")]
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
@@ -110,7 +110,7 @@ def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]
 
 
 def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write the MLflow model to `folder/model`: the exported program, and `served_model.py`, which checks its input."""
+    """Write the MLflow model to `folder/model`: the program exported by `torch.export`, and `served_model.py`, which checks its input."""
     import mlflow.pyfunc
     import mlflow.pytorch
     from mlflow.models import Model, ModelSignature
@@ -135,7 +135,7 @@ def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDAr
 
 
 def signature_of(module: "nn.Module", example: "NDArray[np.uint8]") -> "ModelSignature":
-    """Return the tensor dtypes and shapes of input and output, with a free batch size."""
+    """Return the MLflow signature of the module: dtypes and shapes of input and output, with a variable batch size."""
     import torch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec

@@ -1,4 +1,7 @@
-"""Delivers journals to MLflow: all of them once, or that of a running stage until it ends, so that the training never waits for MLflow."""
+"""Delivers journals to MLflow: all journals once, or the journal of a running stage until the stage ends.
+
+The second is done by a separate process, so that a training never waits for MLflow.
+"""
 
 import importlib.util
 import sys
@@ -17,20 +20,20 @@ from pipeline.tracking.store import Store
 from pipeline.tracking.system import Sampler
 
 MIRROR_LOCK = "mirror.lock"
-POLL_S, DELIVER_EVERY_S, LONGEST_PAUSE_S = 0.2, 1.0, 15.0  # each delivery fsyncs files, so once a second is often enough
+POLL_S, DELIVER_EVERY_S, LONGEST_PAUSE_S = 0.2, 1.0, 15.0  # each delivery calls fsync, so at most one per second
 LAST_ATTEMPTS = 3
 HANGING_S = 5.0
 OTHERS_S = 10.0
 
 
 def sync(environment: Environment, build: Build) -> int:
-    """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
+    """Deliver all journals that no store has completely, and print the outcome of each. Return how many remain undelivered."""
     pending = [folder for folder in journal.journals(environment.root) if is_pending(folder)]
     if not pending:
-        print("tracking: nothing to deliver: each run is in a store already and goes to no second one")
+        print("tracking: nothing to deliver: every run is already in an MLflow store, and a run is never sent to a second store")
         return 0
     if importlib.util.find_spec("mlflow") is None:
-        print(f"tracking: MLflow is not installed: {len(pending)} runs stay in the journal")
+        print(f"tracking: MLflow is not installed: {len(pending)} runs are kept in their journals")
         return len(pending)
     store = Store(environment)
     with redacted_output(store.address):
@@ -38,9 +41,9 @@ def sync(environment: Environment, build: Build) -> int:
 
 
 def follow(folder: Path, environment: Environment, build: Build) -> int:
-    """Deliver a journal until its writer has exited and all is delivered. Return 0, or 1 when events are left.
+    """Deliver a journal until its writer has exited and all events are delivered. Return 0, or 1 if events are left.
 
-    Meanwhile, and for `OTHERS_S` seconds afterwards, deliver the journals that earlier runs left.
+    Meanwhile, and for `OTHERS_S` seconds afterwards, also deliver the pending journals of earlier runs.
     """
     store = Store(environment)
     others = (each for each in journal.journals(environment.root) if each != folder and is_pending(each) and not journal.is_written(each))
@@ -57,9 +60,10 @@ def follow(folder: Path, environment: Environment, build: Build) -> int:
 
 
 def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler, *, meanwhile: Iterator[bool]) -> bool:
-    """Deliver a journal, with growing pauses while MLflow is unreachable. Return True once its writer has exited and all is delivered.
+    """Deliver a journal until its writer has exited; pauses grow while MLflow is unreachable. Return True if all events are delivered.
 
-    After the writer has exited, make `LAST_ATTEMPTS` attempts, and none after one that hung.
+    After the writer has exited, make at most `LAST_ATTEMPTS` attempts, and none after an attempt that failed after more than `HANGING_S`
+    seconds. After each attempt that raised nothing, advance `meanwhile` by one, which delivers one journal of an earlier run.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
@@ -69,7 +73,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
         if not is_written:
             sampler.stop()
             last_attempts += 1
-            delivery = Delivery(folder, store, build)  # sends what failed again
+            delivery = Delivery(folder, store, build)  # starts at the saved cursor, and so sends the events that failed again
         try:
             if delivery.catch_up() and not is_written:
                 return True
@@ -81,20 +85,20 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
                 print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
                 return False
-            delivery = Delivery(folder, store, build)  # the run may have been deleted: look it up again
+            delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
         pause_s = min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S) if is_written else DELIVER_EVERY_S
         pause_end_s = time.monotonic() + pause_s
-        while time.monotonic() < pause_end_s and journal.is_written(folder) == is_written:  # the end of a stage does not wait for a pause
+        while time.monotonic() < pause_end_s and journal.is_written(folder) == is_written:  # a pause ends early when the stage ends
             time.sleep(POLL_S)
     return False
 
 
 def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[bool]:
-    """Deliver one journal per iteration, and yield True if all of it is delivered. Stop when MLflow is unreachable."""
+    """Deliver one journal per iteration, and yield True if MLflow has all of it, else False. Stop if MLflow is unreachable."""
     for folder in folders:
         try:
             yield deliver(folder, store, build)
-        except Exception as error:  # the cursor stays, so the next attempt resumes there
+        except Exception as error:  # the saved cursor is unchanged, so the next attempt resumes at it
             print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if not store.is_reachable():
                 return
@@ -102,19 +106,19 @@ def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[
 
 
 def deliver(folder: Path, store: Store, build: Build) -> bool:
-    """Deliver the current events of a journal, print the outcome, and return True if the run has ended and MLflow has all of it.
+    """Deliver the current events of a journal and print the outcome. Return True if the run has ended and MLflow has all of it.
 
-    Raises MLflow's exception when it is unreachable.
+    Raises MLflow's exception if MLflow is unreachable.
     """
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
         is_complete = taken and Delivery(folder, store, build).catch_up()
     if is_complete:
         outcome = "delivered"
     elif not taken:
-        outcome = "another process is delivering it"
+        outcome = "is being delivered by another process"
     elif journal.is_written(folder):
         outcome = "delivered so far: its stage is still running"
     else:
-        outcome = "delivered except for events that MLflow fails to accept: the run's tag `pipeline.delayed` has the reason"
+        outcome = "delivered, except for events that MLflow failed to store: the run's tag `pipeline.delayed` contains the reason"
     print(f"tracking: {folder.name}: {outcome}", flush=True)
     return is_complete

@@ -1,4 +1,4 @@
-"""The mirror process of a stage: `python -m pipeline sync --follow JOURNAL`, started with the stage and awaited at its end."""
+"""The mirror process of a stage, `python -m pipeline sync --follow JOURNAL`. The stage starts it, and at its own end waits for it."""
 
 import importlib.util
 import os
@@ -14,11 +14,11 @@ from pipeline.tracking.store import unused_run_message
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOG = "mirror.log"
-NICENESS = 19  # on a busy machine the mirror takes 1/60 of a core from the training; at niceness 10 it takes 1/10
+NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core from the training; at niceness 10 it would take 1/10
 
 
 def say(environment: Environment, sentence: str) -> None:
-    """Print one redacted line to stderr."""
+    """Print `sentence` to stderr in one line, with secrets replaced by `***`."""
     print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
 
 
@@ -27,9 +27,12 @@ def command(folder: Path) -> list[str]:
 
 
 def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | None:
-    """Start the mirror process of a journal. Print a message and return None where MLflow is not installed."""
+    """Start the mirror process of a journal. If MLflow is not installed, print a message and return None."""
     if importlib.util.find_spec("mlflow") is None:
-        say(environment, f"MLflow is not installed: run {folder.name} stays in the journal until `python -m pipeline sync` can deliver it")
+        say(
+            environment,
+            f"MLflow is not installed: run {folder.name} is only in its journal; install MLflow and run `python -m pipeline sync`",
+        )
         return None
     variables = {
         **os.environ,
@@ -46,7 +49,10 @@ def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | N
 
 
 def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environment, limit_s: float) -> None:
-    """Wait for the mirror process up to `limit_s` seconds, then kill it and print how many events are left."""
+    """Wait for the mirror process up to `limit_s` seconds, then kill it if it still runs. Print how many events are left, if any.
+
+    Also print a message if the run named in MLFLOW_RUN_ID is not used.
+    """
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -61,5 +67,5 @@ def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environmen
         num_left = sum(1 for _ in events.read(folder / events.EVENTS, cursor.offsets[events.EVENTS]))
         say(
             environment,
-            f"{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them ({LOG} beside the journal says why)",
+            f"{num_left} events of run {folder.name} are not in MLflow yet: run `python -m pipeline sync` (for the reason, see {folder / LOG})",
         )

@@ -1,4 +1,4 @@
-"""The provenance of a result. `gather` never raises: a fact that cannot be determined has the value `unknown: REASON`."""
+"""The provenance of a result: facts about code, libraries and machine. A fact that cannot be determined is `unknown: REASON`."""
 
 import getpass
 import json
@@ -19,7 +19,8 @@ LOCK = "requirements.lock"
 UNKNOWN = "unknown: "
 LIBRARIES = ("torch", "torchvision", "numpy", "dvc", "mlflow", "pydantic", "safetensors", "pillow", "scikit-learn")
 FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TORCH_LOGS")
-# The facts that become tags of a run: MLflow's own tags and those useful as filters. All facts are in the `provenance/` artifacts.
+# The facts that become tags of a run, by the name of the tag: those for which MLflow has a tag, and those that are useful as filters.
+# The artifacts in `provenance/` have all facts.
 TAGS = {
     "mlflow.source.git.commit": "git.commit",
     "mlflow.user": "user",
@@ -32,7 +33,10 @@ TAGS = {
 
 
 def gather(environment: Environment) -> dict[str, str]:
-    """Return commit, uncommitted changes, DVC, versions and machine, for journal and MLflow. Reproducible files never hold them."""
+    """Return the facts: commit, uncommitted changes, DVC stage and experiment, versions and machine. Never raises.
+
+    They are for the journal and MLflow only. Reproducible files never contain them, because they differ between equal runs.
+    """
     facts: dict[str, Callable[[], str]] = {
         "git.commit": commit,
         "git.dirty": lambda: json.dumps(bool(revision.git(*revision.CHANGES))),
@@ -55,12 +59,12 @@ def gather(environment: Environment) -> dict[str, str]:
 
 
 def tags(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a run for those facts that are known."""
+    """Return the tags of a run: those of the facts in `TAGS` that are neither unknown nor "none"."""
     return {tag: facts[name] for tag, name in TAGS.items() if facts[name] != "none" and not facts[name].startswith(UNKNOWN)}
 
 
 def known(find: Callable[[], str]) -> str:
-    """Return the fact, or `unknown: ` and the reason. Never raises."""
+    """Return the fact that `find` returns, or `unknown: ` and the reason if `find` raises or returns "". Never raises."""
     try:
         return find() or f"{UNKNOWN}the answer was empty"
     except Unknown as error:
@@ -69,12 +73,12 @@ def known(find: Callable[[], str]) -> str:
         return f"{UNKNOWN}{error.name} is not installed"
     except FileNotFoundError as error:
         return f"{UNKNOWN}{error.filename} is missing"
-    except Exception as error:  # provenance may be incomplete, never silently and never fatally
+    except Exception as error:  # incomplete provenance is recorded as such, and never stops a run
         return f"{UNKNOWN}{type(error).__name__}: {first_line(str(error))}".rstrip(": ")
 
 
 def commit() -> str:
-    """Return the commit from git, or else from PIPELINE_COMMIT: a container image holds no `.git` folder. Raises Unknown."""
+    """Return the commit from git, or else from PIPELINE_COMMIT, which is set in a container without `.git`. Raises Unknown without both."""
     try:
         return revision.git("rev-parse", "HEAD")
     except Unknown:
@@ -91,18 +95,18 @@ def user() -> str:
 
 
 def driver() -> str:
-    """Return the version of the NVIDIA driver. Raises Unknown where there is none."""
+    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        raise Unknown("no NVIDIA driver here") from None
+        raise Unknown("no NVIDIA driver is installed") from None
     return str(pynvml.nvmlSystemGetDriverVersion())
 
 
 def gpus() -> str:
-    """Return the names of all GPUs, or `none`. Raises Unknown where there is no driver."""
+    """Return the names of all GPUs, or "none". Raises Unknown if no driver is installed."""
     import pynvml
 
     driver()

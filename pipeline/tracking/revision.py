@@ -9,7 +9,7 @@ from pipeline.io import files
 GIT_TIMEOUT_S = 10
 EXPLANATIONS = {
     "dubious ownership": "this checkout belongs to another user (git: dubious ownership)",
-    "not a git repository": "this folder is in no git repository",
+    "not a git repository": "this folder is not in a git repository",
     "'HEAD'": "this repository has no commit yet",
 }
 # Results that a run writes do not count as uncommitted changes.
@@ -19,7 +19,7 @@ COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 class Unknown(Exception):
-    """Raised where a fact cannot be determined; the message gives the reason in plain words."""
+    """Raised if a fact cannot be determined. The message contains the reason."""
 
 
 def first_line(text: str) -> str:
@@ -27,10 +27,10 @@ def first_line(text: str) -> str:
 
 
 def git(*arguments: str) -> str:
-    """Run git and return its output. Raises Unknown where git is missing, fails, or takes longer than `GIT_TIMEOUT_S`."""
+    """Run git and return its output. Raises Unknown if git is missing, fails, or takes longer than `GIT_TIMEOUT_S`."""
     try:
         result = subprocess.run(
-            ["git", *arguments],  # the git of the user's PATH
+            ["git", *arguments],  # found on the user's PATH
             capture_output=True,
             text=True,
             errors="replace",
@@ -49,12 +49,18 @@ def git(*arguments: str) -> str:
 
 
 def explain(message: str) -> str:
-    """Replace known messages of git: they contain paths of this machine, which should not go to a shared store."""
+    """Return git's error message without "fatal: ". A message listed in `EXPLANATIONS` is replaced by its text there.
+
+    The replaced messages contain paths of this machine, which a shared store should not get.
+    """
     return next((words for piece, words in EXPLANATIONS.items() if piece in message), message.removeprefix("fatal: "))
 
 
 def difference() -> str:
-    """Return the changed files (50 at most), after the size and digest of the diff to HEAD; `none` without changes. Raises Unknown."""
+    """Return size and digest of the diff to HEAD, then the changed files, one per line and at most 50. Without changes, return "none".
+
+    Raises Unknown if git fails.
+    """
     changed = git(*CHANGES)
     if not changed:
         return "none"
@@ -65,7 +71,7 @@ def difference() -> str:
 
 
 def differ_in_results_only(one: str, other: str) -> bool:
-    """Return True if two different commits differ only in files that a run writes; False where git cannot compare them."""
+    """Return True if two different commits differ only in files that a run writes; False also if git cannot compare them."""
     if one == other or not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The tracking interface of the stages. It never raises into a stage, and a stage waits for it only at its end."""
+"""The tracking interface of the stages. It never raises an exception to a stage, and a stage waits for MLflow only at its end."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ INTERRUPTED_WAIT_S = 5.0  # an interrupted stage should exit soon; `sync` or the
 
 
 class Run:
-    """One tracked run. Reports go to its journal; where tracking is off or failed to start, they are discarded."""
+    """One tracked run. What a stage logs is written to the run's journal. If tracking is off or failed to start, it is discarded."""
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         self._environment = environment
@@ -33,7 +33,7 @@ class Run:
 
     @property
     def folder(self) -> Path | None:
-        """Return the folder of the journal, or None without one."""
+        """Return the folder of the journal, or None if the run has no journal."""
         return self._journal.folder if self._journal else None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -60,7 +60,7 @@ class Run:
         self._write(lambda journal: journal.model(path))
 
     def end(self, status: Status) -> None:
-        """Close the journal and wait, with a time limit, until it is delivered."""
+        """Close the journal and wait, with a time limit, until MLflow has all of it."""
         self._write(lambda journal: journal.end(status))
         self._write(lambda journal: journal.close())
         if self.folder and self._mirror:
@@ -75,13 +75,16 @@ class Run:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Suppress every exception and print the first one in one line: tracking never stops a training."""
+        """Suppress every exception inside the block, and print the first exception of this run in one line."""
         try:
             yield
         except Exception as error:  # tracking must never stop a training
             if not self._has_failed:
                 self._has_failed = True
-                mirror_process.say(self._environment, f"continues without a complete record: {type(error).__name__}: {error}")
+                mirror_process.say(
+                    self._environment,
+                    f"the record of this run is incomplete, but the run continues: {type(error).__name__}: {error}",
+                )
 
 
 def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
@@ -92,14 +95,19 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
         if name and (journal.journals_folder(environment.root) / name / EVENTS).is_file():
             return Journal.reopen(journal.journals_folder(environment.root) / name, stage=stage, info=info)
         name = journal.new_name(environment.root)
-        files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
+        files.write_text(
+            resume_file, name + "\n"
+        )  # before the journal exists: after a kill between the two, the next start would not find it and create a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
     return tracked(environment, open_journal)
 
 
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
-    """Track an addition to the run of a model: reopen its journal, or create one, whose mirror looks up the model's run in MLflow."""
+    """Track an addition to the run that trained a model, such as its evaluation.
+
+    Reopen the journal of that run. If there is none, create a journal; its events are delivered to the model's run if MLflow has one.
+    """
 
     def open_journal() -> Journal:
         digest = files.digest(model)
@@ -107,20 +115,20 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         if folder and not journal.is_written(folder):
             return Journal.reopen(folder, stage=stage, info=info, amends=True)
         new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
-        new.model(model)  # ignored where the run in MLflow already has the model
+        new.model(model)  # has no effect if the run in MLflow already has the model
         return new
 
     return tracked(environment, open_journal)
 
 
 def destination(environment: Environment) -> dict[str, str | None]:
-    """Return the MLflow experiment and run id for a new journal, which records them for its delivery."""
+    """Return the MLflow experiment, and the run id that the user set (else None), for the first event of a new journal."""
     return {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
 
 
 @contextmanager
 def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> Iterator[Run]:
-    """Yield a run and end it as FINISHED, as KILLED after an interruption, or as FAILED after any other exception."""
+    """Yield a run. At the end, set its status: FINISHED, KILLED after an interruption, or FAILED after any other exception."""
     run = Run(environment, open_journal if environment.tracking else None)
     status: Status = "FINISHED"
     try:
@@ -139,9 +147,10 @@ def journal_of(environment: Environment, model: Path) -> str | None:
 
 
 def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return the address at which the MLflow server compares the run with others, or else the command that starts the local UI.
+    """Return the address of the comparison of runs on the MLflow server, or `make ui`, the command that starts the local UI.
 
-    Empty where there is no `make`: in a container, whose first process says how the UI is served from outside.
+    The address is returned if the server has the run `name`. Return "" instead of `make ui` if `make` is not installed, as in the
+    container.
     """
     address = Address.of(environment)
     if address.is_server and name:

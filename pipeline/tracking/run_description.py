@@ -1,4 +1,4 @@
-"""Selects the info, files and metrics of a stage that go into the journal."""
+"""Selects what a stage records in the journal of its run: metadata, files and metrics."""
 
 import csv
 import io
@@ -27,14 +27,17 @@ MOST_CHANGES = 4
 PER_CLASS = "per_class"
 DESCRIBED = ("loss", "objective", "accuracy")
 NAMED = ("model.name", "model.architecture", "source.name")
-"""Parameters that the subject of a run shows; the name of a run begins with it, so they are not listed as changes."""
+"""The parameters that the subject of a run contains. The run's name begins with the subject, so it does not list their changes."""
 LONGEST_VALUE = 24
 
 
 def of_training(
     document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]
 ) -> RunInfo:
-    """Return the info of a training run. `document` holds all parameters, `prepared` is the content of spec.json; `more` is added to the provenance."""
+    """Return the metadata of a training run.
+
+    `document` is the content of params.yaml, `prepared` that of spec.json. `more` is added to the provenance.
+    """
     origin = provenance.gather(environment)
     return RunInfo(
         params=params_of(document),
@@ -48,7 +51,7 @@ def of_training(
 
 
 def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return the info that an evaluation adds to the run of its model. Name and description apply only where that run is not found."""
+    """Return the metadata that an evaluation adds to the run of its model. Name and description are used only if that run is not found."""
     return RunInfo(
         params=params_of(document),
         tags=evaluation_tags(document),
@@ -61,7 +64,7 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
 
 
 def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
-    """Return a dataset for each given split that exists, with a digest of its inputs and targets."""
+    """Return one dataset for each split in `splits` that exists, with a digest of the split's inputs and targets."""
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
         Dataset(
@@ -75,12 +78,15 @@ def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits
 
 
 def params_of(document: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the parameters of the stages prepare and train by dotted key."""
+    """Return the parameters of the stages prepare and train, by dotted key."""
     return flatten({name: document[name] for name in PARAMS if name in document})
 
 
 def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters of evaluate as tags: MLflow's parameters cannot change when a model is evaluated again with other settings."""
+    """Return the parameters of the stage evaluate as tags.
+
+    A model can be evaluated again with other settings, and MLflow can change tags but not params.
+    """
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()
@@ -88,12 +94,15 @@ def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def subject(document: Mapping[str, Any]) -> str:
-    """Return `ARCHITECTURE on DATASET`."""
+    """Return "ARCHITECTURE on DATASET"."""
     return f"{document['model'].get('architecture', document['model']['name'])} on {document['source']['name']}"
 
 
 def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
-    """Return model, dataset and the parameters changed since the last commit: `convnet-digits width=32 lr=5e-3`."""
+    """Return model, dataset and the parameters changed since the last commit, such as "convnet-digits width=32 lr=5e-3".
+
+    At most `MOST_CHANGES` parameters are listed. The name ends with that of the DVC experiment, if there is one.
+    """
     changes = changed_params(document, paths)
     more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
     experiment = [f"[{environment.dvc_experiment}]"] if environment.dvc_experiment else []
@@ -101,7 +110,10 @@ def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment)
 
 
 def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
-    """Return `key=value` for each parameter that differs from params.yaml in HEAD; an empty list where git has no such file."""
+    """Return `key=value` for each parameter that differs from params.yaml in HEAD; an empty list if that file cannot be read from git.
+
+    `key` is the last part of the dotted key, or its abbreviation in `SHORT`. If two changed parameters share it, it is the dotted key.
+    """
     try:
         committed = params_of(parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0])
     except Exception:  # a run without changes in its name is better than a failure
@@ -115,7 +127,7 @@ def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
 
 
 def short(value: Scalar) -> str:
-    """Format a float in its shortest form (`5e-3`) and other values as in YAML, in at most `LONGEST_VALUE` characters."""
+    """Format a float in its shortest form, such as `5e-3`, and another value as in YAML, cut to `LONGEST_VALUE` characters."""
     if not isinstance(value, float):
         return textwrap.shorten(value if isinstance(value, str) else json.dumps(value), LONGEST_VALUE, placeholder="...")
     plain, (mantissa, _, exponent) = f"{value:g}", f"{value:e}".partition("e")
@@ -124,7 +136,7 @@ def short(value: Scalar) -> str:
 
 
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
-    """Log the files of a finished training and its model, and set its result as the description."""
+    """Log the files and the model of a finished training, and set its result as the description of the run."""
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
@@ -137,7 +149,10 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
-    """Log the scores at the step of the exported weights, the figures and tables, and set the result as the description."""
+    """Log the scores at `step`, the figures and the table per class, and set the result as the description of the run.
+
+    `step` is the training step of the evaluated weights.
+    """
     run.metrics(step, test_metrics(scores))
     run.describe(f"{recorded.result_line(scores)}; {info.subject}")
     for path in files.members(paths.evaluation_plots):
@@ -149,13 +164,13 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
 
 
 def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores as metrics, without the four per class, which would hide all others in MLflow."""
+    """Return the scores as metrics named `test/NAME`, without the four scores per class: there would be too many to find the others."""
     overall = {name: value for name, value in scores.items() if name != PER_CLASS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 
 
 def table(per_class: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the scores of each class as CSV, one row per class."""
+    """Return the scores per class as CSV, with a header and one row per class."""
     text = io.StringIO()
     rows = [{"class": name, **scores} for name, scores in per_class.items()]
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")

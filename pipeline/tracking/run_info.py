@@ -1,4 +1,4 @@
-"""The metadata of a run at the start of a stage."""
+"""The metadata that a stage records when its run begins."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from pipeline.flatten import Scalar
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split of the data. `context` is MLflow's term for its use, `profile` is a description in JSON."""
+    """One split of the data. `context` is its use in MLflow's terms, such as "training"; `profile` is a description, stored as JSON."""
 
     name: str
     digest: str
@@ -21,8 +21,8 @@ class Dataset:
 class RunInfo:
     """The metadata of a run.
 
-    MLflow can change `tags` later, but not `params`. `provenance` becomes an artifact.
-    `name` and `description` are used for a new run only.
+    In MLflow, tags can change later, but params cannot. `provenance` becomes an artifact. `name` and `description` are used only if the
+    run is new in MLflow.
     """
 
     params: Mapping[str, Scalar] = field(default_factory=dict)
@@ -30,6 +30,6 @@ class RunInfo:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     datasets: Sequence[Dataset] = ()
     subject: str = ""
-    """Model and dataset, for the descriptions of the run."""
+    """Model and dataset, as "ARCHITECTURE on DATASET", for the descriptions of the run."""
     description: str = ""
     name: str = ""

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # MLflow's limits for one request
 LONGEST_PARAM = 6000
-SHOWN_DIGITS = 8  # of a dataset's digest, in a column of MLflow's table
-SIGNIFICANT_DIGITS = 6  # MLflow displays every digit it stores; metrics/ and plots/ hold the exact values
+SHOWN_DIGITS = 8  # so much of a dataset's digest is shown in MLflow's table of runs; the profile has the whole digest
+SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files in metrics/ and plots/ have the exact values
 
 
 class Sender:
-    """Sends events to one MLflow run. Sending an event again repeats the same data, because timestamps come from the journal."""
+    """Sends events to one MLflow run. An event sent again has the same data, because its timestamp comes from the journal."""
 
     def __init__(self, store: Store, run_id: str, folder: Path, build: Build) -> None:
         self._store, self._run_id, self._folder, self._build = store, run_id, folder, build
         self._client = store.client
 
     def send(self, batch: list[events.Event]) -> None:
-        """Send one event, or consecutive metrics events.
+        """Send a batch: one event of any kind, or consecutive events of kind `metrics`.
 
-        Raises MLflow's exceptions, and LookupError where the journal no longer has a file.
+        Raises MLflow's exceptions, and LookupError if a file to send is neither in the journal nor in the run.
         """
         fields = batch[-1].fields
         match batch[-1].kind:
@@ -49,12 +49,13 @@ class Sender:
             case "end":
                 self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
             case kind:
-                print(f"tracking: {self._folder.name} holds an event of an unknown kind: {kind}", flush=True)
+                print(f"tracking: {self._folder.name}: skipped an event of unknown kind {kind}", flush=True)
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
         """Set status, tags and params, and log datasets and provenance.
 
-        Params cannot change in MLflow: where the run has another value, the tag `pipeline.changed.NAME` holds the new one.
+        Params cannot change in MLflow. If the run has another value for the param NAME, the tag `pipeline.changed.NAME` is set to the new
+        value.
         """
         from mlflow.entities import Param
 
@@ -65,7 +66,7 @@ class Sender:
         for start in range(0, len(fresh), NAMES_AT_ONCE):
             self._client.log_batch(self._run_id, params=fresh[start : start + NAMES_AT_ONCE])
         changed = {f"pipeline.changed.{name}": value for name, value in params.items() if run.params.get(name, value) != value}
-        # A run that the user began keeps MLflow's own tags, and every run its first user.
+        # If the run was created by the user, its existing `mlflow.*` tags are kept. Every run keeps the tag `mlflow.user`.
         kept = {name for name in run.tags if name == "mlflow.user" or (fields["kind"] == "start" and name.startswith("mlflow."))}
         self.tag({name: value for name, value in fields["tags"].items() if name not in kept} | changed)
         for dataset in fields.get("datasets", []):
@@ -113,7 +114,7 @@ class Sender:
         if path.is_file():
             self._client.log_artifact(self._run_id, str(path), folder)
         elif path.name not in {Path(artifact.path).name for artifact in self._client.list_artifacts(self._run_id, folder)}:
-            raise LookupError(f"{fields['file']} was delivered to another store and is no longer in the journal")
+            raise LookupError(f"{fields['file']} is no longer in the journal, because another store has received it")
 
     def _log_model(self, fields: Mapping[str, Any]) -> None:
         self.tag({MODEL_TAG: fields["sha256"]})

@@ -1,6 +1,6 @@
-"""The logged model as MLflow loads and serves it: checks the input, then runs the exported program.
+"""The Python code of the logged model, which MLflow loads and serves: it checks the input, then runs the exported program.
 
-MLflow copies this file into the model, so it must not import from `pipeline`.
+MLflow copies this file into the logged model, so it must not import from `pipeline`.
 """
 
 from typing import Any
@@ -19,13 +19,14 @@ EXPORTED = "exported"
 class ServedModel(PythonModel):
     """A model whose `predict` maps raw images, integers from 0 to 255 of shape (n, height, width, channels), to logits (n, classes).
 
-    It has no input signature: with one, MLflow would cast inputs to its dtype, and 0.5 to 0, before they are checked here.
+    The logged model has no input signature: with one, MLflow would cast inputs to the signature's dtype before they are checked here, and
+    0.5 would become 0.
     """
 
     def load_context(self, context: Any) -> None:
         self._exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
 
-    def predict(self, model_input: np.ndarray) -> NDArray[np.float32]:  # type: ignore[override]  # MLflow warns of other types
+    def predict(self, model_input: np.ndarray) -> NDArray[np.float32]:  # type: ignore[override]  # MLflow warns about other annotations
         """Return float32 logits (n, classes). Raises MlflowException (HTTP status 400 on a server) for invalid input."""
         shape = self._exported.metadata.signature.inputs.inputs[0].shape[1:]
         logits: NDArray[np.float32] = self._exported.predict(checked(model_input, shape))
@@ -33,7 +34,7 @@ class ServedModel(PythonModel):
 
 
 def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return the input as a uint8 array. Raises MlflowException for a wrong shape, dtype or range."""
+    """Return the input as a uint8 array (n, *shape). Raises MlflowException for a wrong shape, dtype or range."""
     try:
         images = np.asarray(given)
     except ValueError:
@@ -49,7 +50,7 @@ def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 def refusal(found: str, shape: tuple[int, ...]) -> MlflowException:
     expected = f"raw images, integers from 0 to 255 of shape (n, {', '.join(map(str, shape))}): the model normalises them itself"
-    return MlflowException(f"the input holds {found}; send {expected}", error_code=INVALID_PARAMETER_VALUE)
+    return MlflowException(f"the input contains {found}; send {expected}", error_code=INVALID_PARAMETER_VALUE)
 
 
 set_model(ServedModel())

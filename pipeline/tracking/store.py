@@ -36,7 +36,7 @@ QUIET = {
 
 
 class Store:
-    """An MLflow store. The client is opened at its first use; a failed attempt is repeated at the next use."""
+    """An MLflow store: a server or a database. The client is created at its first use, or, if this fails, at the next use."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -44,7 +44,7 @@ class Store:
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """Return the client. Raises MLflow's exceptions when it is unreachable, and Refusal for an unusable SQLite file."""
+        """Return the client. Raises MLflow's exceptions if the store is unreachable, and Refusal for an unusable SQLite file."""
         self._set_variables()
         with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
             from mlflow import MlflowClient
@@ -60,10 +60,10 @@ class Store:
         return True
 
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
-        """Return the run of the journal whose first event is `start`.
+        """Return the run of the journal with this name, creating it if it does not exist. `start` has the fields of the first event.
 
-        In this order: the run with the id `known`, the one that the user named, the one tagged with the journal,
-        the one that trained the model, or a new one.
+        It is the first that exists of: the run with the id `known`, the run that the user named (`start["run_id"]`), the run tagged with
+        the journal's name, and the run that trained the model with SHA-256 `start["model_sha256"]`.
         """
         named = start.get("run_id")
         for run_id in (known, named):
@@ -87,7 +87,7 @@ class Store:
         return runs[0] if runs else None
 
     def _active(self, run_id: str) -> "Run | None":
-        """Return the run, or None where it does not exist or was deleted."""
+        """Return the run, or None if it does not exist or was deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -99,7 +99,7 @@ class Store:
         return run if run.info.lifecycle_stage == "active" else None
 
     def experiment_id(self, name: str | None = None) -> str:
-        """Return the id of the experiment with this name (by default that of the environment), creating it where it is missing."""
+        """Return the id of the experiment with this name, creating it if it is missing. The default name is that of the environment."""
         name = name or self._environment.mlflow_experiment_name
         if experiment := self.client.get_experiment_by_name(name):
             return str(experiment.experiment_id)
@@ -108,10 +108,10 @@ class Store:
         return str(self.client.create_experiment(name, artifact_location=location))
 
     def _set_variables(self) -> None:
-        """Set MLflow's environment variables: `QUIET` where the user left them unset, and the credentials of the address."""
+        """Set MLflow's environment variables: those in `QUIET` that the user has not set, and the credentials of the address."""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        # MLflow's fluent API would use them implicitly.
+        # MLflow's fluent API would use these two implicitly.
         os.environ.pop("MLFLOW_RUN_ID", None)
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if self.address.credentials:
@@ -120,16 +120,16 @@ class Store:
 
 @contextlib.contextmanager
 def locked_database(address: Address) -> Iterator[None]:
-    """Hold a lock while MLflow opens a database without a server. Create a missing SQLite file first.
+    """Hold a lock while MLflow opens a database directly, without a server. A missing SQLite file is created first.
 
-    Raises Refusal where MLflow cannot open a SQLite file.
+    Raises Refusal if MLflow cannot open a SQLite file.
     """
     from sqlalchemy import make_url
 
     url = make_url(address.for_mlflow)
     database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
     lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
-    # MLflow creates files in the working directory; they belong under the root.
+    # MLflow creates files in the working directory: they should be in the root.
     with files.locked(lock, wait=True), contextlib.chdir(address.root):
         try:
             if database and not database.exists():
@@ -144,9 +144,9 @@ def locked_database(address: Address) -> Iterator[None]:
 
 
 def create(database: Path, *, artifacts: Path) -> None:
-    """Create the SQLite file of an MLflow store as a draft, and rename it when complete. The caller holds the lock.
+    """Create the SQLite file of an MLflow store under a temporary name, and rename it when complete. The caller holds the lock.
 
-    MLflow creates it by dozens of migrations; a kill during one leaves a file that no later attempt can complete.
+    MLflow creates the tables by dozens of migrations. A kill during a migration leaves a file that no later attempt can complete.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -159,27 +159,33 @@ def create(database: Path, *, artifacts: Path) -> None:
 
 
 def unusable(database: Path, error: Exception) -> str:
-    """Return the message that MLflow cannot open a SQLite file, with its reason and the remedies."""
+    """Return the message for a SQLite file that MLflow cannot open, with the reason and the remedies."""
     reason = str(error).partition(". ")[0].splitlines()[0]
     return (
-        f"{database}: MLflow {metadata.version('mlflow')} cannot open this store ({reason}). If an older version wrote it, copy it and run "
-        f"`mlflow db upgrade sqlite:///{database}`; if a newer one did, use that version. If it is damaged, move it away "
-        f"(`mv {database} {database}.damaged`) and put a copy in its place, or run `python -m pipeline sync` to write a new one"
+        f"{database}: MLflow {metadata.version('mlflow')} cannot open this store ({reason}). If an older MLflow wrote it, copy it and run "
+        f"`mlflow db upgrade sqlite:///{database}`. If a newer MLflow wrote it, install that version. If it is damaged, move it away "
+        f"(`mv {database} {database}.damaged`) and restore a backup, or run `python -m pipeline sync` to write a new one"
     )
 
 
 def describing(text: str) -> dict[str, str]:
-    """Return the tags that set `text`, unless it is empty, as the description of a run. Its digest shows later whether it was edited."""
+    """Return the tags that set `text` as the description of a run; an empty dict if `text` is "".
+
+    One tag is a digest of the description, which shows later if the description was edited in MLflow.
+    """
     return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
-    """Return the message that the run that the user named is not used."""
-    return f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, or the model already has a run. {journal} goes to the run {run_id}"
+    """Return the message that the run `named` in MLFLOW_RUN_ID is not used, and that the journal is delivered to the run `run_id`."""
+    return (
+        f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, or the model already has a run. "
+        f"The journal {journal} is delivered to the run {run_id}"
+    )
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return True for a temporary failure, such as an unreachable server; False where MLflow rejected the event."""
+    """Return True if an error can be temporary, such as an unreachable server; False if MLflow rejected the event."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

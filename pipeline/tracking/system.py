@@ -1,4 +1,4 @@
-"""Samples system metrics during a run, under MLflow's names for them."""
+"""Samples system metrics during a run. They have the names of MLflow's system metrics."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 1.0, 30.0, 1.25
 
 
 class Sampler(threading.Thread):
-    """A thread that writes `system.jsonl`: at once, then at growing intervals, so that short runs have metric points too."""
+    """A thread that appends system metrics to `system.jsonl`, at once and then at growing intervals, so that short runs have some too."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="system metrics", daemon=True)
@@ -21,7 +21,7 @@ class Sampler(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Stop after the current sample and wait for it, at most 5 s, so that the file is complete afterwards."""
+        """Stop the thread after its current sample. Wait for this, at most 5 s, so that the file is complete afterwards."""
         self._stopped.set()
         if self.is_alive():
             self.join(timeout=5)
@@ -31,7 +31,7 @@ class Sampler(threading.Thread):
 
         lines = list(events.read(self._path))
         writer = events.Writer(self._path, end=lines[-1].end if lines else 0)
-        psutil.cpu_percent()  # returns 0; each later call returns the use since the call before it
+        psutil.cpu_percent()  # the first call returns 0; each later call returns the use since the call before
         devices = gpus()
         time.sleep(FIRST_INTERVAL_S)
         step, pause_s = len(lines), FIRST_PAUSE_S
@@ -44,7 +44,7 @@ class Sampler(threading.Thread):
 
 
 def gpus() -> list[Any]:
-    """Return the NVML handles of all GPUs; an empty list without a driver."""
+    """Return the NVML handles of all GPUs; an empty list if no driver is installed."""
     import pynvml
 
     try:
@@ -55,7 +55,7 @@ def gpus() -> list[Any]:
 
 
 def sample(devices: list[Any]) -> dict[str, float]:
-    """Return the use of CPU, memory, disk and the given GPUs."""
+    """Return the use of CPU, memory, disk and the GPUs in `devices` (NVML handles). The unit is the end of each name."""
     import psutil
     import pynvml
 

@@ -1,1 +1,1 @@
-"""Checks that a model matches the metadata in its file and the record of its run."""
+"""Checks that a model file matches its own metadata, this checkout and machine, and the journal of its run."""

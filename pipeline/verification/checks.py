@@ -1,4 +1,4 @@
-"""Compares everything that determines a model with the current checkout and machine; causes come before their effects."""
+"""Compares everything that determines a model, and then the model, with the current checkout and machine."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,18 +29,19 @@ from pipeline.verification.consistency import compare_manifest
 from pipeline.verification.subject import Record, Subject
 
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
-RESTORE = "check out the run's commit, and run `dvc checkout`"
+RESTORE = "check out the run's commit, then run `dvc checkout`"
 
 
 def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
-    """Yield the comparisons in order; with `retrain`, also train again and compare the weights.
+    """Yield the comparisons, causes before their effects: data, code and parameters come before scores.
 
-    A later comparison assumes that the earlier ones were equal: stop at the first difference.
+    With `retrain`, also train again and compare the weights. Each comparison assumes that the earlier ones found no difference: stop
+    iterating at the first difference.
     """
     model, record = subject
     if record:
         yield compare_run(record, model)
-    sides = Sides("the file", "its contents: it was damaged, or changed by hand")
+    sides = Sides("the file", "its contents: the file was damaged, or changed by hand")
     try:
         weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
     except Damaged as damaged:
@@ -61,21 +62,21 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
 
 
 def compare_run(record: Record, model: Path) -> Comparison:
-    """Compare the digest of the model file with that of the run's model. Raises Refusal where the file is missing."""
+    """Compare the digest of the model file with that in the run's journal. Raises Refusal if the file is missing."""
     if not model.is_file():
-        raise Refusal(f"{model}: is missing, and the journal's copy for {record.name} was moved to MLflow: {RESTORE}")
-    sides = Sides("the journal", f"{model}: another run's model, or a damaged one: {RESTORE}")
+        raise Refusal(f"{model}: is missing, and the journal of {record.name} has no copy, because MLflow has the model: {RESTORE}")
+    sides = Sides("the journal", f"{model}, which is the model of another run, or damaged: {RESTORE}")
     return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
 def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
-    """Compare the digests of data, code and lock, the parameters and the machine with those in the model file."""
+    """Compare this checkout with the model file: digests of data, code and lock file; parameters; fingerprint of the machine."""
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
-    read_record(paths.prepared)  # raises Refusal where no data was prepared
+    read_record(paths.prepared)  # raises Refusal if no data was prepared
     digests: dict[str, tuple[str, Callable[[], str]]] = {
         "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
-        "code": ("what dvc.yaml lists for train", lambda: run_identity.code_digest(code, paths.top)),
+        "code": ("the dependencies of train in dvc.yaml", lambda: run_identity.code_digest(code, paths.top)),
         "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
     }
     for name, (description, digest) in digests.items():
@@ -95,9 +96,9 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterat
 
 
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
-    """Compare the commit and the uncommitted changes in the journal with those of the checkout.
+    """Compare the commit and the uncommitted changes that the journal records with those of the checkout.
 
-    A value that the journal records as unknown counts as a difference. A commit that adds only results counts as equal.
+    A value that the journal records as unknown counts as a difference. Two commits that differ only in results count as equal.
     """
     current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
@@ -105,7 +106,7 @@ def compare_commit(record: Record, environment: Environment) -> Iterator[Compari
         if expected.startswith(UNKNOWN):
             yield Comparison(name, "git", sides.describe(expected, found))
         elif revision.differ_in_results_only(expected, found):
-            yield Comparison(name, f"git ({short(found)}, which adds results only)", None)
+            yield Comparison(name, f"git ({short(found)}, which differs in results only)", None)
         else:
             yield Comparison.of_texts(name, "git", sides, expected=expected, found=found)
 
@@ -113,9 +114,9 @@ def compare_commit(record: Record, environment: Environment) -> Iterator[Compari
 def compare_scores(
     subject: Subject, weights: Tensors, manifest: Manifest, prepared: Prepared, paths: Paths, machine: Machine
 ) -> Iterator[Comparison]:
-    """Evaluate the model again and compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
+    """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
 
-    Raises Refusal where the stage evaluate does.
+    Raises Refusal in the same cases as the stage evaluate.
     """
     path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
     expected, label = recorded.read(path)
@@ -137,9 +138,10 @@ def compare_scores(
 def compare_retraining(
     model: Path, weights: Tensors, manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine
 ) -> Iterator[Comparison]:
-    """Train again with the same micro-batch switches; compare weights, manifest and the bytes of the exported file.
+    """Train again; compare weights, manifest and the bytes of the exported file.
 
-    The only files are in a temporary folder, from which no checkpoint is read and to which none is written.
+    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). Checkpoints are neither read nor
+    written, and the exported file is in a temporary folder.
     """
     set_determinism(params.train.deterministic)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:

@@ -1,4 +1,4 @@
-"""One comparison of a verification: two values, and the first difference between them."""
+"""One comparison of a verification: what was compared, and the first difference."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,10 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Sides:
-    """Where the two values of a comparison come from, for its message; `found` may end with a remedy."""
+    """The origins of the expected and the found value, such as "the file" and "this machine", for the message about a difference.
+
+    `found` may end with a remedy.
+    """
 
     expected: str
     found: str
@@ -33,18 +36,18 @@ class Sides:
 class Comparison:
     name: str
     description: str
-    """A description of the compared value, for the output line."""
+    """What was compared, for the output line."""
     difference: str | None
-    """The first difference, with both values; None where the values are equal."""
+    """The first difference, with both values; None if the values are equal."""
 
     @classmethod
     def of_texts(cls, name: str, description: str, sides: Sides, *, expected: str, found: str) -> "Comparison":
-        """Compare two single values, such as digests or commits."""
+        """Compare two strings, such as digests or commits."""
         return cls(name, f"{description} ({short(found)})", None if expected == found else sides.describe(expected, found))
 
     @classmethod
     def of_values(cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
-        """Compare nested mappings. The difference names the first differing value by its dotted key."""
+        """Compare nested mappings. The difference has the dotted key of the first differing value, and both values."""
         left, right = dict(leaves(expected)), dict(leaves(found))
         pairs = ((key, left.get(key, NOTHING), right.get(key, NOTHING)) for key in {**left, **right})
         differences = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(one, other)}" for key, one, other in pairs if one != other)
@@ -58,9 +61,9 @@ class Comparison:
 
 
 def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str | None:
-    """Return how two tensors differ, or None where dtype, shape and bits are equal.
+    """Return a text about the difference of two tensors, or None if dtype, shape and bits are equal. An absent tensor is None.
 
-    The text gives the number of elements whose bits differ and the largest absolute difference.
+    If dtype and shape are equal, the text has the number of elements whose bits differ and the largest absolute difference.
     """
     if expected is None or found is None or (expected.dtype, expected.shape) != (found.dtype, found.shape):
         return f"{name}: {form(expected)} in the file, {form(found)} in the new training"
@@ -74,12 +77,12 @@ def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str 
 
 
 def form(tensor: Tensor | None) -> str:
-    """Return the dtype and shape of a tensor as text."""
+    """Return the dtype and shape of a tensor as text, or `NOTHING` for None."""
     return NOTHING if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def short(value: object) -> str:
-    """Shorten a value for a message: a digest to 12 digits, other text to its first line; any other value is shown as JSON."""
+    """Format a value for a message: a digest or commit by its first 12 digits, other text by its first line, other values as JSON."""
     if not isinstance(value, str):
         return shown(value)
     line = (value.splitlines() or [""])[0]

@@ -11,13 +11,16 @@ from pipeline.verification.comparison import Comparison, Sides
 
 
 def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepared, machine: Machine) -> Comparison:
-    """Compare spec and precision exactly; check that a complete training can end at this step, with these micro-batch switches."""
+    """Compare spec and precision of the manifest with those that data, settings and machine imply.
+
+    Also check that a complete training can export at the manifest's step, and can halve the micro-batch as in its `switches`.
+    """
     num_steps = settings.num_steps(len(prepared.train))
     earlier = steps_of_early_exports(settings, num_steps)
     stated = manifest.model_dump(mode="json", include={"spec", "precision", "step", "switches"})
     implied = stated | {"spec": prepared.spec.model_dump(mode="json"), "precision": precision.choose(settings.precision, machine.device)}
     if manifest.step != num_steps and manifest.step not in earlier:
-        implied["step"] = f"{num_steps} or the step of a validation" if earlier else num_steps
+        implied["step"] = f"{num_steps} or the step of a validation that can end the training" if earlier else num_steps
     if not are_halvings(manifest.switches, settings, num_steps):
         implied["switches"] = f"halvings of {settings.micro_batch_size}, at steps from 1 to {num_steps}"
     description = f"{manifest.precision}, step {manifest.step} of {num_steps}, {len(manifest.switches)} smaller micro-batches"
@@ -26,10 +29,10 @@ def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepa
 
 
 def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
-    """Return the steps before the last one after which a complete training can export its weights.
+    """Return the steps before the last step (`num_steps`) whose weights a complete training can export.
 
-    These are the steps of validations: of the best one (`export_weights: best`), or of the one that stopped the training early, which needs more
-    than `patience` validations.
+    With `export_weights: best`, these are the steps of all validations. Otherwise, with `patience`, they are the steps of the validations
+    that can stop the training early, which needs more than `patience` validations.
     """
     every = settings.validate_every_steps
     if settings.export_weights == "best":
@@ -38,7 +41,10 @@ def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
 
 
 def are_halvings(switches: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
-    """Return True if OOM retries can produce these switches: steps increase, and each size is the previous one halved at least once."""
+    """Return True if OOM retries can produce these switches of the micro-batch size.
+
+    Their steps must increase, and each size must be the previous size halved at least once.
+    """
     steps = [0, *(switch["step"] for switch in switches), num_steps + 1]
     sizes = [settings.micro_batch_size, *(switch["micro_batch_size"] for switch in switches)]
     halved = all(after in {before >> times for times in range(1, before.bit_length())} for before, after in pairwise(sizes))

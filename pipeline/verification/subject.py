@@ -1,4 +1,4 @@
-"""The subject of a verification: a model file, or a run in the journal with its model file."""
+"""The subject of a verification: a model file, or a run that has a journal, together with its model file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from pipeline.tracking import cursor, events, journal
 
 
 class Record(NamedTuple):
-    """The record of a run in its journal: digest of the model file, provenance of the training, and test scores."""
+    """What the journal of a run records: SHA-256 of the model file, provenance of the training, and test scores by metric."""
 
     name: str
     model_digest: str
@@ -26,10 +26,11 @@ class Subject(NamedTuple):
 
 
 def find(name: str, paths: Paths, environment: Environment) -> Subject:
-    """Return the subject for a model file's path, or for a run's journal folder, name, last part of the name, or MLflow run id.
+    """Return the subject that `name` denotes: a model file by its path, or a run.
 
-    The model of a run is the journal's copy, which is deleted once MLflow has the model; then it is the checkout's model file, which may
-    be another model. Raises Refusal where nothing matches, or where the run has no model.
+    A run is denoted by the path or name of its journal folder, the last part of that name, or its run id in MLflow. Its model is the
+    journal's copy, or, after MLflow has received and the journal deleted it, the checkout's model file, which may be another model.
+    Raises Refusal if nothing matches, or if the run has no model.
     """
     path, known = Path(name), journal.journals(environment.root)
     if path.is_file() or path.suffix == paths.model.suffix:
@@ -40,12 +41,15 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
             record, copy = read(folder), folder / paths.model.name
             is_whole = copy.is_file() and files.digest(copy) == record.model_digest
             return Subject(copy if is_whole else paths.model, record)
-    newest = f"the newest run is {known[-1].name}" if known else "it holds no run"
+    newest = f"the newest run is {known[-1].name}" if known else "this folder has no runs"
     raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}: {newest}")
 
 
 def read(folder: Path) -> Record:
-    """Return the provenance of the training and the latest value of each test score. Raises Refusal where the run has no model."""
+    """Return the record of the run whose journal is `folder`, with the latest value of each test score.
+
+    Raises Refusal if the run has no model.
+    """
     provenance: dict[str, Any] = {}
     scores: dict[str, float] = {}
     for event in events.read(folder / events.EVENTS):
@@ -56,5 +60,5 @@ def read(folder: Path) -> Record:
     try:
         digest = (folder / journal.MODEL_DIGEST).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        raise Refusal(f"{folder.name}: this run has no model: its training did not finish: run `dvc repro`") from None
+        raise Refusal(f"{folder.name}: this run has no model, because its training did not finish: run `dvc repro`") from None
     return Record(folder.name, digest, provenance, scores)

@@ -75,7 +75,7 @@ def test_a_missing_file_is_simply_written() -> None:
 
 @pytest.mark.parametrize("name", ["digit", "../params", ""])
 def test_an_unknown_preset_is_answered_with_the_known_ones(refused: Refused, name: str) -> None:
-    assert refused("preset", name) == [f"there is no preset {name!r}: known are digits, other"]
+    assert refused("preset", name) == [f"there is no preset {name!r}: the presets are digits, other"]
 
 
 def test_the_shipped_parameters_are_the_digits_preset(monkeypatch: pytest.MonkeyPatch) -> None:

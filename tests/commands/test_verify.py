@@ -158,7 +158,9 @@ def test_the_checkouts_file_replaces_a_copy_that_was_moved_to_mlflow(checkout: P
     Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
     assert verify(run_name())[-1] == "identical"
     reseal(lambda _, metadata: metadata.update(step=3))
-    message = rf"differs: run: \w{{12}} in the journal, but \w{{12}} in {MODEL}: another run's model, or a damaged one: check out .*"
+    message = (
+        rf"differs: run: \w{{12}} in the journal, but \w{{12}} in {MODEL}, which is the model of another run, or damaged: check out .*"
+    )
     assert re.fullmatch(message, verify(run_name())[-1])
 
 
@@ -194,7 +196,7 @@ def edit_a_score() -> None:
 
 DIGESTS = r"\w{12} in the file, but \w{12} in this checkout \(`dvc status train` names what changed\)"
 DIFFERENCES = {
-    "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, but \w{12} in its contents: it was damaged, or changed by hand"),
+    "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, but \w{12} in its contents: the file was damaged, or changed by hand"),
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
     "damaged data": (damage_the_data, r"data: \w{12} in the file, but damaged \(data/prepared/train-inputs.npy: does not match.*"),
     "edited code": (lambda: append("pipeline/engine/fit.py"), f"code: {DIGESTS}"),

@@ -138,7 +138,7 @@ def test_the_users_configuration_of_dvc_is_not_replaced(tmp_path: Path, image: P
 
 def test_a_git_checkout_is_not_overwritten_by_a_copy(tmp_path: Path, image: Path) -> None:
     (tmp_path / "home/.git").mkdir(parents=True)
-    with pytest.raises(Refusal, match="home is a checkout of its own: mount it at its own path"):
+    with pytest.raises(Refusal, match="home is a Git checkout, so the code is not copied there: add `-w"):
         find(image, image, [tmp_path / "home"])
 
 
@@ -153,13 +153,13 @@ def test_a_volume_that_cannot_be_written_is_refused_and_not_skipped(tmp_path: Pa
 
 def test_a_checkout_with_another_lock_is_refused(tmp_path: Path, image: Path) -> None:
     mounted = make_checkout(tmp_path / "mounted", lock="torch==2\n")
-    with pytest.raises(Refusal, match=r"requirements.lock differs from the lock that this image was built from.*make image"):
+    with pytest.raises(Refusal, match=r"requirements.lock differs from the lock file that this image was built from.*make image"):
         find(mounted, image, [tmp_path / "home"])
 
 
 def test_another_lock_that_is_mounted_over_the_images_is_refused(tmp_path: Path) -> None:
     mounted_over = make_checkout(tmp_path / "image", lock="torch==2\n")
-    with pytest.raises(Refusal, match=r"requirements.lock differs from the lock that this image was built from"):
+    with pytest.raises(Refusal, match=r"requirements.lock differs from the lock file that this image was built from"):
         find(mounted_over, mounted_over, [tmp_path / "home"])
 
 

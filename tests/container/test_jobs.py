@@ -53,7 +53,9 @@ def test_the_main_job_ends_with_the_accuracy_and_the_remark_that_its_results_are
     *_, accuracy, model, last = default.output.splitlines()
     assert re.match(r"test accuracy 0\.9[5-9]\d\d ", accuracy)
     assert model.startswith("model: ")
-    assert last == f"container: {HOME} is deleted with this container: -v NAME:{HOME} keeps the results (docs/container.md, Results)"
+    assert (
+        last == f"container: {HOME} is deleted with this container: add `-v NAME:{HOME}` to keep the results (docs/container.md, Results)"
+    )
 
 
 def test_no_secret_is_printed_or_written(default: Job) -> None:
@@ -69,7 +71,7 @@ def test_the_revision_of_the_image_is_the_commit_of_the_run(default: Job, image:
 def test_all_hardened_flags_together_and_any_uid(image: str) -> None:
     *_, accuracy, _, last = run(*HARDENED, "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", image).splitlines()
     assert accuracy.startswith("test accuracy")
-    assert last.startswith(f"container: /tmp/pipeline is deleted with this container: -v NAME:{HOME} keeps the results")
+    assert last.startswith(f"container: /tmp/pipeline is deleted with this container: add `-v NAME:{HOME}` to keep the results")
 
 
 def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: str) -> None:
@@ -77,7 +79,7 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
         run("--volume", f"{name}:{HOME}", image, "check")
         in_volume(name, image, "sed", "-i", "s/compile: .*/compile: default/; s/epochs: .*/epochs: 1/", "params.yaml")
         output = run("--volume", f"{name}:{HOME}", image)
-        assert f"container: {HOME}/params.yaml was edited: it is kept unchanged" in output
+        assert f"container: {HOME}/params.yaml was edited: it is kept as it is" in output
         assert "test accuracy" in output
         assert f"container: {HOME} is mounted and keeps the results (docs/container.md, Results)" in output
         documented = f"tar -c -C {HOME} models metrics plots | tar -t"
@@ -99,7 +101,7 @@ def test_a_verb_runs_and_the_error_for_an_unknown_one_lists_all(image: str) -> N
 
 def test_the_error_of_a_verb_without_results_says_how_they_are_kept(image: str) -> None:
     output = run(image, "summary", code=2)
-    assert output.splitlines()[-1].startswith(f"container: {HOME} is deleted with this container: -v NAME:{HOME} keeps the results")
+    assert output.splitlines()[-1].startswith(f"container: {HOME} is deleted with this container: add `-v NAME:{HOME}` to keep the results")
 
 
 def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, tmp_path: Path) -> None:
@@ -107,12 +109,12 @@ def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, 
     make_accessible(folder)
     output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{folder}:{folder}:ro", "--workdir", str(folder), image, "check")
     assert (
-        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
+        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this job runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
         in output
     )
     output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{folder}:{folder}", "--workdir", str(folder), image, "check")
     assert (
-        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
+        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this job runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
         in output
     )
 
@@ -129,7 +131,7 @@ def test_another_lock_over_the_images_is_refused(image: str, tmp_path: Path) -> 
     (tmp_path / "lock").chmod(0o644)
     make_accessible(tmp_path / "lock")
     output = run("--volume", f"{tmp_path / 'lock'}:/opt/pipeline/requirements.lock:ro", image, "check", code=2)
-    assert "/opt/pipeline/requirements.lock differs from the lock that this image was built from" in output
+    assert "/opt/pipeline/requirements.lock differs from the lock file that this image was built from" in output
 
 
 def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(image: str) -> None:
@@ -166,7 +168,7 @@ def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path:
     (tmp_path / "mine.yaml").write_text(text + "# mine\n", encoding="utf-8")
     make_accessible(tmp_path / "mine.yaml")
     words = ("--volume", f"{tmp_path / 'mine.yaml'}:{HOME}/params.yaml", image)
-    assert f"{HOME}/params.yaml was edited: it is kept unchanged" in run(*words, "check")
+    assert f"{HOME}/params.yaml was edited: it is kept as it is" in run(*words, "check")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     output = run(*words, "preset", "cifar10-resnet", code=2)
     assert "error: params.yaml: it is a mount point or belongs to another user and cannot be replaced" in output

@@ -76,8 +76,11 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             {"train.metric": "valid/accuracy"},
             "train.metric: there is no metric valid/accuracy: known are valid/loss, valid/mean_absolute_error",
         ),
-        ({"augment": digits_augment()}, "augment: changes images, and the inputs are of the kind points: write `augment: null`"),
-        ({"train.label_smoothing": 0.1}, "train.label_smoothing: spreads the probability over classes, which this task has not: write 0.0"),
+        (
+            {"augment": digits_augment()},
+            "augment: applies to images only, but this source has inputs of the kind points: set `augment: null`",
+        ),
+        ({"train.label_smoothing": 0.1}, "train.label_smoothing: needs classes, which this task does not have: set it to 0.0"),
         (
             {"evaluate.test_time_augmentation": "mirror"},
             "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",

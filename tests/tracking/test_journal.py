@@ -115,5 +115,5 @@ def test_a_model_is_logged_at_the_last_step_of_the_journal(tmp_path: Path) -> No
 
 
 def test_a_folder_without_a_journal_cannot_be_reopened(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds no journal"):
+    with pytest.raises(FileNotFoundError, match="has no journal"):
         Journal.reopen(tmp_path, stage="train", info=RunInfo())

@@ -164,5 +164,5 @@ def test_the_logged_model_answers_over_http(tracked: Tracked, invocations: str, 
 def test_other_input_is_refused_over_http_with_the_remedy(invocations: str, images: list[Any], found: str) -> None:
     code, answered = ask(invocations, {"inputs": images})
     assert (code, answered["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
-    assert f"the input holds {found}" in answered["message"]
+    assert f"the input contains {found}" in answered["message"]
     assert answered["message"].endswith("send raw images, integers from 0 to 255 of shape (n, 4, 4, 1): the model normalises them itself")

@@ -260,7 +260,7 @@ def test_a_named_run_that_is_not_used_is_reported_with_the_one_that_is(
     new.close()
     deliver_all(tracked, new.folder)
     assert f"MLFLOW_RUN_ID={named} is not used" in (output := capsys.readouterr().out)
-    assert f"{new.folder.name} goes to the run {tracked.run_of(new.folder.name).info.run_id}" in output
+    assert f"{new.folder.name} is delivered to the run {tracked.run_of(new.folder.name).info.run_id}" in output
 
 
 def test_a_run_that_the_user_began_keeps_the_tags_of_mlflow(tracked: Tracked) -> None:

@@ -49,7 +49,7 @@ def what_git_says() -> set[str]:
 
 def test_a_folder_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert what_git_says() == {"unknown: this folder is in no git repository"}
+    assert what_git_says() == {"unknown: this folder is not in a git repository"}
     assert provenance.gather(Environment())["lock_sha256"] == "unknown: requirements.lock is missing"
 
 
@@ -89,7 +89,7 @@ def test_a_uid_without_a_name() -> None:
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
 def test_a_machine_without_a_gpu() -> None:
     facts = provenance.gather(Environment())
-    assert facts["driver"] == facts["gpu"] == "unknown: no NVIDIA driver here"
+    assert facts["driver"] == facts["gpu"] == "unknown: no NVIDIA driver is installed"
 
 
 def test_any_other_failure_is_unknown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

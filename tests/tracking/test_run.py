@@ -106,7 +106,7 @@ def test_a_stage_reports_that_its_run_is_not_the_named_one(
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         mirror_process.wait(process, training.folder, environment, limit_s=5)
     output = capsys.readouterr().err
-    assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("goes to the run this") == num_messages
+    assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
 
 
 def test_broken_tracking_is_reported_once_and_stops_nothing(
