@@ -6,18 +6,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
-"""A class or token number that counts in no loss and no metric; the default `ignore_index` of torch's cross-entropy."""
+"""The class or token number of targets that count in no loss and no metric, equal to the default `ignore_index` of torch's cross-entropy."""
 
 
 def num_targets(targets: "Tensor") -> "Tensor":
-    """Return the number of targets on their device: of class or token numbers those that are not IGNORED, of other targets all elements."""
+    """Return the number of targets, on their device. Floating-point targets all count; class or token numbers count unless they are IGNORED."""
     if targets.is_floating_point():
         return targets.new_tensor(targets.numel())
     return (targets != IGNORED).sum()
 
 
 class Batch(NamedTuple):
-    """Inputs and targets of the same samples. In prediction there are no targets; `mask` (n, length) is False where a sequence is padded."""
+    """Inputs and targets of the same samples.
+
+    `targets` is None in prediction. `mask` (n, length) is False at the padding of a sequence; it is None if there is no padding to mark.
+    """
 
     inputs: "Tensor"
     targets: "Tensor | None" = None
@@ -25,5 +28,5 @@ class Batch(NamedTuple):
 
     @property
     def arguments(self) -> "tuple[Tensor, ...]":
-        """Return what a model is called with: the inputs, and the mask where there is one."""
+        """Return the arguments of the model's forward pass: the inputs, and the mask if there is one."""
         return (self.inputs,) if self.mask is None else (self.inputs, self.mask)

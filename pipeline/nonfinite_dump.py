@@ -8,14 +8,15 @@ from pipeline.data.batches.blocks import BlockBatch
 from pipeline.io import tensor_file
 
 MAX_LISTED = 5
-"""Number of samples listed in the message."""
+"""Largest number of samples listed in the description."""
 
 
 def save(batch: BlockBatch, *, max_samples: int, step: int, learning_rate: float, folder: Path) -> str:
     """Save a batch to `folder` and return a description: learning rate, samples, and the path of the file.
 
-    The file holds the inputs, as augmented, the targets, and the rows (n,) of the train split.
-    `max_samples` is the largest number of samples to build on the device at once. A failed write is only described.
+    The file contains the inputs after augmentation, the targets, and the rows (n,) of the samples in the train split.
+    `max_samples` is the largest number of samples to build on the device at once. If writing fails, nothing is raised and the
+    description gives the reason.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # one part at a time: the whole batch may not fit on the device

@@ -30,11 +30,11 @@ from pipeline.runtime.machine import Machine
 
 Pause = Callable[[], None]
 DIVERGED = 10
-"""A training loss above this multiple of the loss of guessing prints one warning; the training continues."""
+"""If the training loss exceeds this multiple of the loss of uniform guessing, one warning is printed; the training continues."""
 
 
 def no_pause() -> None:
-    """Never interrupt."""
+    """Do nothing: the default `pause` never interrupts."""
 
 
 def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
@@ -48,7 +48,7 @@ def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
 def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -> TrainState:
     """Build the model with weights drawn from the seed, and its optimizer.
 
-    Raises Refusal where the settings do not fit the data, the model or the machine.
+    Raises Refusal if the settings do not fit the data, the model or the machine.
     """
     settings, spec = params.train, prepared.spec
     meta_model.refuse_too_large(params.model, spec)
@@ -66,7 +66,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
     state = TrainState.begin(model, params.optimizer, precision=chosen, ema_decay=settings.ema_decay, device=device)
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
         raise Refusal(
-            f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `false`"
+            f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"
         )
     return state
 
@@ -84,16 +84,16 @@ class Training:
     plan: Plan
     saver: Saver
     saved_s: float
-    """`time.monotonic()` at the start of the last save, or of the training."""
+    """`time.monotonic()` at the start of the last save, or at the start of the training if nothing was saved yet."""
 
     @classmethod
     def begin(
         cls, params: TrainParams, prepared: Prepared, machine: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
     ) -> "Training":
-        """Begin with fresh weights, then restore the newest checkpoint where there is one.
+        """Begin with fresh weights, then restore the newest checkpoint if there is one.
 
-        `switches` are the recorded micro-batch sizes of an earlier training. With them this training uses the same micro-batches
-        without running into OOM first. Raises Refusal where the settings do not fit the data, the model or the machine.
+        `switches` are the changes of the micro-batch size that an earlier training recorded. This training then uses the same
+        micro-batches without running out of memory first. Raises Refusal if the settings do not fit the data, the model or the machine.
         """
         settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
@@ -117,7 +117,7 @@ class Training:
         return training
 
     def resume(self) -> None:
-        """Restore the newest checkpoint where there is one, and print how the training begins."""
+        """Restore the newest checkpoint if there is one, and print how the training begins."""
         found = self.saver.checkpoints.newest()
         if found:
             self.restore(*found)
@@ -131,7 +131,7 @@ class Training:
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore the state and the progress from a checkpoint.
 
-        Raises Refusal where an intact checkpoint does not match this training, for example one that another program wrote.
+        Raises Refusal if the checkpoint is intact but does not match this training, for example because another program wrote it.
         """
         folder = self.saver.checkpoints.folder
         try:
@@ -141,18 +141,18 @@ class Training:
             if isinstance(error, RuntimeError) and torch_errors.is_out_of_memory(error):
                 raise
             raise Refusal(
-                f"{folder}: the checkpoint does not match this model and optimizer ({reason(error)}): remove this folder"
+                f"{folder}: the checkpoint does not match this model and optimizer ({reason(error)}): remove this folder to start from the beginning"
             ) from None
         self.saver.saved_step = self.state.step
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of the history."""
+        """Return the column names of the history."""
         return result_files.columns(self.prepared.spec.targets.metrics)
 
     @cached_property
     def train_split(self) -> loader.SplitTensors:
-        """Return the train split with its augmentation, as the batches use it."""
+        """Return the tensors of the train split, with the configured augmentation, from which batches are made."""
         settings, train = self.params.augment, self.prepared.train
         augmentation = None
         if settings:
@@ -166,8 +166,8 @@ class Training:
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, print its warnings, and yield its reports.
 
-        `pause()` is called between two batches of a validation and may raise. Raises Refusal at a non-finite value
-        that is not skipped; with `train.on_nonfinite: stop` the batch of that step is saved.
+        `pause()` is called after each batch of a validation and may raise to interrupt it. Raises Refusal if a value becomes non-finite
+        and the step is not skipped. With `train.on_nonfinite: stop`, the batch of a step with a non-finite loss or gradient is saved.
         """
         forward = compilation.compiled(self.state.model, self.params.train.compile)
         batches = self.batches(self.state.step)
@@ -185,27 +185,27 @@ class Training:
             for report in loop:
                 unknown = sorted(report.metrics.keys() - self.columns)
                 if unknown:
-                    raise ValueError(f"the objective reports {', '.join(unknown)}, which `metrics` of its targets do not list")
+                    raise ValueError(f"the objective reports {', '.join(unknown)}, which are missing from `metrics` of the task's targets")
                 if report.bad_step:
-                    print(f"warning: {self.described(report.bad_step)}; it was skipped", flush=True)
+                    print(f"warning: {self.described(report.bad_step)}; the step was skipped", flush=True)
                 if not warned and self.is_diverging(report):
                     warned = True
                     print(f"warning: at step {report.step} the loss is far above that of uniform guessing: {fit.REMEDY}", flush=True)
                 yield report
         except fit.NotFinite as error:
             message = self.described(error.step, or_before=error.or_before)
-            raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `on_nonfinite: skip`") from None
+            raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
         finally:
             batches.close()  # also ends the prefetch thread
 
     def is_diverging(self, report: fit.Report) -> bool:
-        """Return True where the mean training loss is above DIVERGED times the loss of guessing."""
+        """Return True if the mean training loss is above DIVERGED times the loss of uniform guessing."""
         return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
 
     def described(self, step: int, *, or_before: bool = False) -> str:
         """Describe a step with a non-finite loss or gradient, and save its batch.
 
-        With `or_before` the cause may be the step before it: its batch is also saved.
+        If `or_before` is True, the cause may be an earlier step. The batch of the step before `step` is then also described and saved.
         """
         message = f"step {step} has a non-finite loss or gradient, {self.dumped(step)}"
         if or_before:
@@ -221,14 +221,14 @@ class Training:
         )
 
     def exported(self) -> tuple[Tensors, int]:
-        """Return the weights to export and the step after which they were taken: the best ones where they were kept, else the last."""
+        """Return the weights to export and the step after which they were taken: the best weights if they were kept, else the current ones."""
         best, best_step = self.progress.best, self.progress.best_step
         if best is not None and best_step is not None:
             return best, best_step
         return fit.weights(self.state), self.state.step
 
     def validation(self, pause: Pause) -> fit.Validate | None:
-        """Return a function that scores the validation split, or None where there is no such split."""
+        """Return a function that scores the validation split, or None if there is no such split."""
         if VALID not in self.prepared.splits:
             return None
         split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device)
@@ -257,7 +257,7 @@ class Training:
         self.saved_s = time.monotonic()
 
     def save_now(self) -> bool:
-        """Write a checkpoint, wait for it, and return whether it is on disk."""
+        """Write a checkpoint and wait until it is written. Return True if it is on disk, False if writing failed."""
         self.save()
         self.saver.wait()
         return self.saver.saved_step == self.state.step

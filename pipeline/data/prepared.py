@@ -18,7 +18,7 @@ from pipeline.spec import MOST_BYTES, Spec
 
 FORMAT = "pipeline-prepared-2"
 HEADER_BYTES = 1 << 16
-"""Upper bound for the header of an `.npy` file."""
+"""Upper bound for the size of the header of an `.npy` file."""
 
 
 class SplitRecord(BaseModel):
@@ -44,7 +44,7 @@ class PreparedRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Split:
-    """`inputs` and `targets` with one row per sample as copy-on-write memory maps, of the shapes and types that the spec describes."""
+    """The samples of one split: `inputs` and `targets` are copy-on-write memory maps with one row per sample, as the spec describes."""
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
@@ -55,7 +55,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An opened `data/prepared/`; `digest` covers every byte in it."""
+    """The contents of `data/prepared/`; `digest` covers every byte of its files."""
 
     spec: Spec
     digest: str
@@ -67,7 +67,7 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> "Prepared":
-        """Open and verify a folder. Raises Refusal where it is missing, has another format, or differs from what `prepare` wrote."""
+        """Open and verify a folder. Raises Refusal if it is missing, has another format, or differs from what `prepare` wrote."""
         record = read_record(folder)
         if TRAIN not in record.splits:
             raise Refusal(f"{folder / 'spec.json'}: does not describe a train split: run `dvc repro -f prepare`")
@@ -75,7 +75,7 @@ class Prepared:
         return cls(record.spec, files.digest_of(record.model_dump(mode="json")), splits)
 
     def split(self, name: str) -> Split:
-        """Return a split by name. Raises Refusal where the prepared data does not have it."""
+        """Return a split by name. Raises Refusal if the prepared data has no such split."""
         if name not in self.splits:
             raise Refusal(f"the prepared data has no {name} split: set source.{name} and run `dvc repro` again")
         return self.splits[name]
@@ -109,9 +109,9 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
 
 
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """Return the memory-mapped array of a file. Raises Refusal where its digest, shape or dtype differ.
+    """Return the memory-mapped array of a file. Raises Refusal if its digest, shape or dtype is not the expected one.
 
-    A file that is too large for the array is not read.
+    A file that is larger than such an array is refused without being read.
     """
     try:
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize
@@ -122,5 +122,7 @@ def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> 
     if array is None:
         raise Refusal(f"{path}: does not match its digest in spec.json: run `dvc repro -f prepare`")
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        raise Refusal(f"{path}: has shape {array.shape} and dtype {array.dtype}, but spec.json says {shape}: run `dvc repro -f prepare`")
+        raise Refusal(
+            f"{path}: has shape {array.shape} and dtype {array.dtype}, but spec.json says shape {shape} and dtype {np.dtype(dtype)}: run `dvc repro -f prepare`"
+        )
     return array

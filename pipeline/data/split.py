@@ -15,15 +15,16 @@ Integers = NDArray[np.int64]
 
 
 def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
-    """Return the split of each sample: for each split of the source, an array of split names beside its targets.
+    """Return, for each split of the source, an array with the name of the split to which each sample is assigned, in the order of `targets`.
 
-    A split that the source provides is kept, and its share is unused. A split that it does not provide is drawn from every stratum of train, such as a class.
-    Raises Refusal where the source has no test split and its share is 0, or where a stratum is too small to be split.
+    A split that the source provides is kept, and the share for it, `valid` or `test`, is unused. Any other split is drawn from every
+    stratum of train, such as a class. Raises Refusal if the source has no test split and `test` is 0, or if a stratum is too small
+    to be divided.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
     if TEST not in targets and not test:
-        raise Refusal("source.test: the dataset has no test split of its own: write the share to split off, such as `test: 0.2`")
+        raise Refusal("source.test: the dataset has no test split of its own: write the share of train to split off, such as `test: 0.2`")
     strata = task.strata(targets[TRAIN])
     for split, share in shares.items():
         if share:
@@ -34,7 +35,7 @@ def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, 
 
 
 def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Integers:
-    """Draw a share of the free samples of each stratum, at least one per stratum. Return their positions, sorted."""
+    """Draw `share` of the samples of each stratum that `free` marks, at least one per stratum. Return their positions, sorted."""
     chosen = []
     for number in np.unique(strata):
         candidates = np.flatnonzero((strata == number) & free)
@@ -47,10 +48,10 @@ def count(share: float, candidates: int) -> int:
 
 
 def refuse_small_strata(strata: Integers, share: float, *, split: str, task: Targets) -> None:
-    """Raise Refusal where a stratum is too small to have samples both in train and in the split."""
+    """Raise Refusal if a stratum is too small to have samples both in train and in `split`."""
     for number, candidates in zip(*np.unique(strata, return_counts=True), strict=True):
         if count(share, candidates) >= candidates:
             raise Refusal(
-                f"source.{split}: {task.stratum_name(number)} has {candidates} of its samples left, too few to keep a share of {share} "
-                f"for {split} and some for train: add samples or lower the share"
+                f"source.{split}: {task.stratum_name(number)} has too few samples ({candidates}) to divide between {split} and train: "
+                f"a share of {share} leaves none for train: add samples, or lower the share if there are two or more"
             )

@@ -55,7 +55,7 @@ class GrowingArray:
         return self.planned - self.rows
 
     def digest(self) -> str:
-        """Return the SHA-256 of the file in hexadecimal. Call it after the context has ended."""
+        """Return the SHA-256 of the file in hexadecimal. Call it after the `with` block."""
         return files.digest(self.path) if self.left_out else self.state.hexdigest()
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ def write(
     """Write each sample into its assigned split, block by block; memory stays bounded by one block and the targets.
 
     `spec.json` is removed first and written last, so that partly written data is never taken for prepared data.
-    Raises Refusal where every sample of a split, or of a class of train, is corrupt.
+    Raises Refusal if every sample of a split, or of a class in train, is corrupt.
     """
     clear(folder)
     wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
@@ -104,7 +104,7 @@ def write(
                     written.append(block_targets[rows])
     for name, array in inputs.items():
         if not array.rows:
-            raise Refusal(f"source.root: every sample of {name} is corrupt: repair or replace them")
+            raise Refusal(f"source.root: every sample of the {name} split is corrupt: repair or replace the samples")
     task.refuse_unlearnable(np.concatenate(written), "train without its corrupt samples")
     record = PreparedRecord(
         format=FORMAT,

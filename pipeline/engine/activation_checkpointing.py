@@ -13,9 +13,9 @@ Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
 
 
 def recompute(network: nn.Module) -> int:
-    """Checkpoint every block of the outermost Sequentials, and return their number.
+    """Apply activation checkpointing to every block of `network`, and return the number of blocks.
 
-    Results stay bit-identical, also with dropout and BatchNorm.
+    Results are bit-identical to those without it, also with dropout and BatchNorm.
     """
     found = blocks(network)
     for block in found:
@@ -24,27 +24,30 @@ def recompute(network: nn.Module) -> int:
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """Return the children of each outermost Sequential or ModuleList that are not single layers: a layer stores only its input anyway."""
+    """Return those children of each outermost Sequential or ModuleList that have submodules and parameters.
+
+    Single layers are left out: they store only their input anyway.
+    """
     if isinstance(network, nn.Sequential | nn.ModuleList):
         return [child for child in network.children() if any(True for _ in child.children()) and any(True for _ in child.parameters())]
     return [block for child in network.children() for block in blocks(child)]
 
 
 def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
-    """Run `forward` under activation checkpointing in training mode, and plainly in evaluation mode."""
+    """Call `forward`: with activation checkpointing if `block` is in training mode, else directly."""
     if not block.training:
         return forward(*inputs)
     return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(contexts, block))
 
 
 def contexts(block: nn.Module) -> Contexts:
-    """Return the contexts of the first pass and of the recomputation."""
+    """Return the context managers for the first forward pass and for the recomputation."""
     return nullcontext(), statistics_kept(block)
 
 
 @contextmanager
 def statistics_kept(block: nn.Module) -> Iterator[None]:
-    """Freeze BatchNorm's running statistics during the recomputation: the first pass has updated them with this batch already."""
+    """Freeze BatchNorm's running statistics during the recomputation: the first forward pass has already updated them with this batch."""
     norms = [(module, module.momentum, module.num_batches_tracked) for module in block.modules() if isinstance(module, _BatchNorm)]
     for norm, _, _ in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None

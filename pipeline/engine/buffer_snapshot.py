@@ -28,7 +28,7 @@ class BufferSnapshot:
 
     @torch.no_grad()
     def put_back_where(self, undone: Tensor) -> None:
-        """Restore the buffers from the snapshot where `undone` is 1.0 on the device, without host synchronisation."""
+        """Restore the buffers from the snapshot if the device scalar `undone` is 1.0, without host synchronisation."""
         is_undone = undone > 0
         for buffer, before in zip(self.live, self.kept, strict=True):
             torch.where(is_undone, before, buffer, out=buffer)

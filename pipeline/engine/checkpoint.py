@@ -1,4 +1,4 @@
-"""Checkpoints: the newest few are kept, checked when loaded, and written in the background while the loop runs."""
+"""Checkpoints: written in the background while the training loop runs, and verified when loaded; only the newest few are kept."""
 
 import contextlib
 import errno
@@ -18,22 +18,22 @@ from pipeline.refusal import Refusal
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training in one folder; the newest `kept` are kept."""
+    """The checkpoints of one training, all in `folder`. Only the newest ones remain on disk; `kept` is their number."""
 
     folder: Path
     kept: int
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Write a checkpoint, then delete the oldest beyond `kept`. Where writing fails, raises OSError and deletes none."""
+        """Write a checkpoint, then delete all but the newest `kept`. If writing fails, raise OSError and delete none."""
         tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
         with contextlib.suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
             for old in self.paths()[: -self.kept]:
                 old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
-        """Return the tensors and metadata of the newest intact checkpoint, or None where there is none.
+        """Return the tensors and metadata of the newest intact checkpoint, or None if there is none.
 
-        Damaged checkpoints are renamed with a warning. Raises PermissionError where a checkpoint is not readable for this user.
+        A damaged checkpoint is renamed to `*.damaged`, with a warning. Raises PermissionError if this user may not read a checkpoint.
         """
         for path in reversed(self.paths()):
             if path.is_file() and not os.access(path, os.R_OK):
@@ -41,9 +41,12 @@ class Checkpoints:
             try:
                 return tensor_file.load(path)
             except Refusal:
-                # rename it: by its step number it would stay the newest for ever
+                # rename it: otherwise its step number would make it the newest at every start
                 aside = path.replace(path.with_suffix(".damaged"))
-                print(f"warning: {path}: is damaged and was moved to {aside.name}: using the checkpoint before it", flush=True)
+                print(
+                    f"warning: {path}: is damaged and was moved to {aside.name}: the checkpoint before it is used, if there is one",
+                    flush=True,
+                )
         return None
 
     def paths(self) -> list[Path]:
@@ -53,14 +56,15 @@ class Checkpoints:
 
 @dataclass
 class Saver:
-    """Writes one checkpoint at a time on a background thread; the loop only waits for the copy to the host.
+    """Writes checkpoints on a background thread, one at a time.
 
-    A write that fails with OSError prints a warning; the training continues and the last good checkpoint stays.
+    The training loop waits only for the copy to the host, and for the previous checkpoint if it is still being written.
+    If a write fails with OSError, a warning is printed, the training continues, and the earlier checkpoints remain.
     """
 
     checkpoints: Checkpoints
     saved_step: int | None = None
-    """Step of the newest checkpoint that is completely on disk."""
+    """Step of the newest checkpoint that is completely on disk; None if there is none."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _writing: Future[None] | None = None
 
@@ -69,7 +73,7 @@ class Saver:
         return self._writing is not None and not self._writing.done()
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Wait for the previous checkpoint, copy the tensors to the host, and start writing them. `metadata` must not change afterwards."""
+        """Wait until the previous checkpoint is written, copy the tensors to the host, and start writing them. Do not change `metadata` afterwards."""
         self.wait()
         self._writing = self._thread.submit(self._write, step, snapshot(tensors), metadata)
 
@@ -83,10 +87,12 @@ class Saver:
             self.checkpoints.save(step, tensors, metadata)
             self.saved_step = step
         except OSError as error:
-            kept = f"the newest complete one is of step {self.saved_step}" if self.saved_step else "there is none yet"
+            kept = (
+                f"the newest complete checkpoint is that of step {self.saved_step}" if self.saved_step else "no checkpoint is complete yet"
+            )
             print(f"warning: {error.filename}: the checkpoint cannot be written ({error.strerror}): {kept}; training continues", flush=True)
 
 
 def snapshot(tensors: Tensors) -> Tensors:
-    """Return contiguous copies on the host, the layout of the file, so that the background thread has nothing to compute."""
+    """Return contiguous copies of the tensors on the host. The file has the same layout, so the background thread only writes."""
     return {name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()}

@@ -11,9 +11,9 @@ MODES = {"default": "default", "graphs": "reduce-overhead"}
 
 
 def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
-    """Return the model, compiled separately for each micro-batch size unless `requested` is "off".
+    """Return the model compiled by torch.compile, or the model itself if `requested`, the value of `train.compile`, is "off".
 
-    Code for dynamic sizes would depend on which sizes came before.
+    Each micro-batch size is compiled separately: code for dynamic sizes would depend on which sizes were run before.
     """
     if requested == "off":
         return model

@@ -20,23 +20,23 @@ Validate = Callable[[], dict[str, float]]
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of step number `step`; `metrics` is empty unless a report was due."""
+    """The outcome of step `step` (from 1). `metrics` is empty unless a report was due at this step."""
 
     step: int
     metrics: Row = field(default_factory=dict)
     bad_step: int | None = None
-    """The first step since the last report that was skipped for a non-finite loss or gradient."""
+    """The first step since the last report that was skipped for a non-finite loss or gradient; None if there was none."""
 
 
 class NotFinite(Exception):
-    """Raised where the loss or the gradient of `step` is not finite and such steps are not skipped.
+    """Raised if the loss or the gradient of `step` is not finite and such steps are not skipped.
 
-    With `or_before` the cause may be an earlier step: gradient norms were not measured between reports, so a non-finite gradient
-    there may have made the weights of `step` non-finite.
+    If `or_before` is True, the cause may be an earlier step. Gradient norms were then not measured between reports, so a non-finite
+    gradient of an earlier step may have made the weights non-finite.
     """
 
     def __init__(self, step: int, *, or_before: bool) -> None:
-        super().__init__(f"step {step} has no finite loss and gradient")
+        super().__init__(f"step {step} has a non-finite loss or gradient")
         self.step, self.or_before = step, or_before
 
 
@@ -50,10 +50,11 @@ def fit(
     forward: Forward,
     validate: Validate | None,
 ) -> Iterator[Report]:
-    """Train from `state.step` to the end and yield a Report after every step. The batches must begin at that step.
+    """Train until the plan is finished, and yield a Report after every step.
 
-    Raises NotFinite or Refusal at the report that finds a non-finite value. Exceptions from `validate` propagate; a later
-    `fit` on the same state then repeats that validation and continues.
+    `batches` must begin with the batch of step `state.step + 1`. `validate()` returns the validation metrics by name;
+    `validate` is None if there is no validation split. Raises NotFinite or Refusal at the report that finds a non-finite value. Exceptions from
+    `validate` propagate; a later call of `fit` with the same state repeats that validation and continues.
     """
     stream = iter(batches)
     while True:
@@ -70,7 +71,7 @@ def fit(
 
 
 def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
-    """Return the averages since the last report, validate where it is due, and begin to collect anew."""
+    """Report the averages since the last report and, if one is due, a validation. Then start new averages."""
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite == "stop":
@@ -100,7 +101,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
 def first_bad_step(state: TrainState, values: StepValues) -> int | None:
     """Return the first step since the last report with a non-finite loss or gradient.
 
-    Returns None with a gradient scaler, which overflows occasionally by design to find its scale.
+    Returns None if there is no such step. Always returns None with fp16: its gradient scaler finds the loss scale by occasional overflows.
     """
     if values.first_bad is None or state.scaler.is_enabled():
         return None
@@ -108,10 +109,10 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
 
 
 def refuse_nonfinite_state(state: TrainState) -> None:
-    """Raise Refusal where a weight or an optimizer state is not finite.
+    """Raise Refusal if a weight or an optimizer state is not finite.
 
-    The loss may not show it: an infinite weight may be hidden by a ReLU, and an infinite average of squared gradients only stops
-    the updates of its weight.
+    The loss may be finite nevertheless: a ReLU can hide an infinite weight, and an infinite average of squared gradients only
+    stops the updates of its weight.
     """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
@@ -124,9 +125,9 @@ def refuse_nonfinite_state(state: TrainState) -> None:
 
 
 def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
-    """Raise Refusal where every step since the last report was skipped and further steps would be, too.
+    """Raise Refusal if every step since the last report was skipped and further steps would be skipped, too.
 
-    In fp16 this is so only once the loss scale is below 1; until then the scaler may still find a scale.
+    With fp16, raise only once the loss scale is below 1: until then the scaler may still find a scale that works.
     """
     if values.num_skipped < values.steps:
         return
@@ -135,12 +136,15 @@ def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
         raise Refusal(f"every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
     if state.scaler.get_scale() < 1:
         raise Refusal(
-            f"every step before step {state.step} overflowed in fp16 even at the smallest loss scale: {REMEDY}, or write `precision: fp32`"
+            f"the steps up to {state.step} overflowed in fp16 until the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
         )
 
 
 def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
-    """Update the best validation, and keep its weights where `export_weights` is `best`; the first of equal values wins."""
+    """Record this validation if it is strictly better than the best so far, else count it in `progress.stale`.
+
+    Keeps a copy of the weights of the best validation if `train.export_weights` is `best`.
+    """
     value = row[plan.settings.metric]
     better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)
     if not better:
@@ -152,5 +156,5 @@ def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> 
 
 
 def weights(state: TrainState) -> Tensors:
-    """Return a copy of the weights that would be exported now."""
+    """Return a copy of the current weights to export: those of the EMA if there is one, else those of the model."""
     return {name: tensor.detach().clone() for name, tensor in state.scored.network.state_dict().items()}

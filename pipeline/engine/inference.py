@@ -15,9 +15,9 @@ Padded = tuple[Batch, int]
 def predict(
     model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield the outputs in float32 of each batch, and its targets if it has any, both without the samples that are padding.
+    """Yield the outputs of each batch in float32, and its targets, or None if the batch has none. Padding is removed from both.
 
-    The batches need no targets. The mode of the model is restored at the end.
+    The model runs in evaluation mode; its previous mode is restored at the end.
     """
     training = model.training
     model.eval()

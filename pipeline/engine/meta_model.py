@@ -13,15 +13,15 @@ from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
-# not `arange` and the like: a `build` may compute widths or rates with them and read the values
+# without `arange` and similar functions: the `build` of a model may compute widths or rates with them, and then needs the values
 ON_META = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 MOST_NAMED = 3
 
 
 class MetaDeviceMode(TorchFunctionMode):
-    """Creates new tensors of the functions in ON_META on the meta device, unless the call names a device.
+    """Makes the functions in ON_META create their tensors on the meta device, unless the call sets `device`.
 
-    `torch.device("meta")` as a context would do so for every function; 15 of torchvision's 80 classifiers cannot be built then.
+    The context manager `torch.device("meta")` affects every function, and 15 of torchvision's 80 classifiers cannot be built under it.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +32,7 @@ class MetaDeviceMode(TorchFunctionMode):
 
 
 def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
-    """Return the network on the meta device, or None where its `build` reads the values of tensors."""
+    """Return the network on the meta device, or None if the `build` of `model` reads tensor values, which do not exist there."""
     try:
         with MetaDeviceMode():
             return model.build(spec)
@@ -43,9 +43,10 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 
 
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
-    """Raise RuntimeError where names, shapes or dtypes of the weights differ from the network's.
+    """Raise RuntimeError if names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
 
-    The network is not allocated: a small file may describe a network that exhausts the memory.
+    With `half` the network has bf16 weights. The network is not allocated: a small file may describe one that exhausts the memory.
+    A network that cannot be built on the meta device is not compared.
     """
     network = build_on_meta(model, spec)
     if network is None:
@@ -60,7 +61,7 @@ def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = 
 
 
 def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
-    """Raise Refusal where the weights alone exceed this machine's memory."""
+    """Raise Refusal if the weights of the model alone exceed this machine's memory."""
     network = build_on_meta(model, spec)
     if network is None:
         return

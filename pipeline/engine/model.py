@@ -1,4 +1,4 @@
-"""The model from stored inputs to outputs: preprocessing, then the network. Training, evaluation and serving use the same one."""
+"""The model from stored inputs to outputs: preprocessing, then the network. Training, evaluation and serving use the same model."""
 
 from typing import cast
 
@@ -11,12 +11,12 @@ from pipeline.spec import Inputs
 
 
 def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
-    """Build the preprocessing that belongs to the kind of `inputs`."""
+    """Build the preprocessing module for the kind of `inputs`, such as images."""
     return cast("nn.Module", INPUTS.module(inputs.kind, "preprocessing").Preprocessing(inputs, channels_last=channels_last))
 
 
 class Model(nn.Module):
-    """Maps a batch of stored inputs, and the mask where there is one, to outputs; for a classification these are logits (n, classes).
+    """Maps a batch of stored inputs, and its mask if it has one, to outputs. For a classification the outputs are logits (n, classes).
 
     With `half` the network's weights and its preprocessed inputs are bf16, and the outputs are converted to float32.
     """

@@ -22,7 +22,7 @@ from pipeline.refusal import Refusal
 from pipeline.spec import MOST_BYTES, Spec
 
 HEADER_BYTES = MOST_BYTES
-"""Limit on the header: enough for about 15,000 tensor names and shapes, or as many class names."""
+"""Size limit of a model file's header: enough for about 15,000 tensor names and shapes, or as many class names."""
 SwitchKey = Annotated[str, Field(pattern="^(step|micro_batch_size)$")]
 SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 
@@ -30,7 +30,7 @@ SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 class Manifest(BaseModel):
     """The metadata of a model file: everything that determines the bytes of the weights, and no time, path or host name.
 
-    Only what inference needs is validated when a file is opened; `params` may hold sections that this checkout cannot train with.
+    Only what inference needs is validated when a file is opened; `params` may contain sections that this checkout cannot train with.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,14 +43,14 @@ class Manifest(BaseModel):
     step: int
     """The step after which the weights were taken."""
     switches: list[SwitchRecord] = Field(default_factory=list)
-    """Changes of the micro-batch size after OOM: `micro_batch_size` applies from `step` on."""
+    """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock file."""
     fingerprint: dict[str, str | int | dict[str, str]]
 
     @cached_property
     def inference(self) -> InferenceParams:
-        """Return the parameters that inference needs. Raises Refusal for those that this checkout cannot build a model from."""
+        """Return the parameters that inference needs. Raises Refusal if this checkout cannot build a model from them."""
         return from_data(InferenceParams.selected(self.params), InferenceParams, "the model file")
 
 
@@ -59,16 +59,16 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
 
 
 def load(path: Path) -> tuple[Model, Manifest]:
-    """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal where the file is damaged or no model file."""
+    """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal if the file is damaged or is not a model file."""
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = describe(metadata, path)
     return rebuild(weights, manifest, path), manifest
 
 
 def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
-    """Return the model of a file, preprocessing included, an example of its input, and the names of its outputs.
+    """Return the model of a file with its preprocessing, an example input, and the names of the model's outputs.
 
-    The example is two samples of zeros: an exporter would treat a first dimension of 1 as a constant.
+    The example input is a batch of two samples of zeros: an exporter would treat a first dimension of 1 as a constant.
     """
     model, manifest = load(path)
     inputs = manifest.spec.inputs
@@ -76,7 +76,7 @@ def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
 
 
 def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
-    """Validate the metadata. Raises Refusal where it is no Manifest, or describes a model that this checkout cannot build."""
+    """Validate the metadata of the file `path`. Raises Refusal if they are no Manifest, or describe a model that this checkout cannot build."""
     with refusing(path):
         manifest = Manifest.model_validate(metadata)
         _ = manifest.inference  # raises for parameters that this checkout cannot build a model from
@@ -84,7 +84,7 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
-    """Build the model with these weights, for inference. Raises Refusal where the weights do not fit the model."""
+    """Build the model of `manifest` with `weights`, for inference. Raises Refusal if the weights do not fit the model."""
     settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
     channels_last = manifest.inference.train.channels_last
     try:
@@ -108,7 +108,7 @@ def refusing(path: Path) -> Iterator[None]:
         first = error.errors()[0]
         if first["loc"] == ("format",) and str(first["input"]).startswith("pipeline-model-"):
             raise Refusal(
-                f"{path}: has the format {untrusted.shown(first['input'], 30)} of another version: train it again with `dvc repro`"
+                f"{path}: has the format {untrusted.shown(first['input'], 30)} of another version: train the model again with `dvc repro`"
             ) from None
         what = untrusted.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}")
         raise Refusal(f"{path}: is not a model file of this pipeline ({what}): run `dvc repro`, or choose another file") from None

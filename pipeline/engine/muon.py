@@ -15,15 +15,15 @@ from torch.optim.sgd import sgd
 from pipeline.engine.precision import BF16_CAPABILITY
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Jordan's Newton-Schulz coefficients: the steepest slope at 0 that still brings singular values to between about 0.7 and 1.2."""
+"""Jordan's Newton-Schulz coefficients. Their slope at 0 is the steepest that still brings singular values to between about 0.7 and 1.2."""
 SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Hidden groups take orthogonalised momentum (Muon), all others plain SGD with momentum.
+    """Updates hidden groups by orthogonalised momentum (Muon), and all other groups by plain SGD with momentum.
 
-    Like a fused optimizer it supports `found_inf`: where that tensor is 1.0 on the device, the step changes nothing, without host
-    synchronisation. All momentum buffers start at zero. Those of hidden weights are float32 at least.
+    Like a fused optimizer it supports `found_inf`: if that device scalar is 1.0, the step changes nothing, without host
+    synchronisation. All momentum buffers start at zero. Those of hidden weights have at least float32 precision.
     """
 
     # GradScaler then sets `found_inf` on the optimizer instead of reading it on the host
@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Apply one update. The gradients must be unscaled."""
         assert closure is None
-        # GradScaler sets `grad_scale` only where the gradients are still scaled
+        # GradScaler sets `grad_scale` only if the gradients are still scaled
         assert getattr(self, "grad_scale", None) is None
         found_inf = getattr(self, "found_inf", None)
         for group in self.param_groups:
@@ -52,7 +52,7 @@ class Muon(torch.optim.Optimizer):
                 self.muon_step(same_shape, group, found_inf)
 
     def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Apply torch's fused SGD to `parameters`; nothing changes where `found_inf` is 1.0."""
+        """Apply torch's fused SGD to `parameters`; nothing changes if `found_inf` is 1.0."""
         sgd(
             list(parameters),
             [cast("Tensor", parameter.grad) for parameter in parameters],
@@ -68,7 +68,7 @@ class Muon(torch.optim.Optimizer):
         )
 
     def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Update weights of one shape as one batch, which launches fewer kernels; nothing changes where `found_inf` is 1.0."""
+        """Update weights of one shape as one batch, which launches fewer kernels; nothing changes if `found_inf` is 1.0."""
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         old_momentum, weights = matrices(buffers), matrices(parameters)
         gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
@@ -91,7 +91,10 @@ def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def matrices(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack tensors into (n, outputs, all else), in float32 at least; a convolution's weight is the matrix that multiplies its patches."""
+    """Stack n weights (outputs, ...) into matrices (n, outputs, columns), in at least float32.
+
+    The matrix of a convolution's weight is the one that multiplies the patches of its input.
+    """
     stacked = torch.stack([tensor.flatten(1) for tensor in tensors])
     return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
 
@@ -103,7 +106,7 @@ def write(tensors: Sequence[Tensor], values: Tensor) -> None:
 
 
 def normalized(weights: Tensor) -> Tensor:
-    """Rescale each matrix to Frobenius norm sqrt(rows), so that a learning rate is relative to the weight."""
+    """Rescale each matrix of `weights` (n, rows, columns) to Frobenius norm sqrt(rows): the learning rate is then relative to that norm."""
     return weights / norms(weights) * math.sqrt(weights.shape[1])
 
 
@@ -121,12 +124,12 @@ def orthogonalized(batch: Tensor, ns_steps: int) -> Tensor:
 
 
 def norms(batch: Tensor) -> Tensor:
-    """Return the Frobenius norms (n, 1, 1), at least SMALLEST_NORM."""
+    """Return the Frobenius norm of each matrix as (n, 1, 1), at least SMALLEST_NORM."""
     return torch.clamp(batch.norm(dim=(1, 2), keepdim=True), min=SMALLEST_NORM)
 
 
 def ns_dtype(batch: Tensor) -> torch.dtype:
-    """Return bf16, which suffices for the iteration, on a GPU that supports it, else the dtype of `batch`: emulated bf16 is slow."""
+    """Return the dtype of the iteration: bf16, which suffices, on a GPU that supports it, else that of `batch`, since emulated bf16 is slow."""
     if batch.device.type == "cuda" and torch.cuda.get_device_capability(batch.device) >= BF16_CAPABILITY:
         return torch.bfloat16
     return batch.dtype

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Objective(Protocol):
-    """The loss and the metrics of a task. Every method works on the device and without host synchronisation."""
+    """The loss and the metrics of a task. All methods but `averages` work on the device, without host synchronisation."""
 
     chance_loss: float
     """The mean loss of a model that has learned nothing."""
@@ -21,9 +21,9 @@ class Objective(Protocol):
         ...
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return further sums over the targets, by name; always the same names, and none of "loss", "norm" and "skipped"."""
+        """Return the other sums over the targets, by name. Every call returns the same names, and none is "loss", "norm" or "skipped"."""
         ...
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
-        """Return the metrics, by name, of sums over `num_targets` targets. Called on the host."""
+        """Return the metrics by name, on the host. `sums` contains "loss" and the names of the method `sums`, each summed over `num_targets` targets."""
         ...

@@ -1,4 +1,4 @@
-"""OOM handling: repeats the step from its beginning with micro-batches of half the size."""
+"""OOM handling: repeats a step from its beginning with micro-batches of half the size."""
 
 import gc
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
     """Run `attempt(micro_batch_size)`, halving the micro-batch until it fits in device memory.
 
     Gradients and BatchNorm statistics, which a failed attempt leaves incomplete, are reset before each retry. Raises Refusal
-    after an OOM with a micro-batch of one sample, or where the batch must stay `whole`.
+    after an OOM if the micro-batch is a single sample, or if `whole` is True, which means that the batch must not be split.
     """
     while True:
         try:
@@ -25,17 +25,17 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # retry outside the handler: its exception keeps the allocated tensors alive
+        # retry after the `except` block: inside it, the exception keeps the attempt's tensors alive
         if whole:
             raise Refusal(
-                f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `default`"
+                f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`"
             )
         make_room(state)
         halve(state, progress)
 
 
 def make_room(state: TrainState) -> None:
-    """Drop the gradients, restore the BatchNorm statistics of before the step, and release cached device memory."""
+    """Drop the gradients, restore the BatchNorm statistics from before the step, and release cached device memory."""
     state.drop_gradients()
     state.buffers.put_back()
     gc.collect()
@@ -44,15 +44,15 @@ def make_room(state: TrainState) -> None:
 
 
 def halve(state: TrainState, progress: Progress) -> None:
-    """Halve the micro-batch size from the current step on. Raises Refusal where it is 1 already."""
+    """Halve the micro-batch size from the current step on. Raises Refusal if it is already 1."""
     step, size = state.step + 1, progress.micro_batch_size // 2
     if not size:
         raise Refusal(
             f"train.micro_batch_size: out of memory at step {step} with one sample: choose a smaller model or image, "
-            "set `activation_checkpointing: true`, or free memory that other processes use"
+            "set `train.activation_checkpointing: true`, or free memory that other processes use"
         )
     progress.switch(step, size)
     print(
-        f"train: out of memory at step {step}: using micro-batches of {size} from here on; to start with them, write `micro_batch_size: {size}` in params.yaml",
+        f"train: out of memory at step {step}: using micro-batches of {size} from this step on; to start with this size, write `train.micro_batch_size: {size}` in params.yaml",
         flush=True,
     )

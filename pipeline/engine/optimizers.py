@@ -27,14 +27,14 @@ MATRIX_LAYERS = (
 """Module classes, subclasses included, whose weights multiply their inputs as matrices."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*\.original1?")
-"""Matches the name of a weight in its layer, also below a parametrization; not weight-norm magnitudes (`weight_g`, `original0`)."""
+"""Matches the name of a weight relative to its layer, parametrized or not. Does not match weight-norm magnitudes (`weight_g`, `original0`)."""
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Build one optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS have weight decay.
 
     The class of the module that owns a parameter decides, not the parameter's shape: class tokens, positional embeddings, tables of
-    relative positions and layer scales have two or more dimensions, too. A group's learning rate is that of the step times its `lr_scale`.
+    relative positions and layer scales also have two or more dimensions. A group's learning rate is that of the step times its `lr_scale`.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     matrices, inner = matrix_ids(module)
@@ -59,18 +59,19 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
-    """Initialise the momentum buffers with zeros, which gives the same first step.
+    """Initialise the momentum buffers with zeros, which does not change the first step.
 
-    Torch would allocate them uninitialised, and they would stay so where the fp16 scaler skips the first step.
+    Torch would allocate the buffers uninitialised, and they would stay so if the fp16 scaler skips the first step.
     """
     for parameter in parameters:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
-    """Return the ids of the weights of MATRIX_LAYERS, and the subset that belongs to neither the first nor the last layer.
+    """Return the ids of the weights of MATRIX_LAYERS, and those among them that belong to neither the first nor the last layer.
 
-    Layers are in the order of `module`, frozen layers and embeddings included. A weight shared with an embedding belongs to the embedding.
+    The order of the layers is that of `module.modules()`; frozen layers and embeddings count as layers.
+    A weight shared with an embedding belongs to the embedding.
     """
     layers = [
         (id(parameter), isinstance(layer, MATRIX_LAYERS))
@@ -85,7 +86,7 @@ def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
 
 
 def split_hidden(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
-    """Split `weights` into the group of hidden weights, whose ids are in `inner`, and that of the first and last layers."""
+    """Split `weights` into the group of hidden weights, whose ids are in `inner`, and the group of the first and last layers."""
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
     return (

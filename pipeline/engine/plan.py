@@ -13,7 +13,10 @@ from pipeline.spec import Direction
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a training. `switches` maps a step to the micro-batch size used from it on, as recorded by the training to repeat."""
+    """The plan of a training.
+
+    `switches` maps a step to the micro-batch size used from that step on, as recorded by an earlier training that this one repeats.
+    """
 
     settings: LoopSettings
     schedule: ScheduleSettings
@@ -41,16 +44,16 @@ class Plan:
 
     @property
     def measures_all(self) -> bool:
-        """True where the gradient norm of every step is measured, not only that of steps with a report."""
+        """True if the gradient norm is measured at every step, not only at steps with a report."""
         settings = self.settings
         return settings.clip_norm is not None or settings.on_nonfinite == "skip" or settings.report_every_steps == 1
 
     def due(self, step: int, every: int) -> bool:
-        """Return True every `every` steps and at the last step."""
+        """Return True if `step` is a multiple of `every`, or the last step."""
         return step % every == 0 or step == self.num_steps
 
     def is_report_due(self, step: int, progress: Progress) -> bool:
-        """Return True where step `step` is done and its report is due but not yet made, also after an interrupted validation."""
+        """Return True if a report of `step` is due and not yet made, for example because its validation was interrupted."""
         return step > progress.reported_step and self.due(step, self.settings.report_every_steps)
 
     def finished(self, step: int, progress: Progress) -> bool:

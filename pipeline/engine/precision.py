@@ -21,10 +21,13 @@ HALVES_MENDED = "2.14"
 
 
 def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
-    """Return the precision to use on `device`. Raises Refusal where a GPU does not support it; warns where a CPU would be slow."""
+    """Return the precision to use on `device`. Raises Refusal if a GPU does not support it; prints a warning if it is slow on a CPU."""
     if device.type == "cpu":
         if requested not in ("auto", "fp32"):
-            print(f"warning: train.precision: {requested} is slow on a CPU, for trials only: write `auto` or `fp32`", flush=True)
+            print(
+                f"warning: train.precision: {requested} is slow on a CPU and only for trials there: write `train.precision: auto` or `fp32`",
+                flush=True,
+            )
         return "fp32" if requested == "auto" else requested
     capability = torch.cuda.get_device_capability(device)
     if requested == "auto":
@@ -32,19 +35,21 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
     needed = {"bf16": BF16_CAPABILITY, "bf16-true": BF16_CAPABILITY, "fp16": FP16_CAPABILITY}.get(requested, (0, 0))
     if capability < needed:
         name = torch.cuda.get_device_name(device)
-        raise Refusal(f"train.precision: {requested} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `auto`")
+        raise Refusal(
+            f"train.precision: {requested} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `train.precision: auto`"
+        )
     return requested
 
 
 def refuse_lost_updates(precision: ChosenPrecision, device: torch.device) -> None:
-    """Raise Refusal for bf16 weights on a CPU with an older torch.
+    """Raise Refusal for bf16 weights on a CPU if torch is older than HALVES_MENDED.
 
-    Its fused SGD leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
+    The fused SGD of those versions leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
     """
     if precision == "bf16-true" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
         raise Refusal(
             f"train.precision: bf16-true needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
-            "write `fp32`, or install requirements.lock"
+            "write `train.precision: fp32`, or install the versions of requirements.lock"
         )
 
 
@@ -53,14 +58,17 @@ def dot(capability: tuple[int, int]) -> str:
 
 
 def autocast(precision: ChosenPrecision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the autocast context for a forward pass; it does nothing for `fp32` and `bf16-true`."""
+    """Return the autocast context for a forward pass; the context does nothing for `fp32` and `bf16-true`."""
     if precision not in DTYPES:
         return nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[precision])
 
 
 def halve(network: nn.Module) -> None:
-    """Convert weights and buffers to bf16 in place, except those of BatchNorm, whose statistics need higher precision."""
+    """Convert the floating-point weights and buffers of `network` to bf16 in place.
+
+    Those of BatchNorm are not converted, because its statistics need higher precision.
+    """
     for module in network.modules():
         if isinstance(module, _BatchNorm):
             continue

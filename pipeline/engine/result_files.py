@@ -11,7 +11,7 @@ from pipeline.io import files
 
 
 def columns(metrics: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns of the history of a task with these metrics of a validation."""
+    """Return the column names of the history for a task whose validation reports `metrics`."""
     reported = [name for name in metrics if name != LOSS]
     return (
         "step",
@@ -26,7 +26,7 @@ def columns(metrics: Iterable[str]) -> tuple[str, ...]:
 
 
 def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Write one row per report as CSV; a cell is empty where nothing was measured."""
+    """Write one row per report as CSV; a cell is empty if the report does not have that metric."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -35,7 +35,7 @@ def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> No
 
 
 def write_metrics(path: Path, progress: Progress, exported_step: int, columns: Sequence[str]) -> None:
-    """Write the last report, the best validation and the exported step as JSON, nested for `dvc metrics diff`."""
+    """Write the last report, the best validation and the exported step as JSON, nested as `dvc metrics diff` expects."""
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
     # in column order: the keys of rows restored from a checkpoint are in another order

@@ -6,10 +6,10 @@ from pipeline.params.schedule import ConstantSettings, DecaySettings, OneCycleSe
 
 
 def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
-    """Return the multiple of the peak learning rate at `step` (from 0) of `num_steps`."""
+    """Return the learning rate at `step` (from 0) of `num_steps` steps, as a multiple of the peak learning rate."""
     warmup_steps = max(1.0, schedule.warmup_ratio * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
-    # without steps after the warm-up the last step is at the peak: a final factor of 0 would make a one-step training change nothing
+    # if no step follows the warm-up, the last step is at the peak: with a final factor of 0, a one-step training would change nothing
     falling = max(0.0, step + 1 - warmup_steps) / (num_steps - warmup_steps) if num_steps > warmup_steps else 0.0
     match schedule:
         case ConstantSettings():

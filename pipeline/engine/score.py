@@ -20,7 +20,7 @@ def score(
     device: torch.device,
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the mean loss and the metrics over a split.
+    """Return the mean loss and the metrics, by name, over a split, whose batches `batches()` iterates over.
 
     The only host synchronisation is at the end. `pause()` is called after each batch and may raise.
     """

@@ -1,4 +1,4 @@
-"""The state that a checkpoint holds; everything else in a training is a function of the step."""
+"""The state that a checkpoint stores; everything else in a training is a function of the step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class TrainState:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters in the network's order, cached: collecting them can take as long as the arithmetic of a small step."""
+        """Return the parameters in the network's order, cached because collecting them can take as long as the arithmetic of a small step."""
         return list(self.model.parameters())
 
     @classmethod
@@ -49,17 +49,17 @@ class TrainState:
         return cls(model, built, scaler(precision, device), ema, precision, device, BufferSnapshot(model.network))
 
     def drop_gradients(self) -> None:
-        """Set all gradients to None. `zero_grad` does the same but takes 0.1 ms longer, for its profiler hook."""
+        """Set all gradients to None. `zero_grad` does the same but takes 0.1 ms longer because of its profiler hook."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @property
     def scored(self) -> Model:
-        """Return the module that is validated and exported: the EMA where there is one, else the trained model."""
+        """Return the model that is validated and exported: the EMA if there is one, else the trained model."""
         return self.ema.module if self.ema else self.model
 
     def tensors(self) -> Tensors:
-        """Return every tensor that resuming needs, by name; not copies."""
+        """Return every tensor needed to resume, by name. The tensors are not copied."""
         found = prefixed("network", self.model.network.state_dict())
         if self.ema:
             found |= prefixed("average", self.ema.module.network.state_dict())
@@ -84,7 +84,7 @@ class TrainState:
 
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return a copy of `value` on the parameter's device and, where the shapes are equal, in its memory order.
+    """Return a copy of `value` on the parameter's device. If the shapes are equal, the copy has the parameter's memory order.
 
     Fused kernels assume the parameter's memory order and ignore strides.
     """
@@ -108,7 +108,7 @@ class Progress:
 
     micro_batch_size: int
     switches: list[Switch] = field(default_factory=list)
-    """Changes of the micro-batch size after OOM: `micro_batch_size` applies from `step` on."""
+    """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
     window: StepMetrics = field(default_factory=StepMetrics)
     rows: list[Row] = field(default_factory=list)
     best: Tensors | None = None

@@ -15,16 +15,16 @@ LOSS, NORM, SKIPPED = "loss", "norm", "skipped"
 
 @dataclass(frozen=True)
 class StepValues:
-    """The metrics of the steps since the last report on the host, one value per step."""
+    """The metrics of the steps since the last report, copied to the host: one value per step and metric."""
 
     loss: Sequence[float]
     """The mean training loss."""
     norm: Sequence[float]
-    """The gradient norm; 0 where it was not measured."""
+    """The gradient norm; 0 if it was not measured."""
     skipped: Sequence[float]
-    """1.0 where the step was skipped."""
+    """1.0 if the step was skipped, else 0.0."""
     sums: Mapping[str, Sequence[float]]
-    """The further sums of the task's objective."""
+    """The sums that `Objective.sums` returns, by name."""
 
     @property
     def steps(self) -> int:
@@ -42,7 +42,8 @@ class StepValues:
     def averages(self, num_targets: int, objective: Objective) -> Row:
         """Return the mean loss and the metrics over the steps that were not skipped, the last gradient norm, and the number of skipped steps.
 
-        `num_targets` is the number of targets in all steps together. Metrics that are not available are left out.
+        `num_targets` is the number of targets in all steps together. The loss and the metrics are left out if every step was skipped,
+        the norm if it is not finite, and the number of skipped steps if it is 0.
         """
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
@@ -59,25 +60,25 @@ class StepValues:
 
 @dataclass
 class StepMetrics:
-    """Scalars on the device, one per step and quantity: loss, gradient norm, skipped, and the sums of the objective."""
+    """Scalars on the device, one per step and quantity: loss, gradient norm, skipped (1.0 or 0.0), and the sums of the objective."""
 
     values: dict[str, list[Tensor | None]] = field(default_factory=dict)
     num_targets: int = 0
 
     def add(self, num_targets: int, values: Mapping[str, Tensor | None]) -> None:
-        """Add the metrics of one step, each time with the same names; None counts as 0 and launches no operation."""
+        """Add the metrics of one step. Every call must have the same names. None counts as 0 and launches no operation."""
         for name, value in values.items():
             self.values.setdefault(name, []).append(value)
         self.num_targets += num_targets
 
     def read(self) -> StepValues:
-        """Copy the metrics to the host: the only host synchronisation between steps. There must be at least one step."""
+        """Copy the metrics to the host: the only host synchronisation between steps. Requires at least one step."""
         tensors = self.tensors()
         values = dict(zip(tensors, torch.stack([tensor.double() for tensor in tensors.values()]).tolist(), strict=True))
         return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a tensor (steps,) for each quantity, or nothing where no step was made."""
+        """Return one tensor (steps,) per quantity, by name; an empty dict before the first step."""
         known = [value for values in self.values.values() for value in values if value is not None]
         return {name: stacked(values, known[0].device) for name, values in self.values.items()} if known else {}
 

@@ -11,14 +11,17 @@ OOM_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA er
 NO_ENGINE = "unable to find an engine to execute this computation"
 """cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates the latter."""
 REMEDIES = {
-    "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger one",
-    "does not have a deterministic implementation": "train.deterministic: write `false`, or choose a model without this operation",
+    "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger size",
+    "does not have a deterministic implementation": "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`, or choose another model",
 }
 
 
 @contextmanager
 def with_remedies(*, size: str) -> Iterator[None]:
-    """Raise Refusal, with the first line of torch's error, where there is a remedy; `size` names the parameter to lower after an OOM."""
+    """Turn a torch error that has a remedy into a Refusal with the remedy and the first line of the error. Other errors propagate.
+
+    `size` names the parameter to lower after an OOM.
+    """
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -30,12 +33,12 @@ def with_remedies(*, size: str) -> Iterator[None]:
 def remedies(error: Exception, size: str) -> Iterator[str]:
     """Yield the remedies that apply to `error`."""
     if isinstance(error, RuntimeError) and is_out_of_memory(error):
-        yield f"{size}: out of memory outside a retryable step: write a smaller one, or free memory that other processes use"
+        yield f"{size}: out of memory, and a retry with smaller micro-batches is not possible here: choose a smaller {size}, or free memory that other processes use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True where a CUDA, cuDNN, cuBLAS or Triton error means that device memory ran out."""
+    """Return True if `error` is a CUDA, cuDNN, cuBLAS or Triton error which means that device memory ran out."""
     message = str(error)
     if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in OOM_SIGNS):
         return True

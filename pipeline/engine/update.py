@@ -17,11 +17,11 @@ from pipeline.engine.step_metrics import LOSS, NORM, SKIPPED
 from pipeline.seeding import reseed
 
 Forward = Callable[..., Tensor]
-"""A model, perhaps compiled: maps the inputs of a batch, and its mask where there is one, to outputs."""
+"""A model, perhaps compiled: maps the inputs of a batch, and its mask if it has one, to outputs."""
 
 
 class WholeBatch(Protocol):
-    """The batch of a step, which can be split into micro-batches of at most `most` samples. `num_targets` counts its targets."""
+    """The batch of a step. `num_targets` is the number of its targets; `parts` splits it into micro-batches of at most `most` samples."""
 
     @property
     def num_targets(self) -> int: ...
@@ -30,25 +30,25 @@ class WholeBatch(Protocol):
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Settings of one update; with `skip_nonfinite` a non-finite loss or gradient leaves weights and optimizer unchanged."""
+    """Settings of one update. With `skip_nonfinite`, a non-finite loss or gradient leaves weights and optimizer unchanged."""
 
     seed: int
     learning_rate: float
     clip_norm: float | None
     skip_nonfinite: bool
     report: bool = True
-    """True where a report follows, which needs the gradient norm; otherwise the norm is computed only for clipping and skipping."""
+    """True if a report follows, which needs the gradient norm. Otherwise the norm is computed only for clipping and skipping."""
     whole: bool = False
-    """True where the batch cannot be split: a CUDA graph overwrites the gradients of the previous micro-batch."""
+    """True if the batch must not be split: with CUDA graphs, a micro-batch would overwrite the gradients of the previous one."""
 
 
 def update(
     state: TrainState, batch: WholeBatch, progress: Progress, step_settings: StepSettings, *, objective: Objective, forward: Forward
 ) -> None:
-    """Advance `state` by one step and add its metrics to those of the steps since the last report.
+    """Advance `state` by one step, and add the metrics of this step to `progress`.
 
     After an OOM the gradients are accumulated again in smaller micro-batches. Nothing is retried once the optimizer has begun.
-    Raises Refusal where no micro-batch fits.
+    Raises Refusal if a single sample does not fit, or if the batch must not be split and does not fit.
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
@@ -72,7 +72,7 @@ def accumulate_gradients(
     objective: Objective,
     forward: Forward,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the batch's gradients on the parameters, and return its mean loss and the further sums of the objective.
+    """Accumulate the batch's gradients on the parameters. Return the mean loss of the batch, and the sums of `Objective.sums`.
 
     Each micro-batch's summed loss is divided by the number of targets of the whole batch, so unequal micro-batches are weighted correctly.
     """
@@ -93,14 +93,14 @@ def accumulate_gradients(
 
 
 def total(parts: list[Tensor]) -> Tensor:
-    """Return the sum on the device, in float64 where there are several parts."""
+    """Return the sum on the device, in float64 if there are several parts."""
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-    """Apply the accumulated gradients; return their norm before clipping, and a flag on the device: 1.0 where the step was skipped.
+    """Apply the accumulated gradients. Return their norm before clipping, and a flag on the device: 1.0 if the step was skipped, else 0.0.
 
-    The norm is None where it is not measured, the flag where steps are applied unconditionally.
+    The norm is None if it is not measured. The flag is None if no step can be skipped.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = step_settings.learning_rate * group["lr_scale"]
@@ -113,7 +113,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
     if norm is None or not step_settings.skip_nonfinite:
         state.optimizer.step()
         return norm, None
-    # fused optimizers change nothing where this flag is 1, so skipping needs no host synchronisation
+    # fused optimizers change nothing if this flag is 1, so skipping needs no host synchronisation
     bad = (~torch.isfinite(norm + loss)).float()
     state.optimizer.found_inf = bad  # type: ignore[attr-defined]
     state.optimizer.step()
@@ -121,7 +121,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
 
 
 def measured(state: TrainState, most: float | None) -> Tensor:
-    """Return the gradient norm before clipping, and clip the gradients to `most` where it is not None."""
+    """Return the gradient norm before clipping. If `most` is not None, clip the gradients to this norm."""
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if most is not None:
@@ -130,7 +130,7 @@ def measured(state: TrainState, most: float | None) -> Tensor:
 
 
 def scaled_step(state: TrainState) -> Tensor:
-    """Step through the gradient scaler; return 1.0 on the device where it found an overflow and skipped the step, else 0.0."""
+    """Let the gradient scaler apply the step. Return 1.0 on the device if it found an overflow and skipped the step, else 0.0."""
     state.scaler.step(state.optimizer)
     # the overflow flags have no public accessor; comparing the scale before and after would synchronise with the device
     found = state.scaler._found_inf_per_device(state.optimizer)

@@ -1,1 +1,1 @@
-"""The architectures: each module is one value of `model.name`."""
+"""The architectures: each module implements one value of `model.name`."""

@@ -36,9 +36,9 @@ class Settings(ModelSettings):
     block3_width: BlockWidth
     """Channels of the third block; the original has 256."""
     whiten_images: Count
-    """Number of train images, evenly spaced over the split, whose 2x2 patches the first layer whitens; the original uses 5,000."""
+    """Number of train images, evenly spaced over the split, from whose 2x2 patches the whitening layer is computed; the original uses 5,000."""
     whiten_eps: PositiveFloat
-    """Added to the variance of each patch direction before dividing by its root, so that noise is not amplified; the original has 5e-4."""
+    """Added to the variance of the patches along each eigenvector before dividing by its square root: noise is then not amplified; the original has 5e-4."""
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
@@ -54,7 +54,7 @@ class Settings(ModelSettings):
             pools = min(extent) >= POOL
             blocks.append(block(inputs, outputs, pools=pools))
             extent = (extent[0] // POOL, extent[1] // POOL) if pools else extent
-        # not `amax`: see GlobalMax in resnet.py
+        # max pooling instead of `amax`: see GlobalMax in resnet.py
         last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.block3_width, spec.num_outputs)
         return nn.Sequential(whitening, nn.GELU(), *blocks, *last)
 
@@ -69,7 +69,7 @@ class Settings(ModelSettings):
 
 
 def covariance(images: Tensor) -> Tensor:
-    """Return the uncentred covariance of the 2x2 patches of (n, channels, height, width): (channels * 4, channels * 4) in float64."""
+    """Return the uncentred covariance (channels * 4, channels * 4), in float64, of the 2x2 patches of images (n, channels, height, width)."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     rows, columns = (extent - PATCH + 1 for extent in images.shape[2:])
     for chunk in torch.split(images, CHUNK_IMAGES):
@@ -81,7 +81,7 @@ def covariance(images: Tensor) -> Tensor:
 
 
 def block(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
-    """Return two convolutions with norm and GELU; the first is followed by max pooling where `pools` is True."""
+    """Return two convolutions with norm and GELU; the first is followed by max pooling if `pools` is True."""
     first = convolution(inputs, outputs), nn.MaxPool2d(POOL) if pools else nn.Identity(), Norm(outputs), nn.GELU()
     return nn.Sequential(*first, convolution(outputs, outputs), Norm(outputs), nn.GELU())
 

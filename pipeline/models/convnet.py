@@ -1,4 +1,4 @@
-"""A plain convolutional network: three stages of convolution, BatchNorm and ReLU, each with half the size and twice the channels."""
+"""A plain convolutional network: three stages of convolution, BatchNorm and ReLU; each further stage has half the size and twice the channels."""
 
 from typing import Literal
 

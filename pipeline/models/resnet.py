@@ -14,7 +14,7 @@ from pipeline.spec import Spec
 SMALLEST = 8
 NINE = 9
 FEWEST_CHANNELS = 8
-"""With fewer, oneDNN's gradient of a 1x1 convolution of stride 2 in channels_last is wrong and differs from run to run (torch 2.15)."""
+"""With fewer channels, oneDNN's gradient of a 1x1 convolution of stride 2 in channels_last is wrong and differs from run to run (torch 2.15)."""
 BLOCKS = {10: (1, 1, 1, 1), 12: (2, 1, 1, 1), 14: (2, 2, 1, 1), 16: (2, 2, 2, 1), 18: (2, 2, 2, 2)}
 
 
@@ -37,7 +37,7 @@ class Settings(ModelSettings):
 
 
 def nine_layers(channels: int, num_outputs: int, *, width: int) -> nn.Module:
-    """Build the network of "How to train your ResNet" (Page, 2018): stages halve the image by pooling; two of three have a block."""
+    """Build the network of "How to train your ResNet" (Page, 2018): three stages halve the image by pooling, and two of them have a residual block."""
     return nn.Sequential(
         unit(channels, width),
         nn.Sequential(unit(width, 2 * width), nn.MaxPool2d(2), ResidualBlock(2 * width, 2 * width, stride=1)),
@@ -61,7 +61,7 @@ def stages_of_blocks(channels: int, num_outputs: int, *, width: int, counts: tup
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: two 3x3 convolutions, with a shortcut that is a 1x1 convolution where the shape changes, else the identity."""
+    """A residual block: two 3x3 convolutions, with a shortcut, which is a 1x1 convolution if the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class ResidualBlock(nn.Module):
 
 
 class GlobalMax(nn.Module):
-    """Global max pooling (n, channels, height, width) to (n, channels); unlike AdaptiveMaxPool2d its backward pass is deterministic.
+    """Global max pooling of (n, channels, height, width) to (n, channels). Unlike AdaptiveMaxPool2d, its backward pass is deterministic.
 
     `amax` is no alternative: compiled in bf16, its gradient may compare the rounded maximum with unrounded values, find no match,
     and divide by zero.

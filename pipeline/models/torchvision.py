@@ -28,9 +28,9 @@ class Settings(ModelSettings):
     architecture: str
     """The name of a torchvision classification architecture: mobilenet_v3_small, resnet50, vit_b_16, ..."""
     stem: Literal["original", "small"]
-    """`small` sets the stride of the first convolution to 1 and removes the pooling after it: for images up to about 64 pixels."""
+    """With `small`, for images up to about 64 pixels, the first convolution has stride 1 and the pooling after it is removed."""
     weights: str | None
-    """Pretrained weights to start from, such as `IMAGENET1K_V1`, or null; what does not fit the classes or the stem starts untrained."""
+    """Pretrained weights to start from, such as `IMAGENET1K_V1`, or null for none; tensors that do not fit the classes or the stem start untrained."""
 
     @field_validator("architecture")
     @classmethod
@@ -56,7 +56,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
-        # auxiliary heads would change the output in training; torchvision warns where `init_weights` is not set
+        # auxiliary heads would change the output in training; torchvision warns if `init_weights` is not set
         extra: dict[str, Any] = {"aux_logits": False, "init_weights": True} if self.architecture in AUXILIARY_HEADS else {}
         if self.architecture.startswith("vit_"):
             extra["image_size"] = images.height
@@ -90,7 +90,7 @@ def cached(architecture: str, weights: str) -> Path:
 
 
 def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
-    """Return the tensors by name, downloading them if not cached. Raises Refusal where they cannot be downloaded or read."""
+    """Return the tensors by name, downloading them if not cached. Raises Refusal if they cannot be downloaded or read."""
     try:
         found: dict[str, Tensor] = models.get_model_weights(architecture)[weights].get_state_dict(
             progress=True, check_hash=True, weights_only=True
@@ -105,7 +105,7 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
 
 
 def try_out(network: nn.Module, images: ImageInputs) -> None:
-    """Run one image on the meta device: only a forward pass shows whether an architecture accepts an image size.
+    """Run a forward pass of one image on the meta device: only this shows whether an architecture accepts an image size.
 
     Changes neither weights nor random state.
     """
@@ -118,7 +118,7 @@ def try_out(network: nn.Module, images: ImageInputs) -> None:
 
 
 def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
-    """Fit the first convolution to the number of channels; where `small`, set its stride to 1 and remove the pooling after it."""
+    """Give the first convolution `channels` input channels. If `small`, also set its stride to 1 and remove the pooling after it."""
     if channels == RGB and not small:
         return
     layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.MaxPool2d)]

@@ -38,7 +38,7 @@ def images(folder: Path, classes: dict[str, int]) -> None:
         (
             {"cat": 9, "dog": 2},
             {"source": {**SOURCE, "test": 0.0}},
-            "the dataset has no test split of its own: write the share to split off",
+            "the dataset has no test split of its own: write the share of train to split off",
         ),
         (
             {"cat": 9, "dog": 9},

@@ -149,7 +149,7 @@ def test_bf16_true_is_refused_on_a_cpu_whose_torch_loses_updates(parameters: Par
     monkeypatch.setattr("torch.__version__", TorchVersion("2.13.0"))
     [said] = refused("check")
     assert said.startswith(
-        f"params.yaml:{line}: train.precision: bf16-true needs torch 2.14 or newer on a CPU, this is 2.13.0: write `fp32`"
+        f"params.yaml:{line}: train.precision: bf16-true needs torch 2.14 or newer on a CPU, this is 2.13.0: write `train.precision: fp32`"
     )
 
 

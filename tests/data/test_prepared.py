@@ -92,7 +92,7 @@ def test_losing_a_whole_class_or_split_is_refused_and_leaves_no_prepared_data(tm
     written(tmp_path)
     with pytest.raises(Refusal, match="train without its corrupt samples has no samples of b"):
         written(tmp_path, missing=set(np.flatnonzero(TARGETS == 1)[np.flatnonzero(TARGETS == 1) % 12 % 9 < 3]))
-    with pytest.raises(Refusal, match="every sample of valid is corrupt"):
+    with pytest.raises(Refusal, match="every sample of the valid split is corrupt"):
         written(tmp_path, missing=set(np.flatnonzero(ASSIGNED == VALID)))
     with pytest.raises(Refusal, match=r"spec\.json: is missing: run `dvc repro prepare`"):
         Prepared.open(tmp_path)

@@ -73,7 +73,9 @@ RECORDED = "rerrrrereaaraerarrrr"
 
 
 def test_a_missing_test_split_needs_a_share() -> None:
-    with pytest.raises(Refusal, match=r"source.test: .* has no test split of its own: write the share to split off, such as `test: 0.2`"):
+    with pytest.raises(
+        Refusal, match=r"source.test: .* has no test split of its own: write the share of train to split off, such as `test: 0.2`"
+    ):
         assign({TRAIN: np.arange(40) % 4})
 
 
@@ -87,5 +89,7 @@ def test_the_share_of_a_split_that_the_source_brings_is_unused(brought) -> None:
 
 @pytest.mark.parametrize(("samples", "shares"), [(1, {"test": 0.1}), (2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])
 def test_a_class_too_small_for_every_split_is_named(samples, shares):
-    with pytest.raises(Refusal, match=r"source.(test|valid): class b has [123] of its samples left, too few to keep a share of 0\.\d"):
+    with pytest.raises(
+        Refusal, match=r"source.(test|valid): class b has too few samples \([123]\) to divide between \w+ and train: a share of 0\.\d"
+    ):
         assign({TRAIN: np.array([0] * 50 + [1] * samples)}, **shares)

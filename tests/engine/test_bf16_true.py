@@ -96,7 +96,7 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
 @pytest.mark.parametrize("optimizer", [SGD, MUON], ids=["sgd", "muon"])
 def test_a_torch_that_loses_updates_is_refused_on_a_cpu(train_params, prepared, monkeypatch, optimizer: dict) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.13.0"))
-    with pytest.raises(Refusal, match=r"bf16-true needs torch 2\.14 or newer on a CPU, this is 2\.13\.0: write `fp32`"):
+    with pytest.raises(Refusal, match=r"bf16-true needs torch 2\.14 or newer on a CPU, this is 2\.13\.0: write `train\.precision: fp32`"):
         begin(train_params(CHANGES | {"optimizer": optimizer}), prepared)
     precision.refuse_lost_updates("bf16-true", torch.device("cuda", 0))
     precision.refuse_lost_updates("bf16", torch.device("cpu"))

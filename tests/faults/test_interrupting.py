@@ -71,7 +71,7 @@ def test_on_a_full_disk_an_interruption_ends_without_a_message_of_a_save(folder:
         interrupt_in_validation(patch, signal.SIGTERM, validation=0, batch=0)
         assert main(["train"]) == 143
     output = capsys.readouterr().out
-    assert "the checkpoint cannot be written (No space left on device): there is none yet" in output
+    assert "the checkpoint cannot be written (No space left on device): no checkpoint is complete yet" in output
     assert "is saved" not in output
     assert "no checkpoint was saved: the same command starts from the beginning" in output
     assert main(["train"]) == 0

@@ -77,7 +77,7 @@ def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
     assert training.progress.rows == expected.progress.rows
     assert training.progress.switches == expected.progress.switches == [{"step": STEP, "micro_batch_size": 3}]
     assert (
-        f"out of memory at step {STEP}: using micro-batches of 3 from here on; to start with them, write `micro_batch_size: 3`"
+        f"out of memory at step {STEP}: using micro-batches of 3 from this step on; to start with this size, write `train.micro_batch_size: 3`"
         in capsys.readouterr().out
     )
 
@@ -111,7 +111,8 @@ def test_a_batch_that_cuda_graphs_take_whole_is_not_cut(train_params, prepared, 
     )
     Shortage(training, monkeypatch, where="forward", call=0)
     with pytest.raises(
-        Refusal, match=f"train.compile: out of memory at step {STEP}, and `graphs` cannot use a smaller micro-batch: write `default`"
+        Refusal,
+        match=f"train.compile: out of memory at step {STEP}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`",
     ):
         run(training)
 
@@ -211,7 +212,9 @@ def test_a_failure_inside_the_optimizer_ends_the_run_and_never_repeats_the_step_
 
         patch.setattr(torch.optim.AdamW, "step", fail)
         assert main(["train"]) == 2
-        assert "train.micro_batch_size: out of memory outside a retryable step" in capsys.readouterr().err
+        assert (
+            "train.micro_batch_size: out of memory, and a retry with smaller micro-batches is not possible here" in capsys.readouterr().err
+        )
     assert main(["train"]) == 0
     assert "resuming after step 4" in capsys.readouterr().out
     assert (folder / "models/model.safetensors").read_bytes() == whole
@@ -224,4 +227,7 @@ def test_a_network_that_does_not_fit_is_said_in_words(folder: Path, monkeypatch,
 
     monkeypatch.setattr(Training, "begin", fail)
     assert main(["train"]) == 2
-    assert "model: out of memory outside a retryable step: write a smaller one" in capsys.readouterr().err
+    assert (
+        "model: out of memory, and a retry with smaller micro-batches is not possible here: choose a smaller model"
+        in capsys.readouterr().err
+    )

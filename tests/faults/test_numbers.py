@@ -61,7 +61,7 @@ def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_an
     first = ", ".join(str(row) for row in tensors["rows"][:5].tolist())
     assert message.startswith(f"train.on_nonfinite: step {BAD} has a non-finite loss or gradient, at learning rate {rate:.3g} ")
     assert f"on samples {first}, ... (its batch is in {path})" in message
-    assert message.endswith("lower optimizer.learning_rate, or set or lower train.clip_norm, or write `on_nonfinite: skip`")
+    assert message.endswith("lower optimizer.learning_rate, or set or lower train.clip_norm, or write `train.on_nonfinite: skip`")
     assert metadata == {"step": BAD}
     assert torch.equal(tensors["inputs"], torch.cat(read))
     assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[tensors["rows"]])

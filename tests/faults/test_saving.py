@@ -103,7 +103,7 @@ def test_a_disk_that_refuses_is_said_and_the_training_goes_on_with_the_last_good
     training.saver.wait()
     assert same(whole.state.tensors(), training.state.tensors())
     path = tmp_path / "step-000000000004.safetensors"
-    said = f"warning: {path}: the checkpoint cannot be written ({os.strerror(number)}): the newest complete one is of step 3; training continues"
+    said = f"warning: {path}: the checkpoint cannot be written ({os.strerror(number)}): the newest complete checkpoint is that of step 3; training continues"
     assert said in capsys.readouterr().out
     assert [path.name for path in training.saver.checkpoints.paths()] == [f"step-{step:012}.safetensors" for step in (2, 3)]
 

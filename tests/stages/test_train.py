@@ -103,7 +103,7 @@ def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: 
         ),
         (
             RuntimeError("adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but"),
-            "train.deterministic: write `false`",
+            "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`",
         ),
     ],
 )

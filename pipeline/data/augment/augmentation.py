@@ -20,7 +20,7 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Augmentation:
-    """All configured augmentations. Their draws are integers (num_draws, n) that depend on seed, epoch, sample and number of samples."""
+    """All configured augmentations. Their draws are integers (num_draws, n); they depend only on seed, epoch, sample and number of samples."""
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
         self.num_samples = num_samples
@@ -36,17 +36,17 @@ class Augmentation:
         return any(augmenter.num_draws for augmenter in self.augmenters)
 
     def draw(self, epoch: int) -> Tensor:
-        """Draw (num_draws, num_samples) for an epoch, on the CPU so that the draws are the same for every device."""
+        """Return the draws (num_draws, num_samples) of an epoch. They are made on the CPU, so they are the same for every device."""
         return torch.from_numpy(
             np.concatenate([augmenter.draw(self.generator_for, epoch, self.num_samples) for augmenter in self.augmenters])
         )
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
-        """Split the draws by augmenter."""
+        """Split `draws` (num_draws, n) into those of each augmenter."""
         return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
-        """Return the size of `num_samples` packed images."""
+        """Return the size of `num_samples` packed images, including their borders."""
         images, border = self.pixels.images, 2 * self.window.border
         return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
 
@@ -55,36 +55,38 @@ class Augmentation:
         return self.pixels.packed(images, self.window.border)
 
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        """Return augmented images (n, height, width, channels) uint8: those at `rows` (n,) of `packed`, each by its `draws` (num_draws, n).
+        """Return the images at `rows` (n,) of `packed`, augmented by `draws` (num_draws, n): (n, height, width, channels) uint8.
 
         Mixup and CutMix are not applied; see `mix`.
         """
         for_window, *for_changes = self.shared_out(draws)
         images = self.window.read(packed, rows, for_window)
-        for change, its_own in zip(self.changes, for_changes, strict=False):  # the draws for `mix` remain
+        for change, its_own in zip(self.changes, for_changes, strict=False):  # the draws for `mix` are left over
             images = change(images, its_own)
         return self.pixels.unpacked(images)
 
     def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix gathered images with their partners. Return images, and class shares (n, classes) made from both class numbers (n,)."""
+        """Mix gathered images with their partners. Return the mixed images, and the share of each class in them, (n, classes)."""
         assert self.mixing
         *_, its_own = self.shared_out(draws)
         return self.mixing(images, partners, classes, partner_classes, its_own)
 
 
 def images_of(spec: Spec) -> ImageInputs:
-    """Return the description of the images. Raises Refusal where the inputs are no images."""
+    """Return the description of the images. Raises Refusal if the inputs are not images."""
     if not isinstance(spec.inputs, ImageInputs):
         raise Refusal(f"augment: changes images, and the inputs are of the kind {spec.inputs.kind}: write `augment: null`")
     return spec.inputs
 
 
 def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
-    """Return the mixing of samples. Raises Refusal where the targets have no classes to mix."""
+    """Return the mixing of samples, or None if it is off. Raises Refusal if the targets have no classes to mix."""
     if not settings.mixup and not settings.cutmix:
         return None
     if not isinstance(spec.targets, ClassTargets):
-        raise Refusal(f"augment: mixup and CutMix need classes, and the targets are of the kind {spec.targets.kind}: write 0.0")
+        raise Refusal(
+            f"augment: mixup and CutMix need classes, and these targets are of the kind {spec.targets.kind}: write `mixup: 0.0` and `cutmix: 0.0`"
+        )
     return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.targets.num_classes)
 
 

@@ -13,11 +13,15 @@ from pipeline.data.augment.protocols import RandomSource, Table
 LUMA = (77, 150, 29)
 """Weights of red, green and blue in grey, in 256ths (ITU-R BT.601)."""
 SCALE = 1024
-"""Fixed-point scale of the jitter factors. A factor is at most 2, so their products times a byte stay far below the 24 bits of float32."""
+"""Fixed-point scale of the jitter factors. A factor is at most 2, so the product of the factors and a byte stays far below the 24 bits of float32."""
 
 
 class Flip:
-    """Flips images left to right: `random` draws anew in each epoch, `alternating` draws once and flips in every second epoch."""
+    """Flips images left to right.
+
+    `random` flips each image with probability 1/2, drawn anew in each epoch. `alternating` flips each image in every second epoch,
+    and draws only whether it begins with the first or the second one.
+    """
 
     num_draws = 1
 
@@ -36,7 +40,7 @@ class Flip:
 class Jitter:
     """Changes brightness, contrast and saturation in this order, each by a factor drawn uniformly from 1 - strength to 1 + strength.
 
-    Equals torchvision's ColorJitter in this order, except that values are clipped once, at the end. The three changes together are one
+    Equals torchvision's ColorJitter applied in this order, except that values are clipped once, at the end. The three changes together are one
     weighted sum of the pixel, its grey and the mean grey of the image. Images have one channel or three.
     """
 
@@ -46,7 +50,7 @@ class Jitter:
         self.strengths, self.pixels = (brightness, contrast, saturation), pixels
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return the weights of the pixel, of its grey and of the mean grey, in 1024ths."""
+        """Return the weights of the pixel, of its grey and of the mean grey, in 1024ths: (3, num_samples)."""
         uniform = generator_for("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
         parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
@@ -70,7 +74,7 @@ class Jitter:
 
 
 class Cutout:
-    """Fills a square with the mean colour. Its centre is drawn inside the image; parts of it may lie outside."""
+    """Fills a square with the mean colour. The centre is drawn inside the image; parts of the square may be outside."""
 
     num_draws = 2
 

@@ -1,4 +1,4 @@
-"""Crops: the whole image, a crop of its size from the image with a border, or a crop of random size, resized."""
+"""Crops: the whole image; a crop of the image's size from the image with a border; or a crop of random size, resized to the image's size."""
 
 import math
 
@@ -49,9 +49,9 @@ class Crop:
 
 
 class ResizedCrop:
-    """Takes a crop of at least `least` of the image's area and an aspect ratio of 3:4 to 4:3, bilinearly resized to the image's size.
+    """Takes a crop with at least the share `least` of the image's area and an aspect ratio of 3:4 to 4:3, bilinearly resized to the image's size.
 
-    Equals torchvision's RandomResizedCrop (Inception's crop), except that an image stays whole if none of ten drawn crops fits into it.
+    Equals torchvision's RandomResizedCrop (Inception's crop), except that the whole image is used if none of ten drawn crops fits into it.
     """
 
     num_draws = 4
@@ -61,7 +61,7 @@ class ResizedCrop:
         self.least, self.pixels = least, pixels
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return top, left, height and width of the first of `ATTEMPTS` drawn crops that fits into the image."""
+        """Return top, left, height and width (4, num_samples) of the first of `ATTEMPTS` drawn crops that fits into the image."""
         generator, (height, width, _) = generator_for("resized crop", epoch), self.pixels.images.row_shape
         heights, widths = np.full(num_samples, height), np.full(num_samples, width)
         missing = np.arange(num_samples)
@@ -88,9 +88,10 @@ class ResizedCrop:
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where to read crops of `length` (n,) pixels from `start` (n,) so that they become `extent` pixels; all (n, extent).
+    """Return the two positions to interpolate between, and the weight of the second, for each output pixel: three tensors (n, extent).
 
-    For each output pixel: the two pixels to interpolate between, never outside the crop, and the weight of the second, in whole 256ths.
+    Along one axis, the crop of image i begins at `start[i]`, has `length[i]` pixels and is resized to `extent` pixels. The positions
+    are never outside the crop. The weights are multiples of 1/256.
     """
     halves = 2 * torch.arange(extent, device=start.device) + 1
     last = start + length - 1

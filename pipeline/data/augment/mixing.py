@@ -1,4 +1,4 @@
-"""Mixup (blends two samples) and CutMix (pastes a rectangle of one into the other); the target has the share of each class."""
+"""Mixup (blends two samples) and CutMix (pastes a rectangle of one into the other); the target is the share of each class."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from pipeline.data.augment.protocols import RandomSource, Table
 
 
 class Mixing:
-    """Mixes each sample with a partner; the shares follow Beta(alpha, alpha), drawn per sample.
+    """Mixes each sample with a partner, whose share is drawn from Beta(alpha, alpha) per sample; alpha is `mixup` or `cutmix`.
 
     If both mixup and CutMix are set, each sample gets one of them with probability 1/2.
     """
@@ -22,7 +22,7 @@ class Mixing:
         self.classes = torch.arange(num_classes, device=pixels.device)
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return the partner's weight in mixup, in 256ths, and the rectangle that CutMix replaces: centre (2 rows), height and width."""
+        """Return the partner's weight in mixup, in 256ths, and the centre (2 rows), height and width of the rectangle that CutMix replaces."""
         laid_over, centre, sides = (np.zeros((rows, num_samples), np.int64) for rows in (1, 2, 2))
         if self.mixup:
             laid_over[:] = np.rint(FINE * generator_for("mixup", epoch).beta(self.mixup, self.mixup, num_samples))
@@ -38,7 +38,10 @@ class Mixing:
         return np.concatenate([laid_over, centre, sides])
 
     def __call__(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix images (n, height, width, channels) uint8 with class numbers (n,). Return images and class shares (n, classes) float32."""
+        """Mix images with partners, both (n, height, width, channels) uint8. Return the mixed images and the class shares (n, classes) float32.
+
+        `classes` and `partner_classes` are class numbers (n,).
+        """
         weights = self.weights(draws)
         mixed = torch.lerp(images.float(), partners.float(), weights[..., None])
         share = divided(weights.sum((1, 2), dtype=torch.float64), self.image.height * self.image.width)[:, None]
@@ -46,7 +49,7 @@ class Mixing:
         return rounded(mixed), (own + (other - own) * share).float()
 
     def weights(self, draws: Tensor) -> Tensor:
-        """Return the partner's share of each pixel, (n, height, width), in whole 256ths."""
+        """Return the partner's share of each pixel, (n, height, width), a multiple of 1/256."""
         laid_over, centre, (height, width) = torch.split(draws, [1, 2, 2])
         piece = rectangles.mask(centre, height, width, self.image)
         return torch.where(piece, 1.0, laid_over[0, :, None, None].float() / FINE)

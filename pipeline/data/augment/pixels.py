@@ -1,4 +1,4 @@
-"""Packed images: each pixel is one integer of one to eight bytes, or several, so that copies move fewer elements.
+"""Packed images: each pixel is stored as one integer of 1, 2, 4 or 8 bytes, or as several of 8 bytes, so that copies move fewer elements.
 
 All arithmetic on bytes is exact in float32: jitter in 1024ths of a byte, mixing in 256ths, resizing in two dimensions in 65,536ths.
 Therefore every device computes the same bytes.
@@ -15,14 +15,14 @@ from pipeline.inputs.image.description import ImageInputs
 
 BYTE = 255
 FINE = 256
-"""Fixed-point scale of positions and shares. Two interpolations multiply a byte by its square, which takes all 24 bits of float32."""
+"""Fixed-point scale of positions and shares. Two interpolations multiply a byte by FINE squared, which needs all 24 bits of float32."""
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer types by size in bytes, of which the smallest that holds all channels of a pixel is its word."""
+"""Integer dtypes by size in bytes. The word of a pixel is the smallest that holds all its channels, or int64 if none does."""
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Packs and unpacks the pixels of images of one description."""
+    """Packs and unpacks images of the size and channels that `images` describes."""
 
     images: ImageInputs
     device: torch.device
@@ -47,7 +47,7 @@ class Pixels:
         return pad(images, (0, self.size_bytes - self.images.channels, border, border, border, border)).contiguous().view(self.word)
 
     def unpacked(self, words: Tensor) -> Tensor:
-        """Return the images (n, height, width, channels) uint8 of packed ones, as a view. The words must be contiguous."""
+        """Return packed images as a view (n, height, width, channels) uint8. `words` must be contiguous."""
         return words.view(torch.uint8)[..., : self.images.channels]
 
     def repacked(self, values: Tensor) -> Tensor:
@@ -62,5 +62,5 @@ def rounded(values: Tensor) -> Tensor:
 
 
 def divided(total: Tensor, count: int) -> Tensor:
-    """Return `total / count`, rounded the same on every device: for a Python scalar, a GPU would multiply by the reciprocal instead."""
+    """Return `total / count`, rounded the same on every device: with a Python scalar as divisor, a GPU would multiply by its reciprocal."""
     return total / torch.full_like(total, count)

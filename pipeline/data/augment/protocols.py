@@ -1,4 +1,4 @@
-"""The interfaces of augmentations: each draws its own rows of an epoch's table and applies them."""
+"""The interfaces of augmentations. Each draws a table of random integers for an epoch, and later changes images by them."""
 
 from typing import Protocol
 
@@ -16,7 +16,7 @@ class RandomSource(Protocol):
 
 
 class Augmenter(Protocol):
-    """Draws `num_draws` integers per sample and epoch."""
+    """Draws `num_draws` random integers per sample and epoch."""
 
     num_draws: int
 
@@ -26,7 +26,7 @@ class Augmenter(Protocol):
 
 
 class Window(Augmenter, Protocol):
-    """Reads a crop of each packed image at `rows` (n,), placed by its `draws` (num_draws, n): (n, height, width, words)."""
+    """Reads one crop of each packed image at `rows` (n,), at the place that `draws` (num_draws, n) give. Returns (n, height, width, words)."""
 
     border: int
     """Width in pixels of the border that the packed images must have."""

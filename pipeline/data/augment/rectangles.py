@@ -1,4 +1,4 @@
-"""Random rectangles in images; parts of a rectangle may lie outside the image."""
+"""Random rectangles in images; parts of a rectangle may be outside the image."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from pipeline.inputs.image.description import ImageInputs
 
 
 def centres(generator: np.random.Generator, image: ImageInputs, num_samples: int) -> Table:
-    """Draw a centre in each image, (2, n): row and column."""
+    """Draw the row and column of one centre in each image, (2, n)."""
     return np.stack([generator.integers(extent, size=num_samples) for extent in (image.height, image.width)])
 
 

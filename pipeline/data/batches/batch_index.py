@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """The rows (n,) of some samples, their targets (n,), and their augmentation draws (num_draws, n), or None without augmentation."""
+    """The rows (n,) of some samples, their targets (n,), and their augmentation draws (num_draws, n). Without augmentation, `draws` is None."""
 
     rows: Tensor
     targets: Tensor
@@ -47,7 +47,11 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
 
 @dataclass(frozen=True)
 class Placement:
-    """Places batch indices of a split: rows on the device where the inputs are looked up, targets and draws on the training device."""
+    """Builds batch indices of a split on the right devices.
+
+    Rows are placed on `rows_on`, where the inputs are stored, and targets and draws on `device`, where the model is trained.
+    `targets` are those of the whole split, on the CPU.
+    """
 
     targets: Tensor
     device: torch.device
@@ -63,7 +67,7 @@ class Placement:
 
 
 def training(placement: Placement, augmentation: "Augmentation | None", *, size: int, seed: int, first: int) -> Iterator[BatchIndex]:
-    """Yield batch indices of `size` samples from position `first` of the stream on, without end."""
+    """Yield batch indices of `size` samples endlessly, beginning at position `first` of the stream of shuffled epochs."""
     order = Order(len(placement.targets), seed)
 
     @lru_cache(maxsize=2)  # a batch may span two epochs
@@ -75,7 +79,7 @@ def training(placement: Placement, augmentation: "Augmentation | None", *, size:
 
 
 def scoring(placement: Placement, *, batch_size: int) -> Iterator[BatchIndex]:
-    """Yield every sample once, in order, in batches of one size: the last is padded with its first sample."""
+    """Yield batch indices of `batch_size` samples that contain every sample once, in order. The last is padded by repeating its first sample."""
     num_samples = len(placement.targets)
     firsts = range(0, num_samples, batch_size)
     rows = torch.arange(len(firsts) * batch_size)

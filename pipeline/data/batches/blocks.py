@@ -1,4 +1,4 @@
-"""Batches of a split: gathered and augmented for several batches at once, or per micro-batch; the bytes are the same."""
+"""Batches of a split, gathered and augmented either for several batches at once or per micro-batch. The bytes are the same."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Block:
-    """The samples of a batch index. `gather(positions)` returns inputs (n, ...), augmented except for mixup and CutMix."""
+    """The samples of a batch index. `gather(positions)` returns the inputs (n, ...) at these positions, augmented except for mixup and CutMix."""
 
     batch_index: BatchIndex
     inputs: Tensor
@@ -28,7 +28,7 @@ class Block:
 
     @cached_property
     def gathered(self) -> Tensor:
-        """Return all samples, gathered once: fewer operations for several batches than a `gather` for each."""
+        """Return the inputs of all samples, gathered once. This takes fewer operations than one `gather` per batch."""
         return self.gather(slice(0, len(self.batch_index)))
 
 
@@ -55,7 +55,7 @@ class StreamedBlock(Block):
 
 @dataclass(frozen=True)
 class BlockBatch:
-    """The batch at `positions` of a block; `at_once` gathers the whole block at the first access, which takes more memory."""
+    """The batch at `positions` of a block. With `at_once`, the first access gathers the whole block, which takes more memory."""
 
     block: Block
     positions: slice
@@ -67,7 +67,7 @@ class BlockBatch:
 
     @property
     def num_targets(self) -> int:
-        """Return the number of targets, none of which is ignored; computed on the host."""
+        """Return the number of targets, computed on the host. It equals the number of elements, because no target is IGNORED."""
         return self.batch_index.targets.numel()
 
     @property
@@ -77,7 +77,7 @@ class BlockBatch:
     def parts(self, most: int) -> Iterator[Batch]:
         """Yield micro-batches of at most `most` samples, whose sizes differ by at most one.
 
-        The targets are class probabilities (n, classes) with mixup or CutMix.
+        With mixup or CutMix, the targets are class probabilities (n, classes).
         """
         num_parts = -(-self.num_samples // most)
         for number in range(num_parts):
@@ -95,7 +95,7 @@ class BlockBatch:
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
 
     def inputs(self, positions: slice) -> Tensor:
-        """Return the inputs at `positions` of the batch, before mixing. A part of the batch is gathered by itself, to save memory."""
+        """Return the inputs at `positions` of the batch, before mixing. Only these positions are gathered if they are a part of the batch."""
         if self.at_once and positions == slice(0, self.num_samples):
             return self.block.gathered[self.positions]
         first = self.positions.start
@@ -103,7 +103,7 @@ class BlockBatch:
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:
-    """Return the positions of part `number` of `num_parts`; the first parts hold one more where the sizes cannot be equal."""
+    """Return the positions of part `number` of `num_parts`; if the sizes cannot be equal, the first parts have one more."""
     size, longer = divmod(length, num_parts)
     first = number * size + min(number, longer)
     return slice(first, first + size + (number < longer))

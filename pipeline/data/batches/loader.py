@@ -25,7 +25,7 @@ BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
 
 
 class SplitTensors:
-    """The samples of a split as tensors: kept on the device if they fit, else read from the memory map. The bytes are the same."""
+    """The samples of a split as tensors: kept on the device if they fit, else read from the memory map. The batches are the same."""
 
     def __init__(
         self, split: Split, device: torch.device, augmentation: "Augmentation | None" = None, *, resident: bool | None = None
@@ -47,11 +47,11 @@ class SplitTensors:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the split on the device."""
+        """Return the size of the inputs of the split on the device, packed if they are augmented."""
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
     def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
-        """Yield the samples of each batch index. They are valid until the next iteration."""
+        """Yield one block per batch index. Its inputs are valid until the next iteration."""
         if self.resident:
             for batch_index in batch_indices:
                 yield ResidentBlock(batch_index, self.stored, self.augmentation)
@@ -63,7 +63,7 @@ class SplitTensors:
         return num_samples * math.prod(self.split.inputs.shape[1:]) * self.split.inputs.itemsize <= BLOCK_BYTES
 
     def block_size(self, batch_size: int) -> int:
-        """Return how many batches are gathered at once; always 1 for a split that is read from the memory map."""
+        """Return how many batches are gathered at once; always 1 if the split is read from the memory map."""
         return max((count for count in range(2, BLOCK_BATCHES + 1) if self.resident and self.is_small(count * batch_size)), default=1)
 
 
@@ -72,7 +72,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -> Generator[BlockBatch]:
-    """Yield full batches from step `start` on, without end."""
+    """Yield full batches endlessly, beginning with the batch of step `start + 1`."""
     size = batch_size * tensors.block_size(batch_size)
     batch_indices = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     at_once = tensors.is_small(size)

@@ -35,7 +35,10 @@ class Slot:
         self.leave()  # kernels launched earlier may still read this memory: the allocator reuses freed blocks
 
     def fill(self, inputs: NDArray[Any], batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
-        """Read a batch into the slot, in the reader thread. The copy to the GPU waits for kernels that read the slot's last batch."""
+        """Read a batch into the slot; called by the reader thread.
+
+        The copy to the GPU runs on the stream `side`, after the kernels that read the previous batch of the slot.
+        """
         if self.copied:
             self.copied.synchronize()  # blocks the reader thread only, not the training loop
         np.take(inputs, batch_index.rows.numpy(), axis=0, out=self.host.numpy(), mode="clip")  # releases the GIL
@@ -48,7 +51,7 @@ class Slot:
                 self.copied.record(side)
 
     def take(self) -> Tensor:
-        """Return the batch on the device. Called by the training loop. The stream waits for the copy, without host synchronisation."""
+        """Return the inputs on the device; called by the training loop. The current stream waits for the copy, without host synchronisation."""
         if self.copied:
             torch.cuda.current_stream(self.on_device.device).wait_event(self.copied)
         return self.on_device
@@ -60,7 +63,7 @@ class Slot:
 
 
 class Prefetcher(threading.Thread):
-    """Fills free slots with one batch after another. None in `free` stops it; None in `ready` marks the end of the batches."""
+    """Fills free slots with one batch after another. None in `free` stops the thread; None in `ready` marks the end of the batches."""
 
     def __init__(self, inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
         super().__init__(name="reader", daemon=True)
@@ -86,7 +89,7 @@ class Prefetcher(threading.Thread):
 
 
 def read_ahead(inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
-    """Yield the inputs (n, ...) of each batch index on the device, and the batch index. All must have one length.
+    """Yield the inputs (n, ...) of each batch index on the device, and the batch index. All batch indices must have the same length.
 
     The inputs are valid until the next iteration. Errors of the reader thread are raised here.
     """
