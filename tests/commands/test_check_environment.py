@@ -64,7 +64,7 @@ def test_a_gpu_that_is_not_there_is_refused(parameters: Parameters, refused: Ref
         monkeypatch.setenv("PIPELINE_DEVICE", wish)
         for verb in ("check", "train", "evaluate"):
             [said] = refused(verb)
-            assert said.startswith(f"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: this machine has none: write `auto` or `cpu`")
+            assert said.startswith(f"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: this machine has no NVIDIA GPU: use `auto` or `cpu`")
 
 
 def test_a_precision_that_a_gpu_cannot_do_is_refused_at_its_line(

@@ -124,4 +124,4 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
     assert "cannot be read" in refusal(tmp_path)
     archive = write_tar(tmp_path / "cifar-10-binary.tar.gz", cifar10(), "w:gz")
     archive.write_bytes(archive.read_bytes()[:-30])
-    assert "cifar-10-binary.tar.gz: cannot be read as a whole" in refusal(tmp_path)
+    assert "cifar-10-binary.tar.gz: cannot be read as a complete tar or zip archive" in refusal(tmp_path)

@@ -133,13 +133,17 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a section for a number": ("seed", "{a: 1}", "should be a whole number"),
 }
 LATE: dict[str, tuple[Callable[[], object], str, str]] = {
-    "a crop beyond the image": (value("augment.crop_padding", "1024"), "train", "augment.crop_padding: 1024 pixels around images of 4x4"),
+    "a crop beyond the image": (
+        value("augment.crop_padding", "1024"),
+        "train",
+        "augment.crop_padding: 1024 pixels of padding around images of 4x4",
+    ),
     "colours that are none": (
         value("augment.saturation", "0.5"),
         "train",
         "augment.saturation: needs images of 3 channels, these have 1: write 0.0",
     ),
-    "more classes than there are": (value("evaluate.top_k", "1000000"), "evaluate", "evaluate.top_k: 1000000 of 2 classes"),
+    "more classes than there are": (value("evaluate.top_k", "1000000"), "evaluate", "evaluate.top_k: 1000000 is more than the 2 classes"),
     "a network beyond the memory": (
         lambda: widen("name: convnet", "width: 65536", "dropout: 0.0"),
         "train",
