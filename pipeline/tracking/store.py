@@ -179,10 +179,10 @@ def unused_run_message(named: str, journal: str, run_id: str) -> str:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return True for a temporary failure, such as an unreachable server; False where MLflow rejected the event."""
+    """Return True for a temporary failure, such as an unreachable server or a full disk; False where the event itself is bad."""
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
 
     if isinstance(error, MlflowException):
         return error.error_code not in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
-    return isinstance(error, (OSError, SQLAlchemyError))
+    # An invalid JSON answer of a server is both an OSError and a ValueError.
+    return isinstance(error, OSError) or not isinstance(error, (LookupError, TypeError, ValueError))
