@@ -16,7 +16,7 @@ class Cursor:
     """The delivery progress of a journal for one store.
 
     `offsets` are the delivered bytes of `events.jsonl` and `system.jsonl`. `time_ms` is the time of the last delivered event.
-    `has_ended` is True if MLflow has the final status of the run.
+    `has_ended` is True if MLflow has the final status of the run, and the journal's copies of files are removed.
     """
 
     run_id: str | None = None

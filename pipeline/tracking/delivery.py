@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
+REMOVED = f"{COPIES}.removed"
 
 
 class Delivery:
@@ -37,6 +38,7 @@ class Delivery:
         self._cursor = Cursor.load(folder, store.address.key)
         self._positions = dict(self._cursor.offsets)
         self._run: Run | None = None
+        self._has_ended = self._cursor.has_ended
         self._has_failed = False
         self._has_metrics = False
 
@@ -99,11 +101,13 @@ class Delivery:
 
     def _advance(self, name: str, last: Event) -> None:
         self._positions[name] = last.end
-        if not self._has_failed:
-            self._cursor.offsets[name] = last.end
         if name == EVENTS:
-            self._cursor.time_ms, self._cursor.has_ended = last.time_ms, last.kind == "end"
+            self._has_ended, self._cursor.has_ended = last.kind == "end", False
+            self._cursor.time_ms = last.time_ms
             self._has_metrics |= last.kind == "metrics"
+        # `_finish` saves the position after the end, so that after a kill the next delivery ends the run and finishes it.
+        if not self._has_failed and last.kind != "end":
+            self._cursor.offsets[name] = last.end
         self._save()
         if last.kind == "start":
             self._update_comparison()
@@ -111,17 +115,29 @@ class Delivery:
     def _finish(self, run: "Run") -> None:
         """Set the status of a killed run; update the comparison; remove what is only needed until MLflow has all of the run."""
         client, run_id = self._store.client, run.info.run_id
-        if not self._cursor.has_ended:
+        if not self._has_ended:
             client.set_terminated(run_id, "KILLED", end_time=self._cursor.time_ms)
-            self._cursor.has_ended = True
-            self._save()
         self._update_comparison()
-        if DELAYED in run.data.tags and self._cursor.is_complete(self._folder):
+        if self._has_failed:
+            return
+        if DELAYED in run.data.tags:
             client.delete_tag(run_id, DELAYED)
+        if self._remove_copies():
+            self._cursor.offsets, self._cursor.has_ended = dict(self._positions), True
+            self._save()
+
+    def _remove_copies(self) -> bool:
+        """Remove the copies of the model and the files. Return False, and keep them, where a stage has reopened the journal."""
+        removed = self._folder / REMOVED
+        shutil.rmtree(removed, ignore_errors=True)
         with files.locked(self._folder / WRITER_LOCK, wait=False) as taken:
-            if taken and self._cursor.is_complete(self._folder):
-                (self._folder / MODEL).unlink(missing_ok=True)
-                shutil.rmtree(self._folder / COPIES, ignore_errors=True)
+            if not taken or events.has_more(self._folder / EVENTS, self._positions[EVENTS]):
+                return False
+            (self._folder / MODEL).unlink(missing_ok=True)
+            if (self._folder / COPIES).exists():
+                (self._folder / COPIES).rename(removed)  # at once: a stage that opens the journal does not wait for the removal
+        shutil.rmtree(removed, ignore_errors=True)
+        return True
 
     def _update_comparison(self) -> None:
         """Add the run to the experiment's comparison. A failure is only printed, because the next run updates the comparison."""

@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import delivery, events, mirror
+from pipeline.tracking import comparison_view, delivery, events, mirror
 from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
-from pipeline.tracking.events import EVENTS
-from pipeline.tracking.journal import Journal
+from pipeline.tracking.events import EVENTS, SYSTEM
+from pipeline.tracking.journal import COPIES, MODEL, Journal
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
@@ -105,6 +105,26 @@ def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: Fake
     assert not mirror.deliver(folder, server.store, tiny.build)
     server.store.client.set_terminated.assert_called_once()
     assert server.store.client.set_terminated.call_args.args == ("a run", "KILLED")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    folder = write_journal(tmp_path, "a", ended=ended)
+    system = events.Writer(folder / SYSTEM, end=0)
+    system.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {}})
+    system.close()
+    (folder / COPIES).mkdir()
+    (folder / MODEL).touch()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(comparison_view, "update", MagicMock(side_effect=[None, KeyboardInterrupt]))
+        server.delivery(folder).catch_up()
+    assert is_pending(folder)
+    assert server.delivery(folder).catch_up()
+    assert not is_pending(folder)
+    assert {COPIES, MODEL}.isdisjoint(path.name for path in folder.iterdir())
+    assert server.store.client.set_terminated.called != ended
 
 
 @pytest.mark.parametrize("damage", ["values", "step", "time_ms"])
