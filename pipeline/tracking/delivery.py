@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
+PAUSE_S, LONGEST_FIRST_S = 0.5, 5.0
+RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the failed one are sent again
 REMOVED = f"{COPIES}.removed"
 
 
@@ -28,7 +31,8 @@ class Delivery:
 
     Every event can be sent again. The timestamps come from the journal, so MLflow ignores repeated metric points; of tags and
     files the last ones count. An event that fails although MLflow is reachable therefore holds only the cursor, not the events
-    after it: they are sent now, and again by the next delivery, which starts at the failed event.
+    after it: they are sent now, and again by the next delivery, which starts at the failed event. A delivery that follows a stage
+    itself goes back to the failed event after some minutes.
     """
 
     def __init__(self, folder: Path, store: Store, build: Build) -> None:
@@ -40,6 +44,8 @@ class Delivery:
         self._run: Run | None = None
         self._has_ended = self._cursor.has_ended
         self._has_failed = False
+        self._failure_s = 0.0
+        self._retry_after_s = RETRY_AFTER_S
         self._has_metrics = False
 
     def catch_up(self) -> bool:
@@ -49,6 +55,9 @@ class Delivery:
         """
         # Check before reading: otherwise events written in between would be missed.
         has_writer = is_written(self._folder)
+        if self._has_failed and time.monotonic() > self._failure_s + self._retry_after_s:
+            self._positions, self._has_failed = dict(self._cursor.offsets), False
+            self._retry_after_s *= 2
         if self._run is None:
             self._run = self._find_run()
         sender = Sender(self._store, self._run.info.run_id, self._folder, self._build)
@@ -87,7 +96,7 @@ class Delivery:
         An event that MLflow rejects is skipped; a rejected batch is sent again event by event to find it.
         """
         try:
-            sender.send(batch)
+            send_twice(sender, batch)
         except Exception as error:
             is_delayed = is_temporary(error)
             if len(batch) > 1 and not is_delayed:
@@ -97,7 +106,8 @@ class Delivery:
             reason = self._store.address.redacted(f"{batch[0].kind}: {type(error).__name__}: {error}")[:500]
             print(f"tracking: {self._folder.name}: MLflow does not accept an event: {reason}", flush=True)
             sender.tag({DELAYED if is_delayed else REFUSED: reason})
-            self._has_failed |= is_delayed
+            if is_delayed and not self._has_failed:
+                self._has_failed, self._failure_s = True, time.monotonic()
 
     def _advance(self, name: str, last: Event) -> None:
         self._positions[name] = last.end
@@ -148,6 +158,18 @@ class Delivery:
 
     def _save(self) -> None:
         self._cursor.save(self._folder, self._store.address.key)
+
+
+def send_twice(sender: Sender, batch: list[Event]) -> None:
+    """Send a batch, and once more after a temporary failure: a connection that was reset. Not after a request that timed out."""
+    begin_s = time.monotonic()
+    try:
+        sender.send(batch)
+    except Exception as error:
+        if not is_temporary(error) or time.monotonic() - begin_s > LONGEST_FIRST_S:
+            raise
+        time.sleep(PAUSE_S)
+        sender.send(batch)
 
 
 def batches(lines: Iterable[Event]) -> Iterator[list[Event]]:

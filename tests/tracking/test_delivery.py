@@ -24,6 +24,7 @@ class FakeServer:
 
     def __init__(self, environment: Environment) -> None:
         self.failing: set[str] = set()
+        self.num_resets = 0
         self.is_down = False
         self.accepted: list[str] = []
         self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
@@ -35,6 +36,9 @@ class FakeServer:
         return SimpleNamespace(send=self.send, tag=self.tag)
 
     def send(self, batch: list[events.Event]) -> None:
+        if self.num_resets:
+            self.num_resets -= 1
+            raise ConnectionResetError
         for event in batch:
             if self.is_down or self.failing & set(event.fields.get("tags", ())):
                 raise TimeoutError
@@ -55,6 +59,7 @@ class FakeServer:
 def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     server = FakeServer(without_mirror)
     monkeypatch.setattr(delivery, "Sender", server.sender)
+    monkeypatch.setattr(delivery, "PAUSE_S", 0.0)
     monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
     return server
 
@@ -90,6 +95,26 @@ def test_a_delivery_sends_nothing_twice_while_an_event_fails(server: FakeServer,
         journal.tags({tag: ""})
         assert not running.catch_up()
     assert server.accepted == ["start", "tags", "tags"]
+    journal.close()
+
+
+def test_one_reset_connection_leaves_no_event_out(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.num_resets = write_journal(tmp_path, "a"), 1
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "tags", "end"]
+
+
+def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_AFTER_S", 0.0)
+    journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}
+    journal.tags({"a": ""})
+    journal.tags({"b": ""})
+    running = server.delivery(journal.folder)
+    running.catch_up()
+    server.failing.clear()
+    running.catch_up()
+    assert server.accepted == ["start", "tags", "tags", "tags"]
+    assert server.cursor(journal.folder).offsets[EVENTS] == (journal.folder / EVENTS).stat().st_size
     journal.close()
 
 
