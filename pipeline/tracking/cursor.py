@@ -27,16 +27,18 @@ class Cursor:
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":
-        """Return the saved cursor, or one at the beginning where none is readable or a backup brought back a shorter journal.
+        """Return the saved cursor, or one at the beginning where none is readable or a backup brought back another journal.
+
+        The journal is another one where no line ends at a delivered offset.
 
         Delivering events again is safe: MLflow ignores repeated metric points.
         """
         try:
             cursor = cls(**read_stores(folder)[store])
-            is_beyond = cursor.offsets[EVENTS] > (folder / EVENTS).stat().st_size
+            is_valid = all(ends_line(folder / name, cursor.offsets[name]) for name in (EVENTS, SYSTEM))
         except (KeyError, OSError, TypeError):
             return cls()
-        return cls(cursor.run_id, cursor.experiment_id) if is_beyond else cursor
+        return cursor if is_valid else cls(cursor.run_id, cursor.experiment_id)
 
     def save(self, folder: Path, store: str) -> None:
         """Write this cursor to `delivered.json`, leaving the other stores' cursors as they are."""
@@ -45,6 +47,15 @@ class Cursor:
     def is_complete(self, folder: Path) -> bool:
         """Return True if the run has ended and all events are delivered."""
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
+
+
+def ends_line(path: Path, offset: int) -> bool:
+    """Return True if a line of the file ends at this offset, or the offset is 0."""
+    if offset == 0:
+        return True
+    with path.open("rb") as file:
+        file.seek(offset - 1)
+        return file.read(1) == b"\n"
 
 
 def read_stores(folder: Path) -> dict[str, Any]:
@@ -57,5 +68,5 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if no store has the complete journal. A journal that one store has completely is not sent to others."""
-    return not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))
+    """Return True if the journal has begun and no store has all of it. A journal that one store has completely is not sent to others."""
+    return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

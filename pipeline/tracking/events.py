@@ -54,7 +54,7 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
     """Yield the events of the whole lines from `offset` to `limit`. A damaged line has kind `unreadable`; a torn last line is skipped."""
     try:
         file = path.open("rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     with file:
         file.seek(offset)
@@ -105,7 +105,7 @@ class Writer:
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Append one event. Raises OSError, leaving the file unchanged, when the line does not fit on the disk."""
-        line = ENCODER.encode(fields).encode() + b"\n"
+        line = ENCODER.encode(fields).encode(errors="replace") + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):
             os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_END) - written)

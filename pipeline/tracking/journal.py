@@ -42,7 +42,12 @@ def short_name(name: str) -> str:
 
 def journals(root: Path) -> list[Path]:
     """Return the folders of all journals, oldest first."""
-    return sorted(path.parent for path in journals_folder(root).glob(f"*/{events.EVENTS}"))
+    return sorted(filter(has_begun, journals_folder(root).glob("*")))
+
+
+def has_begun(folder: Path) -> bool:
+    """Return True if the journal has a whole first line. A kill can leave one without, which the resumed training begins again."""
+    return events.has_more(folder / events.EVENTS, 0)
 
 
 def find(root: Path, model_digest: str) -> Path | None:
@@ -110,7 +115,7 @@ class Journal:
 
         Raises FileNotFoundError where the folder holds no journal.
         """
-        if not (folder / events.EVENTS).is_file():
+        if not has_begun(folder):
             raise FileNotFoundError(f"{folder} holds no journal")
         journal = cls(folder, stage=stage, amends=amends)
         journal._append("reopen", stage=stage, **asdict(info))

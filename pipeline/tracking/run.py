@@ -11,7 +11,6 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.tracking import comparison_view, cursor, journal, mirror_process
 from pipeline.tracking.address import Address
-from pipeline.tracking.events import EVENTS
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.run_info import RunInfo
 
@@ -89,9 +88,10 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 
     def open_journal() -> Journal:
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
-        if name and (journal.journals_folder(environment.root) / name / EVENTS).is_file():
-            return Journal.reopen(journal.journals_folder(environment.root) / name, stage=stage, info=info)
-        name = journal.new_name(environment.root)
+        folder = journal.journals_folder(environment.root) / name
+        if name and journal.has_begun(folder):
+            return Journal.reopen(folder, stage=stage, info=info)
+        name = name or journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 

@@ -16,7 +16,7 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.tracking import events, journal, mirror, mirror_process, run
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Cursor
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.run_info import RunInfo
 from tests.tracking import mirror_command, tiny
 
@@ -48,6 +48,21 @@ def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_anoth
         pass
     assert len(journal.journals(tmp_path)) == 2
     assert last_status(without_mirror) == "FINISHED"
+
+
+@pytest.mark.parametrize("left", [b"", b'{"kind":"start","time_'])
+def test_a_training_killed_before_its_first_line_begins_its_journal_again(without_mirror: Environment, tmp_path: Path, left: bytes) -> None:
+    work = tmp_path / "run"
+    with run.training(without_mirror, resume_file=work, info=RunInfo(name="first")) as first:
+        pass
+    assert first.folder
+    (first.folder / events.EVENTS).write_bytes(left)
+    assert journal.journals(tmp_path) == []
+    assert not is_pending(first.folder)
+    with run.training(without_mirror, resume_file=work, info=RunInfo(name="again")) as again:
+        assert again.folder == first.folder
+    begin = next(events.read(first.folder / events.EVENTS))
+    assert (begin.kind, begin.fields["name"]) == ("start", "again")
 
 
 def test_an_addition_finds_the_journal_of_its_model(without_mirror: Environment, tmp_path: Path) -> None:
