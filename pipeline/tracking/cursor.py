@@ -17,6 +17,7 @@ class Cursor:
 
     `offsets` are the delivered bytes of `events.jsonl` and `system.jsonl`. `time_ms` is the time of the last delivered event.
     `has_ended` is True if MLflow has the final status of the run, and the journal's copies of files are removed.
+    `has_failed` is True if an event failed: events after `offsets` were sent, and will be again.
     """
 
     run_id: str | None = None
@@ -24,6 +25,7 @@ class Cursor:
     offsets: dict[str, int] = field(default_factory=lambda: {EVENTS: 0, SYSTEM: 0})
     time_ms: int = 0
     has_ended: bool = False
+    has_failed: bool = False
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":

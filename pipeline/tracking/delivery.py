@@ -1,5 +1,6 @@
 """Delivers a journal to its MLflow run, each metric point exactly once."""
 
+import math
 import shutil
 import sys
 import time
@@ -35,15 +36,17 @@ class Delivery:
     itself goes back to the failed event after some minutes.
     """
 
-    def __init__(self, folder: Path, store: Store, build: Build) -> None:
+    def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
+        """Load the cursor. `deadline_s` is the value of `time.monotonic` from which on `catch_up` raises TimeoutError."""
         self._folder = folder
         self._store = store
         self._build = build
+        self._deadline_s = deadline_s
         self._cursor = Cursor.load(folder, store.address.key)
         self._positions = dict(self._cursor.offsets)
         self._run: Run | None = None
         self._has_ended = self._cursor.has_ended
-        self._has_failed = False
+        self._cursor.has_failed = False
         self._failure_s = 0.0
         self._retry_after_s = RETRY_AFTER_S
         self._has_metrics = False
@@ -55,8 +58,8 @@ class Delivery:
         """
         # Check before reading: otherwise events written in between would be missed.
         has_writer = is_written(self._folder)
-        if self._has_failed and time.monotonic() > self._failure_s + self._retry_after_s:
-            self._positions, self._has_failed = dict(self._cursor.offsets), False
+        if self._cursor.has_failed and time.monotonic() > self._failure_s + self._retry_after_s:
+            self._positions, self._cursor.has_failed = dict(self._cursor.offsets), False
             self._retry_after_s *= 2
         if self._run is None:
             self._run = self._find_run()
@@ -87,6 +90,8 @@ class Delivery:
         a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
+            if time.monotonic() > self._deadline_s:
+                raise TimeoutError("the time for this delivery is over: the next one resumes here")
             self._send(batch, sender)
             self._advance(name, batch[-1])
 
@@ -106,8 +111,8 @@ class Delivery:
             reason = self._store.address.redacted(f"{batch[0].kind}: {type(error).__name__}: {error}")[:500]
             print(f"tracking: {self._folder.name}: MLflow does not accept an event: {reason}", flush=True)
             sender.tag({DELAYED if is_delayed else REFUSED: reason})
-            if is_delayed and not self._has_failed:
-                self._has_failed, self._failure_s = True, time.monotonic()
+            if is_delayed and not self._cursor.has_failed:
+                self._cursor.has_failed, self._failure_s = True, time.monotonic()
 
     def _advance(self, name: str, last: Event) -> None:
         self._positions[name] = last.end
@@ -116,7 +121,7 @@ class Delivery:
             self._cursor.time_ms = last.time_ms
             self._has_metrics |= last.kind == "metrics"
         # `_finish` saves the position after the end, so that after a kill the next delivery ends the run and finishes it.
-        if not self._has_failed and last.kind != "end":
+        if not self._cursor.has_failed and last.kind != "end":
             self._cursor.offsets[name] = last.end
         self._save()
         if last.kind == "start":
@@ -128,7 +133,7 @@ class Delivery:
         if not self._has_ended:
             client.set_terminated(run_id, "KILLED", end_time=self._cursor.time_ms)
         self._update_comparison()
-        if self._has_failed:
+        if self._cursor.has_failed:
             return
         if DELAYED in run.data.tags:
             client.delete_tag(run_id, DELAYED)

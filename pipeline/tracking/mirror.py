@@ -1,6 +1,7 @@
 """Delivers journals to MLflow: all of them once, or that of a running stage until it ends, so that the training never waits for MLflow."""
 
 import importlib.util
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import journal
 from pipeline.tracking.address import redacted_output
-from pipeline.tracking.cursor import is_pending
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.store import Store
@@ -40,23 +41,23 @@ def sync(environment: Environment, build: Build) -> int:
 def follow(folder: Path, environment: Environment, build: Build) -> int:
     """Deliver a journal until its writer has exited and all is delivered. Return 0, or 1 when events are left.
 
-    Meanwhile, and for `OTHERS_S` seconds afterwards, deliver the journals that earlier runs left.
+    Then, for `OTHERS_S` seconds, deliver the journals that earlier runs left, those with a failed event last.
     """
     store = Store(environment)
-    others = (each for each in journal.journals(environment.root) if each != folder and is_pending(each) and not journal.is_written(each))
-    deliveries_of_others = deliveries(others, store, build)
-    with redacted_output(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
-        sampler = Sampler(folder)
-        sampler.start()  # before importing MLflow, which takes longer than a short training
-        if not deliver_to_the_end(folder, store, build, sampler, meanwhile=deliveries_of_others):
-            return 1
-        end_s = time.monotonic() + OTHERS_S
-        while time.monotonic() < end_s and next(deliveries_of_others, None) is not None:
-            continue
+    with redacted_output(store.address):
+        with files.locked(folder / MIRROR_LOCK, wait=True):
+            sampler = Sampler(folder)
+            sampler.start()  # before importing MLflow, which takes longer than a short training
+            if not deliver_to_the_end(folder, store, build, sampler):
+                return 1
+        others = [each for each in journal.journals(environment.root) if is_pending(each) and not journal.is_written(each)]
+        others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
+        for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
+            pass
     return 0
 
 
-def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler, *, meanwhile: Iterator[bool]) -> bool:
+def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler) -> bool:
     """Deliver a journal, with growing pauses while MLflow is unreachable. Return True once its writer has exited and all is delivered.
 
     After the writer has exited, make `LAST_ATTEMPTS` attempts, and none after one that hung.
@@ -74,7 +75,6 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
             if delivery.catch_up() and not is_written:
                 return True
             failures = 0
-            next(meanwhile, None)
         except Exception as error:  # whatever MLflow raises
             failures += 1
             if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
@@ -89,11 +89,13 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
     return False
 
 
-def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[bool]:
-    """Deliver one journal per iteration, and yield True if all of it is delivered. Stop when MLflow is unreachable."""
+def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: float = math.inf) -> Iterator[bool]:
+    """Deliver one journal per iteration, and yield True if all of it is delivered. Stop at the deadline or when MLflow is unreachable."""
     for folder in folders:
+        if time.monotonic() > deadline_s:
+            return
         try:
-            yield deliver(folder, store, build)
+            yield deliver(folder, store, build, deadline_s)
         except Exception as error:  # the cursor stays, so the next attempt resumes there
             print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if not store.is_reachable():
@@ -101,13 +103,13 @@ def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[
             yield False
 
 
-def deliver(folder: Path, store: Store, build: Build) -> bool:
+def deliver(folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> bool:
     """Deliver the current events of a journal, print the outcome, and return True if the run has ended and MLflow has all of it.
 
     Raises MLflow's exception when it is unreachable.
     """
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
-        is_complete = taken and Delivery(folder, store, build).catch_up()
+        is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()
     if is_complete:
         outcome = "delivered"
     elif not taken:

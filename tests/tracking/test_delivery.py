@@ -1,5 +1,6 @@
 """Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import comparison_view, delivery, events, mirror
 from pipeline.tracking.address import Address
@@ -25,6 +27,7 @@ class FakeServer:
     def __init__(self, environment: Environment) -> None:
         self.failing: set[str] = set()
         self.num_resets = 0
+        self.pauses_s = 0.0
         self.is_down = False
         self.accepted: list[str] = []
         self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
@@ -36,6 +39,7 @@ class FakeServer:
         return SimpleNamespace(send=self.send, tag=self.tag)
 
     def send(self, batch: list[events.Event]) -> None:
+        time.sleep(self.pauses_s)
         if self.num_resets:
             self.num_resets -= 1
             raise ConnectionResetError
@@ -171,6 +175,40 @@ def test_metrics_are_sent_together_and_everything_else_alone(num_events: int) ->
     kinds = ["start", *["metrics"] * num_events, "tags", "tags", "end"]
     sizes = [len(batch) for batch in delivery.batches(events.Event(0, {"kind": kind}) for kind in kinds)]
     assert sizes == [1, *([1] if num_events == 1 else [delivery.EVENTS_AT_ONCE, 1]), 1, 1, 1]
+
+
+def test_a_delivery_stops_at_its_deadline_and_the_next_one_resumes(server: FakeServer, tmp_path: Path) -> None:
+    folder = write_journal(tmp_path, "a", "b")
+    server.pauses_s = 0.2
+    with pytest.raises(TimeoutError, match="the time for this delivery is over"):
+        Delivery(folder, server.store, tiny.build, time.monotonic() + 0.3).catch_up()
+    server.store.client.set_terminated.assert_not_called()
+    assert len(server.accepted) < 4
+    server.pauses_s = 0.0
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "tags", "tags", "end"]
+    assert list(mirror.deliveries([write_journal(tmp_path)], server.store, tiny.build, time.monotonic() - 1)) == []
+
+
+def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with_a_failed_event_last(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, left, own = (write_journal(tmp_path, tag) for tag in "abc")
+    server.failing = {"a"}
+    assert not server.delivery(failed).catch_up()
+    order: list[Path] = []
+    catch_up = Delivery.catch_up
+
+    def recorded(self: Delivery) -> bool:
+        order.append(self._folder)
+        with files.locked(own / mirror.MIRROR_LOCK, wait=False) as taken:
+            assert taken == (self._folder != own)
+        return catch_up(self)
+
+    monkeypatch.setattr(Delivery, "catch_up", recorded)
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(own, without_mirror, tiny.build) == 0
+    assert order == [own, left, failed]
 
 
 @pytest.mark.parametrize("is_down", [True, False])
