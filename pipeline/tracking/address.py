@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import TextIO
 from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from pipeline.io import files
+from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 
 # Environment variables whose values are secrets, whatever their length.
@@ -117,9 +119,18 @@ class RedactedStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def redacted_output(address: Address) -> Iterator[None]:
-    """Redact secrets in everything that is printed inside the block, also by MLflow and its libraries."""
+    """Redact secrets in everything that is printed inside the block, also by MLflow and its libraries.
+
+    An uncaught exception is printed here and ends the program with code 1, because the interpreter would print it unredacted.
+    """
     with (
         contextlib.redirect_stdout(RedactedStream(sys.stdout, address)),
         contextlib.redirect_stderr(RedactedStream(sys.stderr, address)),
     ):
-        yield
+        try:
+            yield
+        except Refusal:
+            raise
+        except Exception:
+            traceback.print_exc()
+            raise SystemExit(1) from None

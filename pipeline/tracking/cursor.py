@@ -15,9 +15,9 @@ DELIVERED = "delivered.json"
 class Cursor:
     """The delivery progress of a journal for one store.
 
-    `run_id` and `experiment_id` are those of the MLflow run, or None before it is found or created. `offsets` are the numbers of bytes of
-    `events.jsonl` and `system.jsonl` that are delivered. `time_ms` is the time of the last delivered event. `has_ended` is True if MLflow
-    has the final status of the run.
+    `offsets` are the delivered bytes of `events.jsonl` and `system.jsonl`. `time_ms` is the time of the last delivered event.
+    `has_ended` is True if MLflow has the final status of the run, and the journal's copies of files are removed.
+    `has_failed` is True if an event failed: events after `offsets` were sent, and will be again.
     """
 
     run_id: str | None = None
@@ -25,20 +25,23 @@ class Cursor:
     offsets: dict[str, int] = field(default_factory=lambda: {EVENTS: 0, SYSTEM: 0})
     time_ms: int = 0
     has_ended: bool = False
+    has_failed: bool = False
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":
-        """Return the saved cursor for the store with this key, or a cursor at the beginning of the journal.
+        """Return the saved cursor, or one at the beginning where none is readable or a backup brought back another journal.
+
+        The journal is another one where no line ends at a delivered offset.
 
         The beginning is used if no saved cursor can be read, or if the journal is shorter than the saved offset, as after restoring a
         backup. Delivering events again is safe, because MLflow ignores repeated metric points.
         """
         try:
             cursor = cls(**read_stores(folder)[store])
-            is_beyond = cursor.offsets[EVENTS] > (folder / EVENTS).stat().st_size
+            is_valid = all(ends_line(folder / name, cursor.offsets[name]) for name in (EVENTS, SYSTEM))
         except (KeyError, OSError, TypeError):
             return cls()
-        return cls(cursor.run_id, cursor.experiment_id) if is_beyond else cursor
+        return cursor if is_valid else cls(cursor.run_id, cursor.experiment_id)
 
     def save(self, folder: Path, store: str) -> None:
         """Write this cursor to `delivered.json`. The cursors of other stores in this file are unchanged."""
@@ -47,6 +50,15 @@ class Cursor:
     def is_complete(self, folder: Path) -> bool:
         """Return True if MLflow has the final status of the run and all events."""
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
+
+
+def ends_line(path: Path, offset: int) -> bool:
+    """Return True if a line of the file ends at this offset, or the offset is 0."""
+    if offset == 0:
+        return True
+    with path.open("rb") as file:
+        file.seek(offset - 1)
+        return file.read(1) == b"\n"
 
 
 def read_stores(folder: Path) -> dict[str, Any]:
@@ -59,5 +71,5 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if no store has the complete journal. A journal that one store has completely is not delivered to any other."""
-    return not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))
+    """Return True if the journal has begun and no store has all of it. A journal that one store has completely is not sent to others."""
+    return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

@@ -1,16 +1,17 @@
 """Delivers a journal to its MLflow run, so that the run has each metric point exactly once."""
 
+import math
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.io import files
 from pipeline.tracking import comparison_view, events
 from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.events import EVENTS, SYSTEM, Event
-from pipeline.tracking.journal import COPIES, MODEL, WRITER_LOCK, is_written
+from pipeline.tracking.journal import COPIES, MODEL, exclusive, is_written
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store, is_temporary
@@ -20,24 +21,33 @@ if TYPE_CHECKING:
 
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
+PAUSE_S, LONGEST_FIRST_S = 0.5, 5.0
+RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the failed one are sent again
+REMOVED = f"{COPIES}.removed"
 
 
 class Delivery:
     """The delivery of one journal to one store. It starts at the cursor saved in `delivered.json`.
 
-    Every event can be sent more than once: timestamps come from the journal, so MLflow ignores repeated metric points, and of repeated
-    tags and files it keeps the last. So if an event fails although MLflow is reachable, the saved cursor stays before this event, but
-    the events after it are sent. The next delivery starts at the failed event and sends them again.
+    Every event can be sent again. The timestamps come from the journal, so MLflow ignores repeated metric points; of tags and
+    files the last ones count. An event that fails although MLflow is reachable therefore holds only the cursor, not the events
+    after it: they are sent now, and again by the next delivery, which starts at the failed event. A delivery that follows a stage
+    itself goes back to the failed event after some minutes.
     """
 
-    def __init__(self, folder: Path, store: Store, build: Build) -> None:
+    def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
+        """Load the cursor. `deadline_s` is the value of `time.monotonic` from which on `catch_up` raises TimeoutError."""
         self._folder = folder
         self._store = store
         self._build = build
+        self._deadline_s = deadline_s
         self._cursor = Cursor.load(folder, store.address.key)
         self._positions = dict(self._cursor.offsets)
         self._run: Run | None = None
-        self._has_failed = False
+        self._has_ended = self._cursor.has_ended
+        self._cursor.has_failed = False
+        self._failure_s = 0.0
+        self._retry_after_s = RETRY_AFTER_S
         self._has_metrics = False
 
     def catch_up(self) -> bool:
@@ -47,6 +57,9 @@ class Delivery:
         """
         # Check for a writer before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
+        if self._cursor.has_failed and time.monotonic() > self._failure_s + self._retry_after_s:
+            self._positions, self._cursor.has_failed = dict(self._cursor.offsets), False
+            self._retry_after_s *= 2
         if self._run is None:
             self._run = self._find_run()
         sender = Sender(self._store, self._run.info.run_id, self._folder, self._build)
@@ -76,6 +89,8 @@ class Delivery:
         another timestamp, and become a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
+            if time.monotonic() > self._deadline_s:
+                raise TimeoutError("the time for this delivery is over: the next one resumes here")
             self._send(batch, sender)
             self._advance(name, batch[-1])
 
@@ -86,7 +101,7 @@ class Delivery:
         exception if the tag cannot be set either: MLflow is unreachable.
         """
         try:
-            sender.send(batch)
+            send_twice(sender, batch)
         except Exception as error:
             is_delayed = is_temporary(error)
             if len(batch) > 1 and not is_delayed:
@@ -96,15 +111,18 @@ class Delivery:
             reason = self._store.address.redacted(f"{batch[0].kind}: {type(error).__name__}: {error}")[:500]
             print(f"tracking: {self._folder.name}: MLflow does not accept an event: {reason}", flush=True)
             sender.tag({DELAYED if is_delayed else REFUSED: reason})
-            self._has_failed |= is_delayed
+            if is_delayed and not self._cursor.has_failed:
+                self._cursor.has_failed, self._failure_s = True, time.monotonic()
 
     def _advance(self, name: str, last: Event) -> None:
         self._positions[name] = last.end
-        if not self._has_failed:
-            self._cursor.offsets[name] = last.end
         if name == EVENTS:
-            self._cursor.time_ms, self._cursor.has_ended = last.time_ms, last.kind == "end"
+            self._has_ended, self._cursor.has_ended = last.kind == "end", False
+            self._cursor.time_ms = last.time_ms
             self._has_metrics |= last.kind == "metrics"
+        # `_finish` saves the position after the end, so that after a kill the next delivery ends the run and finishes it.
+        if not self._cursor.has_failed and last.kind != "end":
+            self._cursor.offsets[name] = last.end
         self._save()
         if last.kind == "start":
             self._update_comparison()
@@ -115,17 +133,32 @@ class Delivery:
         If MLflow has the whole run, also remove the tag `pipeline.delayed` and the journal's copies of the model and other files.
         """
         client, run_id = self._store.client, run.info.run_id
-        if not self._cursor.has_ended:
+        if not self._has_ended:
             client.set_terminated(run_id, "KILLED", end_time=self._cursor.time_ms)
-            self._cursor.has_ended = True
-            self._save()
         self._update_comparison()
-        if DELAYED in run.data.tags and self._cursor.is_complete(self._folder):
+        if self._cursor.has_failed:
+            return
+        if DELAYED in run.data.tags:
             client.delete_tag(run_id, DELAYED)
-        with files.locked(self._folder / WRITER_LOCK, wait=False) as taken:
-            if taken and self._cursor.is_complete(self._folder):
-                (self._folder / MODEL).unlink(missing_ok=True)
-                shutil.rmtree(self._folder / COPIES, ignore_errors=True)
+        if self._remove_copies():
+            self._cursor.offsets, self._cursor.has_ended = dict(self._positions), True
+            self._save()
+
+    def _remove_copies(self) -> bool:
+        """Remove the copies of the model and the files. Return False, and keep them, where the journal has new events.
+
+        Raises BlockingIOError while a stage writes the journal.
+        """
+        removed = self._folder / REMOVED
+        shutil.rmtree(removed, ignore_errors=True)
+        with exclusive(self._folder):
+            if events.has_more(self._folder / EVENTS, self._positions[EVENTS]):
+                return False
+            (self._folder / MODEL).unlink(missing_ok=True)
+            if (self._folder / COPIES).exists():
+                (self._folder / COPIES).rename(removed)  # at once: a stage that opens the journal does not wait for the removal
+        shutil.rmtree(removed, ignore_errors=True)
+        return True
 
     def _update_comparison(self) -> None:
         """Add the run to the experiment's comparison. An error is only printed, because the next run updates the comparison again."""
@@ -136,6 +169,18 @@ class Delivery:
 
     def _save(self) -> None:
         self._cursor.save(self._folder, self._store.address.key)
+
+
+def send_twice(sender: Sender, batch: list[Event]) -> None:
+    """Send a batch, and once more after a temporary failure: a connection that was reset. Not after a request that timed out."""
+    begin_s = time.monotonic()
+    try:
+        sender.send(batch)
+    except Exception as error:
+        if not is_temporary(error) or time.monotonic() - begin_s > LONGEST_FIRST_S:
+            raise
+        time.sleep(PAUSE_S)
+        sender.send(batch)
 
 
 def batches(lines: Iterable[Event]) -> Iterator[list[Event]]:

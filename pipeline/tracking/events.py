@@ -58,7 +58,7 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
     """
     try:
         file = path.open("rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     with file:
         file.seek(offset)
@@ -108,8 +108,8 @@ class Writer:
         os.ftruncate(self._descriptor, end)
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Append one event. If the line does not fit on the disk, raises OSError and leaves the file unchanged."""
-        line = ENCODER.encode(fields).encode() + b"\n"
+        """Append one event. Raises OSError, leaving the file unchanged, when the line does not fit on the disk."""
+        line = ENCODER.encode(fields).encode(errors="replace") + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):
             os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_END) - written)

@@ -1,5 +1,6 @@
 """The journal of a run: a local, append-only record. Each event is on disk before it is sent to MLflow."""
 
+import fcntl
 import hashlib
 import re
 import secrets
@@ -45,7 +46,12 @@ def short_name(name: str) -> str:
 
 def journals(root: Path) -> list[Path]:
     """Return the folders of all journals, oldest first."""
-    return sorted(path.parent for path in journals_folder(root).glob(f"*/{events.EVENTS}"))
+    return sorted(filter(has_begun, journals_folder(root).glob("*")))
+
+
+def has_begun(folder: Path) -> bool:
+    """Return True if the journal has a whole first line. A kill can leave one without, which the resumed training begins again."""
+    return events.has_more(folder / events.EVENTS, 0)
 
 
 def find(root: Path, model_digest: str) -> Path | None:
@@ -60,9 +66,13 @@ def find(root: Path, model_digest: str) -> Path | None:
 
 
 def is_written(folder: Path) -> bool:
-    """Return True if a process has the journal open for writing. It holds a lock, which the kernel releases when the process exits."""
-    with files.locked(folder / WRITER_LOCK, wait=False) as taken:
-        return not taken
+    """Return True while a process has the journal open for writing. The kernel releases its lock when it exits."""
+    with (folder / WRITER_LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: of two processes that ask at once, neither is a writer
+        except BlockingIOError:
+            return True
+    return False
 
 
 @contextmanager
@@ -121,8 +131,8 @@ class Journal:
 
         Raises FileNotFoundError if the folder has no journal.
         """
-        if not (folder / events.EVENTS).is_file():
-            raise FileNotFoundError(f"{folder} has no journal")
+        if not has_begun(folder):
+            raise FileNotFoundError(f"{folder} holds no journal")
         journal = cls(folder, stage=stage, amends=amends)
         journal._append("reopen", stage=stage, **asdict(info))
         return journal

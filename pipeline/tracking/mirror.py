@@ -4,6 +4,7 @@ The second is done by a separate process, so that a training never waits for MLf
 """
 
 import importlib.util
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import journal
 from pipeline.tracking.address import redacted_output
-from pipeline.tracking.cursor import is_pending
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.store import Store
@@ -27,8 +28,12 @@ OTHERS_S = 10.0
 
 
 def sync(environment: Environment, build: Build) -> int:
-    """Deliver all journals that no store has completely, and print the outcome of each. Return how many remain undelivered."""
-    pending = [folder for folder in journal.journals(environment.root) if is_pending(folder)]
+    """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
+    folders = journal.journals(environment.root)
+    pending = [folder for folder in folders if is_pending(folder)]
+    if not folders:
+        print("tracking: nothing to deliver: there are no runs here")
+        return 0
     if not pending:
         print("tracking: nothing to deliver: every run is already in an MLflow store, and a run is never sent to a second store")
         return 0
@@ -43,24 +48,24 @@ def sync(environment: Environment, build: Build) -> int:
 def follow(folder: Path, environment: Environment, build: Build) -> int:
     """Deliver a journal until its writer has exited and all events are delivered. Return 0, or 1 if events are left.
 
-    Meanwhile, and for `OTHERS_S` seconds afterwards, also deliver the pending journals of earlier runs.
+    Then, for `OTHERS_S` seconds, deliver the journals that earlier runs left, those with a failed event last.
     """
     store = Store(environment)
-    others = (each for each in journal.journals(environment.root) if each != folder and is_pending(each) and not journal.is_written(each))
-    deliveries_of_others = deliveries(others, store, build)
-    with redacted_output(store.address), files.locked(folder / MIRROR_LOCK, wait=True):
-        sampler = Sampler(folder)
-        sampler.start()  # before importing MLflow, which takes longer than a short training
-        if not deliver_to_the_end(folder, store, build, sampler, meanwhile=deliveries_of_others):
-            return 1
-        end_s = time.monotonic() + OTHERS_S
-        while time.monotonic() < end_s and next(deliveries_of_others, None) is not None:
-            continue
+    with redacted_output(store.address):
+        with files.locked(folder / MIRROR_LOCK, wait=True):
+            sampler = Sampler(folder)
+            sampler.start()  # before importing MLflow, which takes longer than a short training
+            if not deliver_to_the_end(folder, store, build, sampler):
+                return 1
+        others = [each for each in journal.journals(environment.root) if is_pending(each) and not journal.is_written(each)]
+        others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
+        for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
+            pass
     return 0
 
 
-def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler, *, meanwhile: Iterator[bool]) -> bool:
-    """Deliver a journal until its writer has exited; pauses grow while MLflow is unreachable. Return True if all events are delivered.
+def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler) -> bool:
+    """Deliver a journal, with growing pauses while MLflow is unreachable. Return True once its writer has exited and all is delivered.
 
     After the writer has exited, make at most `LAST_ATTEMPTS` attempts, and none after an attempt that failed after more than `HANGING_S`
     seconds. After each attempt that raised nothing, advance `meanwhile` by one, which delivers one journal of an earlier run.
@@ -78,7 +83,6 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
             if delivery.catch_up() and not is_written:
                 return True
             failures = 0
-            next(meanwhile, None)
         except Exception as error:  # whatever MLflow raises
             failures += 1
             if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
@@ -93,25 +97,27 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
     return False
 
 
-def deliveries(folders: Iterable[Path], store: Store, build: Build) -> Iterator[bool]:
-    """Deliver one journal per iteration, and yield True if MLflow has all of it, else False. Stop if MLflow is unreachable."""
+def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: float = math.inf) -> Iterator[bool]:
+    """Deliver one journal per iteration, and yield True if all of it is delivered. Stop at the deadline or when MLflow is unreachable."""
     for folder in folders:
+        if time.monotonic() > deadline_s:
+            return
         try:
-            yield deliver(folder, store, build)
-        except Exception as error:  # the saved cursor is unchanged, so the next attempt resumes at it
+            yield deliver(folder, store, build, deadline_s)
+        except Exception as error:  # the cursor stays, so the next attempt resumes there
             print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if not store.is_reachable():
                 return
             yield False
 
 
-def deliver(folder: Path, store: Store, build: Build) -> bool:
-    """Deliver the current events of a journal and print the outcome. Return True if the run has ended and MLflow has all of it.
+def deliver(folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> bool:
+    """Deliver the current events of a journal, print the outcome, and return True if the run has ended and MLflow has all of it.
 
     Raises MLflow's exception if MLflow is unreachable.
     """
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
-        is_complete = taken and Delivery(folder, store, build).catch_up()
+        is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()
     if is_complete:
         outcome = "delivered"
     elif not taken:

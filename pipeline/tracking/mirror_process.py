@@ -1,5 +1,6 @@
 """The mirror process of a stage, `python -m pipeline sync --follow JOURNAL`. The stage starts it, and at its own end waits for it."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -12,14 +13,16 @@ from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.store import unused_run_message
 
+KILLED_WAIT_S = 5.0
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOG = "mirror.log"
 NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core from the training; at niceness 10 it would take 1/10
 
 
 def say(environment: Environment, sentence: str) -> None:
-    """Print `sentence` to stderr in one line, with secrets replaced by `***`."""
-    print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
+    """Print one redacted line to stderr, where that is possible."""
+    with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed stream
+        print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
 
 
 def command(folder: Path) -> list[str]:
@@ -59,13 +62,15 @@ def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environmen
         pass
     finally:
         process.kill()  # safe at any time: the next delivery resumes at the cursor in `delivered.json`
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, such as on a dead network file system
+            process.wait(KILLED_WAIT_S)
     cursor, named = Cursor.load(folder, Address.of(environment).key), environment.mlflow_run_id
     if named and cursor.run_id and cursor.run_id != named:
         say(environment, unused_run_message(named, folder.name, cursor.run_id))
     if not cursor.is_complete(folder):
-        num_left = sum(1 for _ in events.read(folder / events.EVENTS, cursor.offsets[events.EVENTS]))
+        num_left = sum(1 for name, offset in cursor.offsets.items() for _ in events.read(folder / name, offset))
+        most = "up to " if cursor.has_failed else ""  # those after the failed event may have been sent
         say(
             environment,
-            f"{num_left} events of run {folder.name} are not in MLflow yet: run `python -m pipeline sync` (for the reason, see {folder / LOG})",
+            f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them ({LOG} beside the journal says why)",
         )

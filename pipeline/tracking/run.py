@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from pipeline.io import files
@@ -11,7 +11,6 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.tracking import comparison_view, cursor, journal, mirror_process
 from pipeline.tracking.address import Address
-from pipeline.tracking.events import EVENTS
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.run_info import RunInfo
 
@@ -92,12 +91,11 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 
     def open_journal() -> Journal:
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
-        if name and (journal.journals_folder(environment.root) / name / EVENTS).is_file():
-            return Journal.reopen(journal.journals_folder(environment.root) / name, stage=stage, info=info)
-        name = journal.new_name(environment.root)
-        files.write_text(
-            resume_file, name + "\n"
-        )  # before the journal exists: after a kill between the two, the next start would not find it and create a second run
+        folder = journal.journals_folder(environment.root) / name
+        if name and journal.has_begun(folder):
+            return Journal.reopen(folder, stage=stage, info=info)
+        name = name or journal.new_name(environment.root)
+        files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
     return tracked(environment, open_journal)
@@ -112,8 +110,9 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
     def open_journal() -> Journal:
         digest = files.digest(model)
         folder = journal.find(environment.root, digest)
-        if folder and not journal.is_written(folder):
-            return Journal.reopen(folder, stage=stage, info=info, amends=True)
+        if folder:
+            with suppress(BlockingIOError):  # another stage writes it
+                return Journal.reopen(folder, stage=stage, info=info, amends=True)
         new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new

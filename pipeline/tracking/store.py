@@ -136,7 +136,7 @@ def locked_database(address: Address) -> Iterator[None]:
                 create(database, artifacts=address.root / "mlruns")
             yield
         except Exception as error:  # of SQLite, Alembic or MLflow
-            if database is None or isinstance(error, OSError):
+            if database is None or isinstance(error, OSError) or "database is locked" in str(error):
                 raise
             raise Refusal(unusable(database, error)) from None
         finally:
@@ -185,10 +185,10 @@ def unused_run_message(named: str, journal: str, run_id: str) -> str:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return True if an error can be temporary, such as an unreachable server; False if MLflow rejected the event."""
+    """Return True for a temporary failure, such as an unreachable server or a full disk; False where the event itself is bad."""
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
 
     if isinstance(error, MlflowException):
         return error.error_code not in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
-    return isinstance(error, (OSError, SQLAlchemyError))
+    # An invalid JSON answer of a server is both an OSError and a ValueError.
+    return isinstance(error, OSError) or not isinstance(error, (LookupError, TypeError, ValueError))

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.runtime.environment import Environment
-from pipeline.tracking.address import Address
+from pipeline.tracking.address import Address, redacted_output
 
 MakeEnvironment = Callable[..., Environment]
 
@@ -72,3 +72,11 @@ def test_secrets_of_the_environment_are_redacted_and_words_are_not(
     monkeypatch.setenv("SOME_TOKEN_REQUIRED", "true")
     address = Address.of(make_environment("http://host:5000"))
     assert address.redacted("true some/secret key+ some%2Fsecret%20key%2B abc") == "true *** *** ***"
+
+
+def test_an_uncaught_error_is_printed_without_its_secrets(make_environment: MakeEnvironment, capsys: pytest.CaptureFixture[str]) -> None:
+    address = "https://someone:hidden@tracking.example"
+    with pytest.raises(SystemExit) as ended, redacted_output(Address.of(make_environment(address))):
+        raise RuntimeError(f"no answer from {address}")
+    assert (ended.value.code, ended.value.__suppress_context__) == (1, True)
+    assert "RuntimeError: no answer from https://someone:***@tracking.example" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,13 +8,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pipeline.io import files
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import delivery, events, mirror
+from pipeline.tracking import comparison_view, delivery, events, mirror
 from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
-from pipeline.tracking.events import EVENTS
-from pipeline.tracking.journal import Journal
+from pipeline.tracking.events import EVENTS, SYSTEM
+from pipeline.tracking.journal import COPIES, MODEL, WRITER_LOCK, Journal
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
@@ -24,6 +26,8 @@ class FakeServer:
 
     def __init__(self, environment: Environment) -> None:
         self.failing: set[str] = set()
+        self.num_resets = 0
+        self.pauses_s = 0.0
         self.is_down = False
         self.accepted: list[str] = []
         self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
@@ -35,6 +39,10 @@ class FakeServer:
         return SimpleNamespace(send=self.send, tag=self.tag)
 
     def send(self, batch: list[events.Event]) -> None:
+        time.sleep(self.pauses_s)
+        if self.num_resets:
+            self.num_resets -= 1
+            raise ConnectionResetError
         for event in batch:
             if self.is_down or self.failing & set(event.fields.get("tags", ())):
                 raise TimeoutError
@@ -55,6 +63,7 @@ class FakeServer:
 def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     server = FakeServer(without_mirror)
     monkeypatch.setattr(delivery, "Sender", server.sender)
+    monkeypatch.setattr(delivery, "PAUSE_S", 0.0)
     monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
     return server
 
@@ -93,6 +102,26 @@ def test_a_delivery_sends_nothing_twice_while_an_event_fails(server: FakeServer,
     journal.close()
 
 
+def test_one_reset_connection_leaves_no_event_out(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.num_resets = write_journal(tmp_path, "a"), 1
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "tags", "end"]
+
+
+def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_AFTER_S", 0.0)
+    journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}
+    journal.tags({"a": ""})
+    journal.tags({"b": ""})
+    running = server.delivery(journal.folder)
+    running.catch_up()
+    server.failing.clear()
+    running.catch_up()
+    assert server.accepted == ["start", "tags", "tags", "tags"]
+    assert server.cursor(journal.folder).offsets[EVENTS] == (journal.folder / EVENTS).stat().st_size
+    journal.close()
+
+
 def test_a_server_that_is_down_moves_no_cursor(server: FakeServer, tmp_path: Path) -> None:
     folder, server.is_down = write_journal(tmp_path, "a"), True
     with pytest.raises(TimeoutError):
@@ -105,6 +134,43 @@ def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: Fake
     assert not mirror.deliver(folder, server.store, tiny.build)
     server.store.client.set_terminated.assert_called_once()
     assert server.store.client.set_terminated.call_args.args == ("a run", "KILLED")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    folder = write_journal(tmp_path, "a", ended=ended)
+    system = events.Writer(folder / SYSTEM, end=0)
+    system.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {}})
+    system.close()
+    (folder / COPIES).mkdir()
+    (folder / MODEL).touch()
+    monkeypatch.setattr(comparison_view, "update", MagicMock(side_effect=[None, KeyboardInterrupt, None]))
+    with pytest.raises(KeyboardInterrupt):
+        server.delivery(folder).catch_up()
+    assert is_pending(folder)
+    assert server.delivery(folder).catch_up()
+    assert not is_pending(folder)
+    assert {COPIES, MODEL}.isdisjoint(path.name for path in folder.iterdir())
+    assert server.store.client.set_terminated.called != ended
+
+
+def test_the_lock_of_the_writer_is_free_while_copies_are_removed(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_journal(tmp_path)
+    (folder / COPIES).mkdir()
+    are_free = []
+
+    def rmtree(path: Path, **_: object) -> None:
+        with files.locked(folder / WRITER_LOCK, wait=False) as taken:
+            are_free.append(taken)
+
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    assert server.delivery(folder).catch_up()
+    assert are_free
+    assert all(are_free)
 
 
 @pytest.mark.parametrize("damage", ["values", "step", "time_ms"])
@@ -126,6 +192,40 @@ def test_metrics_are_sent_together_and_everything_else_alone(num_events: int) ->
     kinds = ["start", *["metrics"] * num_events, "tags", "tags", "end"]
     sizes = [len(batch) for batch in delivery.batches(events.Event(0, {"kind": kind}) for kind in kinds)]
     assert sizes == [1, *([1] if num_events == 1 else [delivery.EVENTS_AT_ONCE, 1]), 1, 1, 1]
+
+
+def test_a_delivery_stops_at_its_deadline_and_the_next_one_resumes(server: FakeServer, tmp_path: Path) -> None:
+    folder = write_journal(tmp_path, "a", "b")
+    server.pauses_s = 0.2
+    with pytest.raises(TimeoutError, match="the time for this delivery is over"):
+        Delivery(folder, server.store, tiny.build, time.monotonic() + 0.3).catch_up()
+    server.store.client.set_terminated.assert_not_called()
+    assert len(server.accepted) < 4
+    server.pauses_s = 0.0
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "tags", "tags", "end"]
+    assert list(mirror.deliveries([write_journal(tmp_path)], server.store, tiny.build, time.monotonic() - 1)) == []
+
+
+def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with_a_failed_event_last(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, left, own = (write_journal(tmp_path, tag) for tag in "abc")
+    server.failing = {"a"}
+    assert not server.delivery(failed).catch_up()
+    order: list[Path] = []
+    catch_up = Delivery.catch_up
+
+    def recorded(self: Delivery) -> bool:
+        order.append(self._folder)
+        with files.locked(own / mirror.MIRROR_LOCK, wait=False) as taken:
+            assert taken == (self._folder != own)
+        return catch_up(self)
+
+    monkeypatch.setattr(Delivery, "catch_up", recorded)
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(own, without_mirror, tiny.build) == 0
+    assert order == [own, left, failed]
 
 
 @pytest.mark.parametrize("is_down", [True, False])

@@ -90,6 +90,22 @@ def test_a_journal_that_a_backup_made_shorter_loses_no_later_line(tracked: Track
     assert tracked.run_of(writing.folder.name).info.status == "FINISHED"
 
 
+@pytest.mark.parametrize("name", [events.EVENTS, events.SYSTEM])
+def test_a_restored_journal_that_has_grown_past_the_old_position_is_delivered_from_its_beginning(tmp_path: Path, name: str) -> None:
+    writing = Journal.create(tmp_path, stage="train", info=RUN_INFO)
+    writing.close()
+    path = writing.folder / name
+    path.touch()
+    other = {events.EVENTS: events.SYSTEM, events.SYSTEM: events.EVENTS}[name]
+    cursor = Cursor("a run", "1", {name: path.stat().st_size + 20, other: 0}, has_ended=True)
+    load = events.Writer(path, end=path.stat().st_size)
+    load.append({"kind": "metrics", "time_ms": 1, "step": 1, "values": {"a": 1.0}})
+    load.close()
+    cursor.save(writing.folder, "a store")
+    assert Cursor.load(writing.folder, "a store") == Cursor("a run", "1")
+    assert is_pending(writing.folder)
+
+
 def test_a_torn_last_line_is_written_again_and_delivered_once(tracked: Tracked) -> None:
     writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
     for step in (1, 2, 3):

@@ -62,6 +62,13 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_the_file_unchanged(path: Pa
     assert path.read_bytes() == before
 
 
+def test_a_text_that_is_no_unicode_is_written_with_question_marks(path: Path) -> None:
+    writer = events.Writer(path, end=0)
+    writer.append({"kind": "description", "time_ms": 1, "text": "a\udcff"})
+    writer.close()
+    assert [event.fields["text"] for event in events.read(path)] == ["a?"]
+
+
 def test_nan_and_infinity_survive_json() -> None:
     assert [float(events.number(value)) for value in (1.5, float("inf"), float("-inf"))] == [1.5, float("inf"), float("-inf")]
     assert events.number(float("nan")) == "nan"

@@ -1,3 +1,4 @@
+import fcntl
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,14 @@ def test_a_journal_counts_as_written_until_its_writer_closes_it(tmp_path: Path) 
     assert journal.is_written(writing.folder)
     writing.close()
     assert not journal.is_written(writing.folder)
+
+
+def test_processes_that_ask_at_once_whether_a_journal_is_written_see_no_writer(tmp_path: Path) -> None:
+    written = begin(tmp_path)
+    written.close()
+    with (written.folder / journal.WRITER_LOCK).open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert not journal.is_written(written.folder)
 
 
 def test_a_journal_copies_files_and_stores_equal_content_once(tmp_path: Path) -> None:

@@ -184,6 +184,25 @@ def test_events_that_mlflow_rejects_are_skipped(tracked: Tracked) -> None:
     assert found.data.tags["pipeline.refused"].startswith("model: ")
 
 
+@pytest.mark.parametrize("error", [RuntimeError("No space left on device"), MemoryError(), ImportError("torch")])
+def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again(
+    tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
+    writing.model(tiny.write(tmp_path / "model.safetensors", seed=3))
+    writing.end("FINISHED")
+    writing.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sender, "log_model", failing)
+        assert not mirror.deliver(writing.folder, Store(tracked.environment), tiny.build)
+    assert "pipeline.refused" not in tracked.run_of(writing.folder.name).data.tags
+    deliver_all(tracked, writing.folder)
+    assert tracked.run_of(writing.folder.name).outputs.model_outputs
+
+
 def test_a_model_that_is_sent_again_keeps_its_step(tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
 

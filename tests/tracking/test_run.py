@@ -9,14 +9,16 @@ from collections.abc import Callable
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.tracking import events, journal, mirror, mirror_process, run
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Cursor
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.run_info import RunInfo
 from tests.tracking import mirror_command, tiny
 
@@ -48,6 +50,21 @@ def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_anoth
         pass
     assert len(journal.journals(tmp_path)) == 2
     assert last_status(without_mirror) == "FINISHED"
+
+
+@pytest.mark.parametrize("left", [b"", b'{"kind":"start","time_'])
+def test_a_training_killed_before_its_first_line_begins_its_journal_again(without_mirror: Environment, tmp_path: Path, left: bytes) -> None:
+    work = tmp_path / "run"
+    with run.training(without_mirror, resume_file=work, info=RunInfo(name="first")) as first:
+        pass
+    assert first.folder
+    (first.folder / events.EVENTS).write_bytes(left)
+    assert journal.journals(tmp_path) == []
+    assert not is_pending(first.folder)
+    with run.training(without_mirror, resume_file=work, info=RunInfo(name="again")) as again:
+        assert again.folder == first.folder
+    begin = next(events.read(first.folder / events.EVENTS))
+    assert (begin.kind, begin.fields["name"]) == ("start", "again")
 
 
 def test_an_addition_finds_the_journal_of_its_model(without_mirror: Environment, tmp_path: Path) -> None:
@@ -107,6 +124,56 @@ def test_a_stage_reports_that_its_run_is_not_the_named_one(
         mirror_process.wait(process, training.folder, environment, limit_s=5)
     output = capsys.readouterr().err
     assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
+
+
+def test_messages_of_an_incomplete_run_count_the_events_of_both_files(
+    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        pass
+    assert training.folder
+    (training.folder / events.SYSTEM).write_text('{"kind":"tags","time_ms":1,"tags":{}}\n')
+    for has_failed in (False, True):
+        Cursor(has_failed=has_failed).save(training.folder, Address.of(without_mirror).key)
+        with subprocess.Popen([sys.executable, "-c", ""]) as process:
+            mirror_process.wait(process, training.folder, without_mirror, limit_s=5)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("tracking: 3 events of run")
+    assert second.startswith("tracking: up to 3 events of run")
+
+
+def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(
+    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.model(model)
+    assert training.folder
+    held = files.lock(training.folder / journal.WRITER_LOCK, wait=False)
+    assert held is not None
+    monkeypatch.setattr(time, "sleep", lambda _: monkeypatch.undo() or os.close(held))
+    with run.addition(without_mirror, model, info=RunInfo()) as addition:
+        assert addition.folder == training.folder
+
+
+def test_a_broken_pipe_as_stderr_stops_nothing(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (BrokenPipeError, ValueError):
+        monkeypatch.setattr("sys.stderr", MagicMock(write=MagicMock(side_effect=error)))
+        with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+            reports.artifact(tmp_path / "absent")
+    assert last_status(without_mirror) == "FINISHED"
+
+
+def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: Environment, tmp_path: Path) -> None:
+    def wait(limit_s: float) -> None:
+        raise subprocess.TimeoutExpired("mirror", limit_s)
+
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        pass
+    assert reports.folder
+    hanging = MagicMock(subprocess.Popen, wait=MagicMock(side_effect=wait))
+    mirror_process.wait(hanging, reports.folder, without_mirror, limit_s=1)
+    hanging.kill.assert_called_once()
 
 
 def test_broken_tracking_is_reported_once_and_stops_nothing(
@@ -174,7 +241,7 @@ def test_a_dead_server_costs_only_the_wait_and_prints_no_password(
     assert entered - begin < 1
     assert time.monotonic() - entered < 10
     output = capfd.readouterr().err
-    assert "3 events of run" in output
+    assert "events of run" in output
     assert "python -m pipeline sync" in output
     assert mirror.sync(environment, tiny.build) == 1
     output += capfd.readouterr().err + "".join(path.read_text() for path in journal.journals(tmp_path)[0].glob("*.*") if path.is_file())

@@ -52,6 +52,21 @@ def test_a_store_that_mlflow_cannot_open_is_named_with_reason_and_remedies(
     assert f"mv {database} " in str(refused.value)
 
 
+def test_a_locked_database_is_not_called_damaged(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr("mlflow.MlflowClient", locked)
+    (without_mirror.root / "mlflow.db").touch()
+    with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+        _ = Store(without_mirror).client
+
+
+def test_a_folder_without_runs_has_nothing_to_deliver(without_mirror: Environment, capsys: pytest.CaptureFixture[str]) -> None:
+    assert mirror.sync(without_mirror, tiny.build) == 0
+    assert capsys.readouterr().out == "tracking: nothing to deliver: there are no runs here\n"
+
+
 def test_sync_reports_the_remedy_for_a_damaged_store_and_delivers_after_it(
     tracked: Tracked, without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,8 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
+
+from pipeline.refusal import Refusal
 
 SHAPE, CLASSES = (4, 4, 1), 3
 
@@ -28,7 +31,10 @@ def write(path: Path, seed: int = 0) -> Path:
 
 def build(path: Path) -> tuple[nn.Module, NDArray[np.uint8], tuple[str, ...]]:
     module = Tiny()
-    module.load_state_dict(load_file(path))
+    try:
+        module.load_state_dict(load_file(path))
+    except SafetensorError as error:
+        raise Refusal(f"{path} is damaged") from error  # as for the models of the pipeline
     return module, images(2), ("ant", "bee", "cat")
 
 
