@@ -132,7 +132,7 @@ class Journal:
         Raises FileNotFoundError if the folder has no journal.
         """
         if not has_begun(folder):
-            raise FileNotFoundError(f"{folder} holds no journal")
+            raise FileNotFoundError(f"{folder} has no journal")
         journal = cls(folder, stage=stage, amends=amends)
         journal._append("reopen", stage=stage, **asdict(info))
         return journal
