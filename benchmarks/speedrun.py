@@ -32,9 +32,9 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine import score
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.inputs.image import tta
-from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from pipeline.data.prepared import Prepared, Split
-from pipeline.params.document import Document
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from pipeline.spec import Spec
 from tests.specs import image_spec
 

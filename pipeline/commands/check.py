@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.io.untrusted import shown
-from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import load, load_without_torch, with_lines
 from pipeline.params.model import ModelSettings
-from pipeline.params.prepare import PrepareParams, SourceSettings
+from pipeline.params.prepare import PrepareParams
+from pipeline.params.source import SourceSettings
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal

@@ -3,8 +3,8 @@
 from contextlib import nullcontext
 from importlib import import_module
 
-from pipeline.params.document import Document
 from pipeline.params.load import load, with_lines
+from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption, parent_watch

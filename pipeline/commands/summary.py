@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.data.prepared import read_record
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment

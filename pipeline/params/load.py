@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.io import untrusted
-from pipeline.params.document import MAX_BYTES, Document, Location
 from pipeline.params.section import SECTIONS
+from pipeline.params.yaml_document import MAX_BYTES, Document, Location
 from pipeline.refusal import Refusal
 from pipeline.registry import Registry
 

@@ -1,59 +1,12 @@
-"""The section `source` and the seed: the parameters of the stage `prepare`."""
+"""The sections that the stage `prepare` may read."""
 
-import unicodedata
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
-from pydantic import NonNegativeInt, field_validator
+from pydantic import NonNegativeInt
 
-from pipeline.params.section import Section, Share
+from pipeline.params.section import Section
+from pipeline.params.source import SourceSettings
 from pipeline.registry import SOURCES
-
-if TYPE_CHECKING:
-    from pipeline.raw_dataset import RawDataset
-
-
-class SourceSettings(Section):
-    """Settings and methods that every source has; the module of each source adds its own."""
-
-    untrusted: ClassVar[bool] = False
-    """True if `root` has the user's own files. `check` then validates their classes and splits before any stage runs."""
-
-    downloaded: ClassVar[bool] = False
-    """True if `open` downloads files that are missing in `root`. `check` then calls it before any stage runs, unless `prepare` is up to date."""
-
-    inputs: ClassVar[str] = "image"
-    """The kind of the dataset's inputs: the name of a folder in `pipeline/inputs/`."""
-
-    task: ClassVar[str] = "classification"
-    """The kind of the dataset's targets, which decides the task: the name of a folder in `pipeline/tasks/`."""
-
-    name: str
-    """The dataset or format: a module of `pipeline/sources/`."""
-    root: Path
-    """The folder or file with the data, inside or outside the checkout; `dvc repro` detects its changes."""
-    valid: Share
-    """Share of the train samples to split off for validation; 0 for none, which needs `train.export_weights: last`. Unused if the source has a
-    validation split."""
-    test: Share
-    """Share of all samples to split off for the test, above 0. Unused, and may be 0, if the source has a test split."""
-
-    @field_validator("root")
-    @classmethod
-    def refuse_unusable_root(cls, root: Path) -> Path:
-        if root == Path():
-            raise ValueError("is the checkout itself, which `dvc repro` would hash: write the path of the folder or file with the data")
-        if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
-            raise ValueError("contains a line break or another control character: rename the folder or file")
-        return root
-
-    def num_classes(self) -> int | None:
-        """Return the number of classes if it is known without reading data; None if it depends on the files."""
-        return None
-
-    def open(self, *, workers: int) -> "RawDataset":
-        """Return the dataset with its targets loaded. Samples are read later, block by block, and decoded by `workers` threads or processes."""
-        raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")
 
 
 class PrepareParams(Section):

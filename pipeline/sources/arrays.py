@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading.arrayfile import ArrayFile, array_files
-from pipeline.params.prepare import SourceSettings
+from pipeline.params.source import SourceSettings
 from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described

@@ -13,7 +13,7 @@ from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives, download
 from pipeline.io.reading.file_tree import READ_ERRORS
 from pipeline.io.untrusted import reason
-from pipeline.params.prepare import SourceSettings
+from pipeline.params.source import SourceSettings
 from pipeline.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import ClassTargets

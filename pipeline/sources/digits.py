@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.inputs.image.statistics import Statistics
-from pipeline.params.prepare import SourceSettings
+from pipeline.params.source import SourceSettings
 from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.tasks.classification.targets import ClassTargets
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading import download
-from pipeline.params.prepare import SourceSettings
+from pipeline.params.source import SourceSettings
 from pipeline.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import ClassTargets

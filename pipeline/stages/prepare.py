@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.data import split, writer
-from pipeline.params.prepare import PrepareParams, SourceSettings
+from pipeline.params.prepare import PrepareParams
+from pipeline.params.source import SourceSettings
 from pipeline.paths import Paths
 from pipeline.progress import progress
 from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID, RawDataset

@@ -13,7 +13,7 @@ from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.events import EVENTS, SYSTEM, Event
 from pipeline.tracking.journal import COPIES, MODEL, exclusive, is_written
 from pipeline.tracking.logged_model import Build
-from pipeline.tracking.sender import Sender
+from pipeline.tracking.mlflow_calls import Sender
 from pipeline.tracking.store import Store, is_temporary
 
 if TYPE_CHECKING:

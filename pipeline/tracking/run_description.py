@@ -9,9 +9,9 @@ from typing import Any
 
 from pipeline.flatten import Scalar, flatten
 from pipeline.io import files
-from pipeline.params.document import parse
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import parse
 from pipeline.paths import Paths
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment

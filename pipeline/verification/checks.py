@@ -10,10 +10,10 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.model_file import Manifest
 from pipeline.io import files, tensor_file
 from pipeline.io.tensor_file import Damaged, Tensors
-from pipeline.params.document import Document
 from pipeline.params.evaluate import EvaluateParams
 from pipeline.params.load import from_data, load, with_lines
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.progress import progress
 from pipeline.refusal import Refusal

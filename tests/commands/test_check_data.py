@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from pipeline.__main__ import main
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 from tests import project
 from tests.imports import TOP
 

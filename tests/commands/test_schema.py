@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.commands import schema
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 from tests.imports import TOP
 
 PRESETS = sorted((TOP / "presets").glob("*.yaml"))

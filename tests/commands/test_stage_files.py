@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
-from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from tests.commands.parameters import Parameters
 from tests.engine.building import model_of

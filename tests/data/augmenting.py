@@ -4,7 +4,7 @@ import torch
 
 from pipeline.data.augment.augmentation import Augmentation
 from pipeline.params.augment import AugmentSettings
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 from pipeline.spec import Spec
 from tests.imports import TOP
 from tests.specs import image_spec

@@ -12,10 +12,10 @@ from torch.nn.utils import weight_norm as old_weight_norm
 from torchvision import models
 
 from pipeline.engine import optimizers
-from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from tests.imports import TOP
 from tests.specs import image_spec
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.tracking import events
-from pipeline.tracking.sender import rounded
+from pipeline.tracking.mlflow_calls import rounded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,9 +9,9 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
 from pipeline.io import tensor_file
-from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine

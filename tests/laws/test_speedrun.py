@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 from pipeline.engine import optimizers, schedules
-from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from tests.imports import TOP
 from tests.specs import image_spec
 

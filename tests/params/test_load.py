@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from pipeline.params.document import Document
 from pipeline.params.load import from_data, load, shown, with_lines
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.stages import STAGE_PARAMS
 from pipeline.params.train import TrainParams
+from pipeline.params.yaml_document import Document
 from pipeline.refusal import Refusal
 from tests.imports import TOP
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipeline.params.document import Document
 from pipeline.params.load import load
 from pipeline.params.loop import LoopSettings
 from pipeline.params.model import ModelSettings
 from pipeline.params.optimizer import CommonOptimizerSettings
-from pipeline.params.prepare import SourceSettings
 from pipeline.params.section import Section
+from pipeline.params.source import SourceSettings
 from pipeline.params.stages import STAGE_PARAMS
+from pipeline.params.yaml_document import Document
 from pipeline.registry import MODELS, SOURCES
 from tests.imports import TOP
 

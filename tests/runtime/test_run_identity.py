@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dvc.parsing.context import Context
 
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 from pipeline.refusal import Refusal
 from pipeline.runtime import run_identity
 from pipeline.runtime.run_identity import RunIdentity

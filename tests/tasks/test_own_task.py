@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 from tests import project
 from tests.imports import TOP
 from tests.repository import call, run

@@ -13,8 +13,8 @@ from pipeline.io import files
 from pipeline.tracking import delivery, events, mirror
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.journal import Journal
+from pipeline.tracking.mlflow_calls import Sender
 from pipeline.tracking.run_info import RunInfo
-from pipeline.tracking.sender import Sender
 from pipeline.tracking.store import Store
 from tests.imports import TOP
 from tests.tracking import tiny

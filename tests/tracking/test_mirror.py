@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.io import files
-from pipeline.tracking import events, journal, mirror, mirror_process, sender
+from pipeline.tracking import events, journal, mirror, mirror_process, mlflow_calls
 from pipeline.tracking.cursor import DELIVERED, Cursor, is_pending
 from pipeline.tracking.events import EVENTS, SYSTEM
 from pipeline.tracking.journal import Journal
@@ -196,7 +196,7 @@ def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again(
     writing.end("FINISHED")
     writing.close()
     with monkeypatch.context() as patch:
-        patch.setattr(sender, "log_model", failing)
+        patch.setattr(mlflow_calls, "log_model", failing)
         assert not mirror.deliver(writing.folder, Store(tracked.environment), tiny.build)
     assert "pipeline.refused" not in tracked.run_of(writing.folder.name).data.tags
     deliver_all(tracked, writing.folder)
@@ -210,7 +210,7 @@ def test_a_model_that_is_sent_again_keeps_its_step(tracked: Tracked, tmp_path: P
         steps.append(step)
         raise OSError("a moment")
 
-    monkeypatch.setattr(sender, "log_model", failing)
+    monkeypatch.setattr(mlflow_calls, "log_model", failing)
     writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
     writing.metrics(7, {"a": 1.0})
     writing.model(tiny.write(tmp_path / "model.safetensors", seed=1))

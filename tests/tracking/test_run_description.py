@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import events, provenance, run, run_description

@@ -10,7 +10,7 @@ from pipeline import seeding
 from pipeline.data.augment.color import Cutout, Flip, Jitter
 from pipeline.data.augment.crops import Crop, NoCrop, ResizedCrop
 from pipeline.data.augment.mixing import Mixing
-from pipeline.data.augment.pixels import Pixels
+from pipeline.data.augment.packed_pixels import Pixels
 from pipeline.data.augment.protocols import Augmenter, Change, Window
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.augment import AugmentSettings

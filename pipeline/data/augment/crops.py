@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.augment.pixels import FINE, Pixels
+from pipeline.data.augment.packed_pixels import FINE, Pixels
 from pipeline.data.augment.protocols import RandomSource, Table
 
 TALLEST, WIDEST = 3 / 4, 4 / 3

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.augment import rectangles
-from pipeline.data.augment.pixels import FINE, Pixels, divided, rounded
+from pipeline.data.augment.packed_pixels import FINE, Pixels, divided, rounded
 from pipeline.data.augment.protocols import RandomSource, Table
 
 

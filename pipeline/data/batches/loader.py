@@ -12,7 +12,7 @@ from pipeline.batch import Batch
 from pipeline.data.batches import batch_index
 from pipeline.data.batches.batch_index import BatchIndex, Placement
 from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock
-from pipeline.data.batches.stream import read_ahead
+from pipeline.data.batches.prefetch import read_ahead
 from pipeline.data.prepared import Split
 
 if TYPE_CHECKING:

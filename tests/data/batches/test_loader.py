@@ -10,7 +10,7 @@ import torch
 from pipeline.batch import Batch
 from pipeline.data.batches import batch_index, loader
 from pipeline.data.batches.batch_index import BatchIndex
-from pipeline.data.batches.stream import read_ahead
+from pipeline.data.batches.prefetch import read_ahead
 from pipeline.data.prepared import Prepared, Split
 from tests.data.augmenting import augmentation
 

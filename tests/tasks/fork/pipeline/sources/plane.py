@@ -7,7 +7,7 @@ import numpy as np
 from pipeline.inputs.points.statistics import Statistics
 from pipeline.tasks.regression.targets import Targets
 
-from pipeline.params.prepare import SourceSettings
+from pipeline.params.source import SourceSettings
 from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
 
 

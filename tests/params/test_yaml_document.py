@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from dvc.utils.serialize import parse_yaml
 
-from pipeline.params.document import Document
+from pipeline.params.yaml_document import Document
 
 VALUES: list[tuple[str, Any]] = [
     ("1e-3", 0.001),
