@@ -75,7 +75,10 @@ class Targets(Description):
         raise NotImplementedError
 
     def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
-        """Raise Refusal if stored targets are outside their valid range. `place` says in the message where they are stored."""
+        """Raise Refusal if stored targets are outside their valid range. `place` names the file in the message.
+
+        Checks nothing unless overridden.
+        """
 
     def refuse_unlearnable(self, targets: NDArray[Any], place: str) -> None:
         """Raise Refusal if nothing can be learned from `targets`, those of train. `place` names the dataset in the message."""

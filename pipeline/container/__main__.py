@@ -101,9 +101,9 @@ def possible_homes() -> list[Path]:
 
 
 def copy(source: Path, home: Path) -> list[str]:
-    """Copy the code from `source` to `home`; return and print the paths of the files in `home` that the user changed.
+    """Copy the code from `source` to `home`, but keep files there that the user edited; print and return their paths.
 
-    If `source` is a mounted checkout, also print why the job does not run in it.
+    If `source` is a mounted checkout and not the image's code, first print why the job runs in the copy.
     """
     if source != IMAGE_CODE:
         remedy = "mount it without `:ro`, or add `--user $(id -u):$(id -g)`, to run there"

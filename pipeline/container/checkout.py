@@ -73,12 +73,14 @@ def first_writable(homes: list[Path]) -> Path:
         if os.access(home, os.W_OK | os.X_OK):
             if (home / ".git").exists():
                 raise Refusal(
-                    f"{home} is a Git checkout, so the code is not copied there: add `-w {home}` to run in it, or mount a volume there instead"
+                    f"{home} has a Git repository, over which this job does not copy its code: add `-w {home}` if it is a checkout "
+                    "of this pipeline, or mount a volume there instead"
                 )
             return home
         if os.path.ismount(home):
             owner = f"{home.stat().st_uid}:{home.stat().st_gid}"
-            remedy = f"add `--user {owner}`, or change the owner of the folder"
+            is_own = home.stat().st_uid == os.getuid()
+            remedy = "mount it without `:ro`" if is_own else f"add `--user {owner}`, or change the owner of the folder"
             raise Refusal(f"{home} is mounted and belongs to {owner}; uid {os.getuid()} cannot write there: {remedy}")
     raise Refusal(f"no writable folder ({', '.join(map(str, homes))}): add `--tmpfs /tmp`, or mount a volume: `-v NAME:{homes[0]}`")
 

@@ -49,7 +49,7 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
     """Return the scores in `path`. Raises Refusal if they are those of a model other than `model`."""
     found, of = read(path)
     if of != label(model):
-        raise Refusal(f"{path}: describes another model than {model}: run `dvc repro`")
+        raise Refusal(f"{path}: has the scores of another model than {model}: run `dvc repro`")
     return found
 
 

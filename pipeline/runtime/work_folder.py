@@ -117,7 +117,7 @@ def prune(parent: Path) -> None:
             if free:
                 if any((parent / key).glob("step-*")):
                     print(
-                        f"train: the unfinished training in {parent / key} is deleted: "
+                        f"train: deleting the unfinished training in {parent / key}: "
                         f"only the {OLD_FOLDERS_KEPT} newest work folders are kept"
                     )
                 shutil.rmtree(parent / key, ignore_errors=True)

@@ -48,7 +48,7 @@ class Address:
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """Return user and password of a server's address; None if it has no password, or if it is the address of a database."""
+        """Return user and password in this address; None if it has no password, or is not that of a server."""
         if self.is_server and self._parts.password is not None:
             return unquote(self._parts.username or ""), unquote(self._parts.password)
         return None

@@ -49,7 +49,7 @@ class Sender:
             case "end":
                 self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
             case kind:
-                print(f"tracking: {self._folder.name}: skipped an event of unknown kind {kind}", flush=True)
+                print(f"tracking: {self._folder.name}: skipped an event of the kind {kind}, which another version wrote", flush=True)
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
         """Set status, tags and params, and log datasets and provenance.

@@ -37,7 +37,11 @@ VALUES = [
     ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),
     ("source.name", "imagenet", 'there is no dataset "imagenet": known are arrays, cifar, digits, image_folder, mnist'),
     ("source.root", "", "should be text, not null"),
-    ("source.root", '""', "is the checkout itself, which `dvc repro` would hash: write the path of the folder or file with the data"),
+    (
+        "source.root",
+        '""',
+        "is the checkout itself, which also contains the results of the stages: write the path of the folder or file with the data",
+    ),
     ("source.root", "nowhere", "nowhere does not exist: write the path of the folder or archive with the data"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),

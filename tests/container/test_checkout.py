@@ -138,7 +138,7 @@ def test_the_users_configuration_of_dvc_is_not_replaced(tmp_path: Path, image: P
 
 def test_a_git_checkout_is_not_overwritten_by_a_copy(tmp_path: Path, image: Path) -> None:
     (tmp_path / "home/.git").mkdir(parents=True)
-    with pytest.raises(Refusal, match="home is a Git checkout, so the code is not copied there: add `-w"):
+    with pytest.raises(Refusal, match="home has a Git repository, over which this job does not copy its code: add `-w"):
         find(image, image, [tmp_path / "home"])
 
 
@@ -147,7 +147,11 @@ def test_a_volume_that_cannot_be_written_is_refused_and_not_skipped(tmp_path: Pa
     monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "volume")
     (tmp_path / "volume").mkdir()
     owner = f"{os.getuid()}:{os.getgid()}"
-    with pytest.raises(Refusal, match=f"volume is mounted and belongs to {owner}; uid .* cannot write there: add `--user {owner}`"):
+    begin = f"volume is mounted and belongs to {owner}; uid .* cannot write there: "
+    with pytest.raises(Refusal, match=f"{begin}mount it without `:ro`"):
+        find(image, image, [tmp_path / "volume", tmp_path / "home"])
+    monkeypatch.setattr("os.getuid", lambda: 4321)
+    with pytest.raises(Refusal, match=f"{begin}add `--user {owner}`"):
         find(image, image, [tmp_path / "volume", tmp_path / "home"])
 
 

@@ -91,7 +91,7 @@ def test_an_unfinished_training_counts_by_its_last_checkpoint_and_is_not_dropped
     begin(tmp_path, seeded(3))
     assert folders(tmp_path) == {seeded(seed).key for seed in (0, 2, 3)}
     dropped = tmp_path / ".pipeline/work" / seeded(1).key
-    assert f"train: the unfinished training in {dropped} is deleted: only the 2 newest work folders are kept" in capsys.readouterr().out
+    assert f"train: deleting the unfinished training in {dropped}: only the 2 newest work folders are kept" in capsys.readouterr().out
 
 
 def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:

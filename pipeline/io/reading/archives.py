@@ -170,7 +170,9 @@ class Tar:
         with errors_as_refusal(self.path):
             for _, member in tarstream.members(self.path, self.opener):
                 refuse_outside(self.path, member.name)
-                if not (member.isdir() or member.isreg()) or member.issparse():
+                if member.issparse():
+                    raise Refusal(f"source.root: {self.path}: {shown(member.name)}: is sparse: archive it without `--sparse`")
+                if not (member.isdir() or member.isreg()):
                     raise Refusal(
                         f"source.root: {self.path}: {shown(member.name)}: is a link or a device: "
                         "put the file itself into the archive, or leave it out"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from pipeline import spec
+from pipeline.io import untrusted
 from pipeline.refusal import Refusal
 
 NAMES_BYTES = spec.MOST_BYTES - 2**19
@@ -30,7 +31,8 @@ class ClassTargets(spec.Targets):
     @classmethod
     def are_distinct(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(classes)) < len(classes):
-            raise ValueError("two classes have the same name")
+            repeated = next(name for name in classes if classes.count(name) > 1)
+            raise ValueError(f"two classes are named {untrusted.shown(repeated, 60)}: rename one")
         return classes
 
     @property

@@ -145,7 +145,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a device": (one("train/cat/x.png", type=tarfile.CHRTYPE, devmajor=1, devminor=5), LINK),
     "a pipe in it": (one("train/cat/x.png", type=tarfile.FIFOTYPE), LINK),
     "an unknown kind": (one("train/cat/x.png", type=b"Z"), LINK),
-    "a sparse file": (one("train/cat/x.png", type=tarfile.GNUTYPE_SPARSE), LINK),
+    "a sparse file": (one("train/cat/x.png", type=tarfile.GNUTYPE_SPARSE), "is sparse"),
     "a name of 10,000 characters": (one("train/cat/" + "x" * 10_000 + ".png"), CORRUPT),
     "a class of 10,000 characters": (one("train/" + "x" * 10_000 + "/x.png"), "has a name of 10000 characters"),
     "a name of 5,000 folders": (one("train/cat/" + "x/" * 5_000 + "x.png"), "has no images arranged as"),
