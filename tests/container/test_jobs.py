@@ -171,7 +171,7 @@ def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path:
     assert f"{HOME}/params.yaml was edited: it is kept as it is" in run(*words, "check")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     output = run(*words, "preset", "cifar10-resnet", code=2)
-    assert "error: params.yaml: it is a mount point or belongs to another user and cannot be replaced" in output
+    assert "error: params.yaml: cannot be replaced, because it is a mount point or belongs to another user" in output
 
 
 def test_a_container_without_a_writable_folder_is_refused_with_the_remedy(image: str, tmp_path: Path) -> None:
