@@ -13,7 +13,7 @@ from pipeline.data.augment.augmentation import Augmentation, images_of
 from pipeline.data.batches import loader
 from pipeline.data.batches.blocks import BlockBatch
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import activation_checkpointing, compilation, fit, meta_model, precision, result_files, score, torch_errors
+from pipeline.engine import activation_checkpointing, compilation, fit, history_and_metrics, meta_model, precision, score, torch_errors
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.objective import Objective
@@ -148,7 +148,7 @@ class Training:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Return the column names of the history."""
-        return result_files.columns(self.prepared.spec.targets.metrics)
+        return history_and_metrics.columns(self.prepared.spec.targets.metrics)
 
     @cached_property
     def train_split(self) -> loader.SplitTensors:

@@ -15,8 +15,8 @@ from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.precision import ChosenPrecision
 from pipeline.io import tensor_file, untrusted
 from pipeline.io.tensor_file import Tensors
-from pipeline.params.inference import InferenceParams
 from pipeline.params.load import from_data
+from pipeline.params.model_file import InferenceParams
 from pipeline.params.section import Steps
 from pipeline.refusal import Refusal
 from pipeline.spec import MOST_BYTES, Spec

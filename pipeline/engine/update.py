@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.batch import Batch
-from pipeline.engine import oom
+from pipeline.engine import oom_retry
 from pipeline.engine.objective import Objective
 from pipeline.engine.precision import autocast
 from pipeline.engine.state import Progress, TrainState
@@ -52,7 +52,7 @@ def update(
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
-    loss, sums = oom.retry(attempt, state, progress, whole=step_settings.whole)
+    loss, sums = oom_retry.retry(attempt, state, progress, whole=step_settings.whole)
     norm, skipped = optimizer_step(state, loss, step_settings)
     if skipped is not None:
         state.buffers.put_back_where(skipped)

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
-from pipeline.engine import fit, model_file, result_files, torch_errors
+from pipeline.engine import fit, history_and_metrics, model_file, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.io import files
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
-from pipeline.runtime import interruption, machine, run_identity, work_folder
+from pipeline.runtime import interruption, machine, run_identity, training_folder
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
 from pipeline.runtime.machine import Machine
@@ -29,7 +29,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
     machine.set_determinism(params.train.deterministic)
     prepared = Prepared.open(paths.prepared)
     identity = identify(params, paths, prepared, claimed)
-    with work_folder.claimed(environment.root, identity) as work:
+    with training_folder.claimed(environment.root, identity) as work:
         files.sweep(work.folder)
         with torch_errors.with_remedies(size="model"):
             training = Training.begin(params, prepared, claimed, Checkpoints(work.folder, environment.checkpoints_kept))
@@ -111,5 +111,5 @@ def write_results(training: Training, paths: Paths, identity: run_identity.RunId
     )
     files.sweep(paths.model.parent)
     model_file.export(paths.model, weights, manifest)
-    result_files.write_history(paths.history, training.progress.rows, training.columns)
-    result_files.write_metrics(paths.metrics / "train.json", training.progress, step, training.columns)
+    history_and_metrics.write_history(paths.history, training.progress.rows, training.columns)
+    history_and_metrics.write_metrics(paths.metrics / "train.json", training.progress, step, training.columns)

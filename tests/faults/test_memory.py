@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import model_file, oom, update
+from pipeline.engine import model_file, oom_retry, update
 from pipeline.engine.plan import Plan
 from pipeline.refusal import Refusal
 from pipeline.training import Training
@@ -171,7 +171,7 @@ def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_p
 
 def test_a_convolution_that_no_memory_was_missing_for_is_no_shortage(monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.memory_stats", dict)
-    assert not oom.is_out_of_memory(RuntimeError(NO_ENGINE))
+    assert not oom_retry.is_out_of_memory(RuntimeError(NO_ENGINE))
 
 
 @pytest.fixture

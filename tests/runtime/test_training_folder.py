@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.io import files
 from pipeline.refusal import Refusal
-from pipeline.runtime import work_folder
+from pipeline.runtime import training_folder
 from pipeline.runtime.run_identity import RunIdentity
 
 BASE = RunIdentity(data="d", code="c", lock="l", params={"seed": 0}, fingerprint={"threads": 2})
@@ -31,14 +31,14 @@ def locks(root: Path) -> set[str]:
 
 def begin(root: Path, inputs: RunIdentity) -> Path:
     """Start a training that ends before its results are written."""
-    with work_folder.claimed(root, inputs) as place:
+    with training_folder.claimed(root, inputs) as place:
         (place.folder / "state").write_text("half")
         return place.folder
 
 
 def test_the_folder_of_equal_inputs_is_found_again_and_removed_after_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begin(tmp_path, BASE)
-    with work_folder.claimed(tmp_path, BASE) as place:
+    with training_folder.claimed(tmp_path, BASE) as place:
         assert (place.folder / "state").read_text() == "half"
         place.clear()
     assert folders(tmp_path) == locks(tmp_path) == set()
@@ -46,7 +46,7 @@ def test_the_folder_of_equal_inputs_is_found_again_and_removed_after_success(tmp
 
 
 def test_a_second_process_of_equal_inputs_is_refused_and_one_of_others_is_not(tmp_path: Path) -> None:
-    with work_folder.claimed(tmp_path, BASE) as place:
+    with training_folder.claimed(tmp_path, BASE) as place:
         with pytest.raises(Refusal, match=f"{place.folder}: another process is training with the same inputs: wait for it, or stop it"):
             begin(tmp_path, BASE)
         begin(tmp_path, seeded(1))
@@ -95,7 +95,7 @@ def test_an_unfinished_training_counts_by_its_last_checkpoint_and_is_not_dropped
 
 
 def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:
-    with work_folder.claimed(tmp_path, seeded(0)) as place:
+    with training_folder.claimed(tmp_path, seeded(0)) as place:
         for seed in range(1, 5):
             begin(tmp_path, seeded(seed))
         assert (place.folder / "inputs.json").exists()
@@ -104,7 +104,7 @@ def test_a_folder_in_use_is_never_dropped(tmp_path: Path) -> None:
 
 def test_a_training_that_looks_the_old_folders_over_stops_no_other_from_starting(tmp_path: Path) -> None:
     begin(tmp_path, BASE)
-    look = files.locked(work_folder.lock_of(tmp_path / ".pipeline/work", BASE.key), wait=False)
+    look = files.locked(training_folder.lock_of(tmp_path / ".pipeline/work", BASE.key), wait=False)
     assert look.__enter__()
     threading.Timer(0.2, lambda: look.__exit__(None, None, None)).start()
     assert begin(tmp_path, BASE).exists()
@@ -117,7 +117,7 @@ def test_no_two_hold_a_folder_however_often_its_lock_file_comes_and_goes(tmp_pat
         nonlocal inside, worst
         for _ in range(60):
             try:
-                with work_folder.claimed(tmp_path, BASE) as place:
+                with training_folder.claimed(tmp_path, BASE) as place:
                     inside += 1
                     worst = max(worst, inside)
                     time.sleep(0.0005)
