@@ -21,7 +21,8 @@ from pipeline.runtime.environment import Environment
 # Environment variables whose values are secrets, whatever their length.
 CERTAIN = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 SECRET = re.compile("password|passwd|token|secret|credential|(access|account|api|storage)_?key|connection_string", re.IGNORECASE)
-SHORTEST = 8  # the least length of a secret in a variable that only matches SECRET: replacing `1` or `true` would garble every text
+# The minimum length of a secret in a variable that matches SECRET and is not in CERTAIN: replacing `1` or `true` would garble every text.
+SHORTEST = 8
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Address:
     def for_mlflow(self) -> str:
         """Return the address to pass to MLflow.
 
-        It is a server's address without user and password, so that no message contains them: MLflow reads them from environment
+        A server's address is returned without user and password, so that no message contains them: MLflow reads them from environment
         variables. In the address of a SQLite database, a relative path is resolved against `root`.
         """
         if self.credentials:
@@ -80,7 +81,7 @@ class Address:
 
     @property
     def secrets(self) -> list[str]:
-        """Return all secrets of the address and of the environment, each in every encoding that a text may contain, longest first."""
+        """Return all secrets of the address and of the environment, each in all encodings that `forms` returns, longest first."""
         return sorted({form for secret in self._secrets() if secret for form in forms(secret)}, key=len, reverse=True)
 
     def _secrets(self) -> Iterator[str]:
@@ -103,7 +104,7 @@ def forms(secret: str) -> set[str]:
 
 
 class RedactedStream(io.TextIOBase):
-    """A text stream that replaces the secrets of an address by `***` and writes to another stream."""
+    """A text stream that writes to another stream, with the secrets in the text replaced by `***`."""
 
     def __init__(self, stream: TextIO, address: Address) -> None:
         self._stream = stream
@@ -121,7 +122,8 @@ class RedactedStream(io.TextIOBase):
 def redacted_output(address: Address) -> Iterator[None]:
     """Redact secrets in everything that is printed inside the block, also by MLflow and its libraries.
 
-    An uncaught exception is printed here and ends the program with code 1, because the interpreter would print it unredacted.
+    An uncaught exception is printed here and ends the program with code 1, because the interpreter would print it unredacted. A Refusal
+    is not printed here but passed on.
     """
     with (
         contextlib.redirect_stdout(RedactedStream(sys.stdout, address)),

@@ -1,6 +1,6 @@
 """The comparison of an experiment's runs in the MLflow UI: columns, charts and description, stored in tags of the experiment.
 
-MLflow stores a shared view as a tag of the experiment, which contains the state of the table and the charts as compressed JSON. MLflow
+MLflow stores a shared view as a tag of the experiment. The tag contains the state of the table and the charts as compressed JSON. MLflow
 does not document the keys of this state; those used here were found by trying out the UI of MLflow 3.17.
 """
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 VIEW_TAG = "mlflow.sharedViewState.comparison"
 DIGEST_LINE = "\n\n[//]: # (pipeline {})"
-"""The last line of a generated description. It contains a digest of the text before it, as a link definition, which Markdown does not
-display."""
+"""The last line of a generated description. It contains a digest of the text before it, written as a link definition, which Markdown
+does not display."""
 COMPRESSED = "deflate;"
 MOST_TAG_CHARACTERS = 20_000
 MOST_RUNS = 200
@@ -37,7 +37,7 @@ NO_BARS = ("/low", "/high", "/samples")
 
 
 def update(client: "MlflowClient", experiment_id: str) -> None:
-    """Update view and description of the experiment from its newest runs. Each is left as it is if it was edited in MLflow."""
+    """Update view and description of the experiment from its newest runs. One that was edited in MLflow is not changed."""
     runs = trained_here(client.search_runs([experiment_id], max_results=MOST_RUNS))
     tags = client.get_experiment(experiment_id).tags
     for tag, text in {VIEW_TAG: view(runs), NOTE_TAG: note(runs, experiment_id)}.items():
@@ -68,8 +68,8 @@ def with_digest(text: str) -> str:
 def view(runs: "Sequence[Run]") -> str:
     """Return the value of the tag `VIEW_TAG`: the view in MLflow's format, plus a digest of its state.
 
-    The view has fewer parameters and charts if it would not fit into a tag. Its time is the start of the newest run, so that the same runs
-    give the same view.
+    If the view would not fit into a tag, it has fewer parameters and charts. Its timestamps are the start of the newest run, so that the
+    same runs give the same view.
     """
     time_ms = runs[0].info.start_time if runs else 0
     for most_differing, most_cards in SIZES:
@@ -90,7 +90,7 @@ def unpacked(text: str) -> dict[str, Any]:
 def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[str, Any]:
     """Return the state of table and charts in the format of the UI. `runs` are ordered from newest to oldest.
 
-    It has at most `most_differing` of the parameters that differ, and charts of at most `most_cards` metrics.
+    The state has at most `most_differing` of the parameters that differ, and charts of at most `most_cards` metrics.
     """
     metrics = sorted({name for run in runs for name in run.data.metrics})
     chosen = chosen_metric(runs)
@@ -129,7 +129,7 @@ def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[s
 
 
 def chosen_metric(runs: "Sequence[Run]") -> str:
-    """Return the parameter `train.metric` of the newest run that has it, or "valid/accuracy". This metric selects the best weights."""
+    """Return the metric that selects the best weights: `train.metric` of the newest run with this parameter, or "valid/accuracy"."""
     return next((run.data.params["train.metric"] for run in runs if "train.metric" in run.data.params), "valid/accuracy")
 
 
@@ -151,16 +151,17 @@ def differing_params(runs: "Sequence[Run]") -> list[str]:
 def differing_tags(runs: "Sequence[Run]") -> list[str]:
     """Return the names of the `evaluate` parameters in which the runs differ.
 
-    MLflow has them as tags, because they change if a model is evaluated again with other settings.
+    In MLflow, these parameters are tags, because they change if a model is evaluated again with other settings.
     """
     names = {name for run in runs for name in run.data.tags if name.startswith("evaluate.")}
     return sorted(name for name in names if len({run.data.tags.get(name) for run in runs}) > 1)
 
 
 def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a chart for each metric, and one that compares `params` if there are any.
+    """Yield a chart for each metric, and, if `params` is not empty, one that compares these parameters.
 
-    If a metric had no chart, MLflow would add its own in a section before these.
+    In each section, the chart of `chosen` or `test_metric` comes first. If a metric had no chart, MLflow would add one for it, in a section
+    before these.
     """
     for name in sorted(metrics, key=lambda name: (name != chosen, name != "train/objective", name)):
         if name.startswith("valid/"):
@@ -185,7 +186,7 @@ def line(metric: str, section: str) -> dict[str, Any]:
 
 
 def card(name: str, section: str, kind: str, **more: Any) -> dict[str, Any]:
-    """Return a chart of the view; `kind` is the chart type of the MLflow UI."""
+    """Return a chart of the view. `kind` is the chart type of the MLflow UI; `more` has further keys of the chart."""
     # With `isGenerated: true`, the UI shows line charts instead of bar charts.
     return {"uuid": name, "type": kind, "metricSectionId": section, "deleted": False, "isGenerated": False, **more}
 

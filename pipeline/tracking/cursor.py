@@ -15,9 +15,10 @@ DELIVERED = "delivered.json"
 class Cursor:
     """The delivery progress of a journal for one store.
 
-    `offsets` are the delivered bytes of `events.jsonl` and `system.jsonl`. `time_ms` is the time of the last delivered event.
+    `offsets` has the number of delivered bytes of `events.jsonl` and of `system.jsonl`. `time_ms` is the time of the last delivered event.
     `has_ended` is True if MLflow has the final status of the run, and the journal's copies of files are removed.
-    `has_failed` is True if an event failed: events after `offsets` were sent, and will be again.
+    `has_failed` is True if MLflow failed to store an event: `offsets` stays before this event. Events after it may have been sent, and will
+    be sent again.
     """
 
     run_id: str | None = None
@@ -29,12 +30,10 @@ class Cursor:
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":
-        """Return the saved cursor, or one at the beginning where none is readable or a backup brought back another journal.
+        """Return the cursor saved under the store key `store`; a cursor at the beginning of the journal if none can be read.
 
-        The journal is another one where no line ends at a delivered offset.
-
-        The beginning is used if no saved cursor can be read, or if the journal is shorter than the saved offset, as after restoring a
-        backup. Delivering events again is safe, because MLflow ignores repeated metric points.
+        If no line of the journal ends at a saved offset, as after restoring a backup, the cursor keeps the saved ids of run and experiment
+        but starts at the beginning. Delivering events again is safe, because MLflow ignores repeated metric points.
         """
         try:
             cursor = cls(**read_stores(folder)[store])
@@ -71,5 +70,5 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if the journal has begun and no store has all of it. A journal that one store has completely is not sent to others."""
+    """Return True if the journal has begun and no store has all of it. A journal that one store has completely is not sent to another."""
     return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

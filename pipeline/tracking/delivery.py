@@ -29,14 +29,14 @@ REMOVED = f"{COPIES}.removed"
 class Delivery:
     """The delivery of one journal to one store. It starts at the cursor saved in `delivered.json`.
 
-    Every event can be sent again. The timestamps come from the journal, so MLflow ignores repeated metric points; of tags and
-    files the last ones count. An event that fails although MLflow is reachable therefore holds only the cursor, not the events
-    after it: they are sent now, and again by the next delivery, which starts at the failed event. A delivery that follows a stage
-    itself goes back to the failed event after some minutes.
+    Every event can be sent again. The timestamps come from the journal, so MLflow ignores repeated metric points; a repeated tag or
+    file replaces the earlier one. If an event fails although MLflow is reachable, the cursor therefore stays before this event, but
+    the events after it are sent. The next delivery starts at the failed event and sends them again. A delivery that lasts longer than
+    `RETRY_AFTER_S` seconds after a failure goes back to the failed event without waiting for the next delivery.
     """
 
     def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
-        """Load the cursor. `deadline_s` is the value of `time.monotonic` from which on `catch_up` raises TimeoutError."""
+        """Load the cursor. `catch_up` raises TimeoutError once `time.monotonic` exceeds `deadline_s`."""
         self._folder = folder
         self._store = store
         self._build = build
@@ -53,7 +53,8 @@ class Delivery:
     def catch_up(self) -> bool:
         """Send the events that this delivery has not sent yet. Return True if the writer has exited and MLflow has the whole run.
 
-        If the writer exited without an `end` event, the run gets the status KILLED. Raises MLflow's exception if MLflow is unreachable.
+        If the writer exited without an `end` event, the run gets the status KILLED. Raises MLflow's exception if MLflow is unreachable,
+        Refusal for an unusable SQLite file, TimeoutError after the deadline, and BlockingIOError if a stage reopened the journal meanwhile.
         """
         # Check for a writer before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
@@ -85,8 +86,8 @@ class Delivery:
     def _send_new(self, name: str, sender: Sender) -> None:
         """Send the new lines of one file of the journal, `events.jsonl` or `system.jsonl`.
 
-        Only lines that fsync has put on disk are sent. A line that is lost in a power cut after it was sent would be written again with
-        another timestamp, and become a second metric point.
+        Only lines that fsync has put on disk are sent. Otherwise a power cut could remove a line that was already sent. The resumed training
+        would write it again with another timestamp, and MLflow would have a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
             if time.monotonic() > self._deadline_s:
@@ -97,8 +98,8 @@ class Delivery:
     def _send(self, batch: list[Event], sender: Sender) -> None:
         """Send a batch. If this fails, record the reason in a tag of the run.
 
-        If MLflow rejects a batch of several events, each of its events is sent alone; a rejected event is skipped. Raises MLflow's
-        exception if the tag cannot be set either: MLflow is unreachable.
+        If MLflow rejects a batch of several events, each of its events is sent alone; a rejected event is skipped. After a temporary
+        failure, the cursor stays before the batch. Raises MLflow's exception if the tag cannot be set either: MLflow is unreachable.
         """
         try:
             send_twice(sender, batch)
@@ -120,7 +121,7 @@ class Delivery:
             self._has_ended, self._cursor.has_ended = last.kind == "end", False
             self._cursor.time_ms = last.time_ms
             self._has_metrics |= last.kind == "metrics"
-        # `_finish` saves the position after the end, so that after a kill the next delivery ends the run and finishes it.
+        # Only `_finish` saves the position after the `end` event: after a kill before that, the next delivery sends `end` again and finishes.
         if not self._cursor.has_failed and last.kind != "end":
             self._cursor.offsets[name] = last.end
         self._save()
@@ -145,9 +146,9 @@ class Delivery:
             self._save()
 
     def _remove_copies(self) -> bool:
-        """Remove the copies of the model and the files. Return False, and keep them, where the journal has new events.
+        """Remove the copies of the model and the files. If the journal has new events, keep them and return False.
 
-        Raises BlockingIOError while a stage writes the journal.
+        Raises BlockingIOError if a stage has the journal open for writing.
         """
         removed = self._folder / REMOVED
         shutil.rmtree(removed, ignore_errors=True)
@@ -156,7 +157,7 @@ class Delivery:
                 return False
             (self._folder / MODEL).unlink(missing_ok=True)
             if (self._folder / COPIES).exists():
-                (self._folder / COPIES).rename(removed)  # at once: a stage that opens the journal does not wait for the removal
+                (self._folder / COPIES).rename(removed)  # quick, so that a stage that opens the journal does not wait for the removal
         shutil.rmtree(removed, ignore_errors=True)
         return True
 
@@ -172,7 +173,10 @@ class Delivery:
 
 
 def send_twice(sender: Sender, batch: list[Event]) -> None:
-    """Send a batch, and once more after a temporary failure: a connection that was reset. Not after a request that timed out."""
+    """Send a batch. After a temporary failure, such as a reset connection, send it once more.
+
+    If the first attempt took longer than `LONGEST_FIRST_S` seconds, as a request that timed out, raise its exception instead.
+    """
     begin_s = time.monotonic()
     try:
         sender.send(batch)

@@ -70,7 +70,7 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
 
 
 def read_durable(path: Path, offset: int) -> Iterator[Event]:
-    """Yield the events from the byte offset `offset` on that are certainly on disk. Call fsync first if there are new events."""
+    """Yield the events from the byte offset `offset` on. If there are any, fsync the file first, so that they are certainly on disk."""
     if has_more(path, offset):
         size = path.stat().st_size
         files.sync(path)
@@ -92,7 +92,7 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def is_whole(fields: Mapping[str, Any]) -> bool:
-    """Return True if the event has every required field of its kind with the right type. An unknown kind requires `kind` and `time_ms`."""
+    """Return True if the event has every required field of its kind with the right type. For an unknown kind, these are `kind` and `time_ms`."""
     wanted = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
     return all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
 
@@ -100,7 +100,7 @@ def is_whole(fields: Mapping[str, Any]) -> bool:
 class Writer:
     """Appends each event by one `write` call, so that a kill can leave only the last line incomplete.
 
-    `end` is the offset just after the last whole line. What follows it, a line left incomplete by a kill, is cut off.
+    `end` is the offset just after the last whole line. The file is truncated there, which removes a line left incomplete by a kill.
     """
 
     def __init__(self, path: Path, end: int) -> None:
@@ -108,7 +108,10 @@ class Writer:
         os.ftruncate(self._descriptor, end)
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Append one event. Raises OSError, leaving the file unchanged, when the line does not fit on the disk."""
+        """Append one event.
+
+        Raises OSError, and leaves the file unchanged, if the line does not fit on the disk. Raises ValueError for NaN and infinity.
+        """
         line = ENCODER.encode(fields).encode(errors="replace") + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):

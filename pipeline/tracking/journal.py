@@ -50,12 +50,12 @@ def journals(root: Path) -> list[Path]:
 
 
 def has_begun(folder: Path) -> bool:
-    """Return True if the journal has a whole first line. A kill can leave one without, which the resumed training begins again."""
+    """Return True if the journal has a whole first line. A kill can leave a journal without one; the resumed training then begins it again."""
     return events.has_more(folder / events.EVENTS, 0)
 
 
 def find(root: Path, model_digest: str) -> Path | None:
-    """Return the folder of the newest journal whose model file has this SHA-256, or None."""
+    """Return the folder of the newest journal whose model file has this SHA-256; None if there is none."""
     for folder in reversed(journals(root)):
         try:
             if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
@@ -66,10 +66,10 @@ def find(root: Path, model_digest: str) -> Path | None:
 
 
 def is_written(folder: Path) -> bool:
-    """Return True while a process has the journal open for writing. The kernel releases its lock when it exits."""
+    """Return True while a process has the journal open for writing. The kernel releases the lock when that process exits."""
     with (folder / WRITER_LOCK).open("ab") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: of two processes that ask at once, neither is a writer
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check at the same time both succeed
         except BlockingIOError:
             return True
     return False
@@ -80,7 +80,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     """Hold the writer's lock.
 
     Raises BlockingIOError if another process holds the lock for longer than `LOCK_ATTEMPTS * LOCK_PAUSE_S` seconds. A process that only
-    calls `is_written` holds it for a moment, and then this waits.
+    calls `is_written` holds the lock for a moment; therefore this function waits instead of raising at once.
     """
     for _ in range(LOCK_ATTEMPTS):
         with files.locked(folder / WRITER_LOCK, wait=False) as taken:
@@ -92,13 +92,16 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 class Journal:
-    """A journal that this process has opened for writing, by `create` or `reopen`. No other process can open it meanwhile.
+    """A journal that this process has opened for writing, by `create` or `reopen`. No other process can open it for writing meanwhile.
 
     Files are copied into the journal, because the originals may change before they are delivered.
     """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
-        """Lock the journal and read its state. Raises BlockingIOError if another process has it open for writing."""
+        """Lock the journal and read its state. `stage` is the name of the stage that writes; `reopen` explains `amends`.
+
+        Raises BlockingIOError if another process has the journal open for writing.
+        """
         self.folder = folder
         self._amends = amends
         self._step = 0
@@ -111,7 +114,7 @@ class Journal:
 
     @classmethod
     def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
-        """Create a journal. Its first event contains `stage`, `info` and `more`.
+        """Create a journal called `name` (default: a new name). Its first event contains `stage`, `info` and `more`.
 
         `more` has the name of the MLflow `experiment` and the `run_id` that the user set (None if not set). If the journal is an addition
         to the run of a model, `more` also has the `model_sha256`.
@@ -127,9 +130,9 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path, *, stage: str, info: RunInfo, amends: bool = False) -> "Journal":
-        """Reopen a journal. With `amends`, a metric's value at its last recorded step may be replaced.
+        """Reopen a journal. With `amends`, `metrics` may replace a metric's value at its last recorded step.
 
-        Raises FileNotFoundError if the folder has no journal.
+        Raises FileNotFoundError if the folder has no journal, and BlockingIOError if another process has it open for writing.
         """
         if not has_begun(folder):
             raise FileNotFoundError(f"{folder} has no journal")
@@ -138,7 +141,11 @@ class Journal:
         return journal
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append the values of metrics at a step. Points that the journal already has are skipped: a resumed training repeats steps."""
+        """Append the values of metrics at a step.
+
+        A metric that the stage already recorded at this or a later step is skipped, because a resumed training repeats steps. A journal
+        opened with `amends` skips a metric at its last step only if the value is the same.
+        """
         fresh = {}
         for name, value in values.items():
             number = events.number(value)
@@ -174,7 +181,7 @@ class Journal:
     def model(self, path: Path) -> None:
         """Copy the model file into the journal, where it stays until MLflow has the whole run.
 
-        MLflow gets the model at the step of the last metrics event. After this call, `find` returns this journal for the model's digest.
+        In MLflow, the model has the step of the last metrics event. After this call, `find` returns this journal for the model's digest.
         """
         with files.replacing(self.folder / MODEL) as draft:
             shutil.copyfile(path, draft)

@@ -1,4 +1,4 @@
-"""Logs the trained model to MLflow. The logged model maps raw uint8 images to logits, loads without pickle and has its run's metrics."""
+"""Logs the trained model to MLflow. The logged model maps raw uint8 images to logits, loads without pickle and has the metrics of its run."""
 
 import math
 import re
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8], Sequence[str]]"]
-"""A function that loads a model file and returns a module (uint8 NHWC to logits), an example batch and the class names.
+"""A function that loads a model file and returns a module (which maps uint8 NHWC images to logits), an example batch and the class names.
 
 The example batch has two images: with a batch of one, `torch.export` would fix the batch size at 1.
 """
@@ -29,9 +29,9 @@ SPLITS = ("train", "valid", "test")
 
 
 def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
-    """Log the model file `path` with SHA-256 `digest` to its run, at `step`, with the metric points of this step.
+    """Log the model file `path` with SHA-256 `digest` to the run `run_id`, at the training step `step`. `points` are the metrics at this step.
 
-    If the run already has the complete model, do nothing; if an earlier attempt was interrupted, complete its logged model.
+    If the run already has the complete model, do nothing. If an earlier attempt was interrupted, complete the logged model that it began.
     Raises LookupError if the journal no longer has the model file.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
@@ -56,13 +56,13 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
 
 
 def find_model(store: Store, run: "Run", digest: str | None) -> "LoggedModel | None":
-    """Return the run's logged model with this SHA-256, or None. Its upload may be incomplete."""
+    """Return the run's logged model with this SHA-256; None if there is none. The upload of the model may be incomplete."""
     found = store.client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
 
 def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
-    """Add the test metrics among `points` to the run's logged model. The training logged this model before the evaluation."""
+    """Add the test metrics among `points` to the run's logged model, if it has one: the training logs the model before the evaluation."""
     scores = [point for point in points if split_of(point.key) == "test"]
     if not scores:
         return
@@ -72,7 +72,7 @@ def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
-    """Return the finite points as metrics of the logged model, each linked to the run's dataset for the split of the metric."""
+    """Return the finite points as metrics of the logged model, each linked to the run's dataset for the metric's split, if any."""
     from mlflow.entities import Metric
 
     datasets = {each.dataset.name.rpartition(" ")[2]: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else [])}
@@ -93,7 +93,7 @@ def split_of(metric: str) -> str:
 
 
 def name_of(run: "Run") -> str:
-    """Return architecture and dataset joined by "-", or "model". Characters that MLflow rejects in a name are replaced by "-"."""
+    """Return architecture and dataset joined by "-"; "model" if both are unknown. Replace characters that MLflow rejects in names by "-"."""
     params = run.data.params
     names = [params.get("model.architecture") or params.get("model.name"), params.get("source.name")]
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
@@ -110,7 +110,7 @@ def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]
 
 
 def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write the MLflow model to `folder/model`: the program exported by `torch.export`, and `served_model.py`, which checks its input."""
+    """Write the MLflow model to `folder/model`: the program exported by `torch.export`, and `served_model.py`, which checks the input."""
     import mlflow.pyfunc
     import mlflow.pytorch
     from mlflow.models import Model, ModelSignature

@@ -1,6 +1,6 @@
 """Delivers journals to MLflow: all journals once, or the journal of a running stage until the stage ends.
 
-The second is done by a separate process, so that a training never waits for MLflow.
+The journal of a running stage is delivered by a separate process, so that a training never waits for MLflow.
 """
 
 import importlib.util
@@ -46,9 +46,9 @@ def sync(environment: Environment, build: Build) -> int:
 
 
 def follow(folder: Path, environment: Environment, build: Build) -> int:
-    """Deliver a journal until its writer has exited and all events are delivered. Return 0, or 1 if events are left.
+    """Deliver a journal until its writer has exited and all events are delivered. If this fails, return 1.
 
-    Then, for `OTHERS_S` seconds, deliver the journals that earlier runs left, those with a failed event last.
+    Then deliver undelivered journals of earlier runs for up to `OTHERS_S` seconds, those with a failed event last, and return 0.
     """
     store = Store(environment)
     with redacted_output(store.address):
@@ -67,8 +67,8 @@ def follow(folder: Path, environment: Environment, build: Build) -> int:
 def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler) -> bool:
     """Deliver a journal, with growing pauses while MLflow is unreachable. Return True once its writer has exited and all is delivered.
 
-    After the writer has exited, make at most `LAST_ATTEMPTS` attempts, and none after an attempt that failed after more than `HANGING_S`
-    seconds. After each attempt that raised nothing, advance `meanwhile` by one, which delivers one journal of an earlier run.
+    When the writer has exited, stop `sampler` and make at most `LAST_ATTEMPTS` more attempts. If one of them takes longer than `HANGING_S`
+    seconds and fails, make no other. Return False if events are left after the last attempt.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
@@ -78,7 +78,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
         if not is_written:
             sampler.stop()
             last_attempts += 1
-            delivery = Delivery(folder, store, build)  # starts at the saved cursor, and so sends the events that failed again
+            delivery = Delivery(folder, store, build)  # starts at the saved cursor, so that failed events are sent again
         try:
             if delivery.catch_up() and not is_written:
                 return True
@@ -98,7 +98,10 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
 
 
 def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: float = math.inf) -> Iterator[bool]:
-    """Deliver one journal per iteration, and yield True if all of it is delivered. Stop at the deadline or when MLflow is unreachable."""
+    """Deliver one journal per iteration. Yield True if all of it is delivered, else False.
+
+    Stop if MLflow is unreachable, or if `time.monotonic` exceeds `deadline_s`.
+    """
     for folder in folders:
         if time.monotonic() > deadline_s:
             return
@@ -114,7 +117,7 @@ def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: 
 def deliver(folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> bool:
     """Deliver the current events of a journal, print the outcome, and return True if the run has ended and MLflow has all of it.
 
-    Raises MLflow's exception if MLflow is unreachable.
+    If another process is delivering the journal, return False. Raises the exceptions of `Delivery.catch_up`.
     """
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
         is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()

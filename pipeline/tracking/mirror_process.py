@@ -1,4 +1,4 @@
-"""The mirror process of a stage, `python -m pipeline sync --follow JOURNAL`. The stage starts it, and at its own end waits for it."""
+"""The mirror process of a stage, `python -m pipeline sync --follow JOURNAL`. The stage starts this process and waits for it at the end."""
 
 import contextlib
 import importlib.util
@@ -20,7 +20,7 @@ NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core fro
 
 
 def say(environment: Environment, sentence: str) -> None:
-    """Print one redacted line to stderr, where that is possible."""
+    """Print a sentence to stderr as one line, with secrets redacted. If stderr cannot be written, do nothing."""
     with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed stream
         print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
 
@@ -30,7 +30,7 @@ def command(folder: Path) -> list[str]:
 
 
 def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | None:
-    """Start the mirror process of a journal. If MLflow is not installed, print a message and return None."""
+    """Start the mirror process of a journal and return it. If MLflow is not installed, print a message and return None instead."""
     if importlib.util.find_spec("mlflow") is None:
         say(
             environment,
@@ -52,9 +52,9 @@ def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | N
 
 
 def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environment, limit_s: float) -> None:
-    """Wait for the mirror process up to `limit_s` seconds, then kill it if it still runs. Print how many events are left, if any.
+    """Wait for the mirror process up to `limit_s` seconds, then kill it if it still runs.
 
-    Also print a message if the run named in MLFLOW_RUN_ID is not used.
+    If events are not in MLflow yet, print how many. If the run named in MLFLOW_RUN_ID is not used, print that.
     """
     try:
         process.wait(limit_s)
@@ -62,14 +62,14 @@ def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environmen
         pass
     finally:
         process.kill()  # safe at any time: the next delivery resumes at the cursor in `delivered.json`
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, such as on a dead network file system
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel, such as on a dead network file system
             process.wait(KILLED_WAIT_S)
     cursor, named = Cursor.load(folder, Address.of(environment).key), environment.mlflow_run_id
     if named and cursor.run_id and cursor.run_id != named:
         say(environment, unused_run_message(named, folder.name, cursor.run_id))
     if not cursor.is_complete(folder):
         num_left = sum(1 for name, offset in cursor.offsets.items() for _ in events.read(folder / name, offset))
-        most = "up to " if cursor.has_failed else ""  # those after the failed event may have been sent
+        most = "up to " if cursor.has_failed else ""  # events after the failed one may have been sent
         say(
             environment,
             f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them ({LOG} beside the journal says why)",

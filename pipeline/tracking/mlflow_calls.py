@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # MLflow's limits for one request
 LONGEST_PARAM = 6000
-SHOWN_DIGITS = 8  # so much of a dataset's digest is shown in MLflow's table of runs; the profile has the whole digest
+SHOWN_DIGITS = 8  # length of a dataset's digest in MLflow's table of runs; the profile has the whole digest
 SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files in metrics/ and plots/ have the exact values
 
 
@@ -54,8 +54,8 @@ class Sender:
     def _begin(self, fields: Mapping[str, Any]) -> None:
         """Set status, tags and params, and log datasets and provenance.
 
-        Params cannot change in MLflow. If the run has another value for the param NAME, the tag `pipeline.changed.NAME` is set to the new
-        value.
+        Params cannot change in MLflow. If the run already has another value of the param NAME, that value stays, and the tag
+        `pipeline.changed.NAME` is set to the new value.
         """
         from mlflow.entities import Param
 

@@ -35,7 +35,7 @@ TAGS = {
 def gather(environment: Environment) -> dict[str, str]:
     """Return the facts: commit, uncommitted changes, DVC stage and experiment, versions and machine. Never raises.
 
-    They are for the journal and MLflow only. Reproducible files never contain them, because they differ between equal runs.
+    The facts are for the journal and MLflow only. Reproducible files never contain them, because they differ between otherwise equal runs.
     """
     facts: dict[str, Callable[[], str]] = {
         "git.commit": commit,
@@ -78,7 +78,10 @@ def known(find: Callable[[], str]) -> str:
 
 
 def commit() -> str:
-    """Return the commit from git, or else from PIPELINE_COMMIT, which is set in a container without `.git`. Raises Unknown without both."""
+    """Return the commit from git; if git fails, from PIPELINE_COMMIT, which is set in a container without `.git`.
+
+    Raises Unknown if git fails and PIPELINE_COMMIT is not set.
+    """
     try:
         return revision.git("rev-parse", "HEAD")
     except Unknown:
@@ -95,7 +98,7 @@ def user() -> str:
 
 
 def driver() -> str:
-    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed."""
+    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed, and pynvml.NVMLError if NVML fails."""
     import pynvml
 
     try:
@@ -106,7 +109,7 @@ def driver() -> str:
 
 
 def gpus() -> str:
-    """Return the names of all GPUs, or "none". Raises Unknown if no driver is installed."""
+    """Return the names of all GPUs; "none" if there is no GPU. Raises Unknown if no driver is installed, and NVMLError if NVML fails."""
     import pynvml
 
     driver()

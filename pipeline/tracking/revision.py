@@ -49,17 +49,17 @@ def git(*arguments: str) -> str:
 
 
 def explain(message: str) -> str:
-    """Return git's error message without "fatal: ". A message listed in `EXPLANATIONS` is replaced by its text there.
+    """Return git's error message without "fatal: ". If it contains a key of `EXPLANATIONS`, return the value of this key.
 
-    The replaced messages contain paths of this machine, which a shared store should not get.
+    Messages with these keys may contain paths of this machine, which a shared store should not get.
     """
     return next((words for piece, words in EXPLANATIONS.items() if piece in message), message.removeprefix("fatal: "))
 
 
 def difference() -> str:
-    """Return size and digest of the diff to HEAD, then the changed files, one per line and at most 50. Without changes, return "none".
+    """Return size and digest of the diff to HEAD, then the changed files, one per line and at most 50; "none" without changes.
 
-    Raises Unknown if git fails.
+    Files that a run writes are not counted. Raises Unknown if git fails.
     """
     changed = git(*CHANGES)
     if not changed:
@@ -71,7 +71,10 @@ def difference() -> str:
 
 
 def differ_in_results_only(one: str, other: str) -> bool:
-    """Return True if two different commits differ only in files that a run writes; False also if git cannot compare them."""
+    """Return True if two different commits differ only in files that a run writes.
+
+    Return False also if one is not a full commit hash, or git cannot compare them.
+    """
     if one == other or not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The tracking interface of the stages. It never raises an exception to a stage, and a stage waits for MLflow only at its end."""
+"""The tracking interface of the stages. It never raises an exception to a stage. A stage waits for MLflow only when it ends."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ INTERRUPTED_WAIT_S = 5.0  # an interrupted stage should exit soon; `sync` or the
 
 
 class Run:
-    """One tracked run. What a stage logs is written to the run's journal. If tracking is off or failed to start, it is discarded."""
+    """One tracked run. What a stage logs is written to the run's journal, or discarded if tracking is off or failed to start."""
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         self._environment = environment
@@ -59,7 +59,7 @@ class Run:
         self._write(lambda journal: journal.model(path))
 
     def end(self, status: Status) -> None:
-        """Close the journal and wait, with a time limit, until MLflow has all of it."""
+        """Record the status, close the journal, and wait, with a time limit, until MLflow has all of the journal."""
         self._write(lambda journal: journal.end(status))
         self._write(lambda journal: journal.close())
         if self.folder and self._mirror:
@@ -87,7 +87,10 @@ class Run:
 
 
 def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
-    """Track a training as one run: reopen the journal named in `resume_file`, or create one and write its name there."""
+    """Track a training as one run, across restarts.
+
+    Reopen the journal named in the file `resume_file`. If there is none, create a journal and write its name to `resume_file`.
+    """
 
     def open_journal() -> Journal:
         name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
@@ -104,14 +107,15 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
     """Track an addition to the run that trained a model, such as its evaluation.
 
-    Reopen the journal of that run. If there is none, create a journal; its events are delivered to the model's run if MLflow has one.
+    Reopen the journal of that run. If there is none, or another process is writing it, create a new journal, whose events are delivered to
+    the model's run if MLflow has one.
     """
 
     def open_journal() -> Journal:
         digest = files.digest(model)
         folder = journal.find(environment.root, digest)
         if folder:
-            with suppress(BlockingIOError):  # another stage writes it
+            with suppress(BlockingIOError):  # another process is writing this journal
                 return Journal.reopen(folder, stage=stage, info=info, amends=True)
         new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
         new.model(model)  # has no effect if the run in MLflow already has the model
@@ -121,7 +125,7 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
 
 
 def destination(environment: Environment) -> dict[str, str | None]:
-    """Return the MLflow experiment, and the run id that the user set (else None), for the first event of a new journal."""
+    """Return the MLflow experiment and the run id for the first event of a new journal. The id is None if the user set none."""
     return {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
 
 
@@ -140,16 +144,16 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
 
 
 def journal_of(environment: Environment, model: Path) -> str | None:
-    """Return the name of the newest journal of this model file, or None."""
+    """Return the name of the newest journal of this model file; None if there is none."""
     folder = journal.find(environment.root, files.digest(model))
     return folder.name if folder else None
 
 
 def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return the address of the comparison of runs on the MLflow server, or `make ui`, the command that starts the local UI.
+    """Return the address at which an MLflow server compares the runs, or `make ui`, the command that starts the local UI.
 
-    The address is returned if the server has the run `name`. Return "" instead of `make ui` if `make` is not installed, as in the
-    container.
+    `name` is the name of a journal. Return the address if this journal's run is on the server, and otherwise `make ui`; "" instead of
+    `make ui` if `make` is not installed, as in the container.
     """
     address = Address.of(environment)
     if address.is_server and name:

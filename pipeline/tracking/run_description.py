@@ -27,7 +27,7 @@ MOST_CHANGES = 4
 PER_CLASS = "per_class"
 DESCRIBED = ("loss", "objective", "accuracy")
 NAMED = ("model.name", "model.architecture", "source.name")
-"""The parameters that the subject of a run contains. The run's name begins with the subject, so it does not list their changes."""
+"""The parameters in the subject of a run. The run's name begins with the subject, so its list of changes omits these parameters."""
 LONGEST_VALUE = 24
 
 
@@ -51,7 +51,7 @@ def of_training(
 
 
 def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return the metadata that an evaluation adds to the run of its model. Name and description are used only if that run is not found."""
+    """Return the metadata that an evaluation adds to the model's run. Name and description are used only if that run is not found."""
     return RunInfo(
         params=params_of(document),
         tags=evaluation_tags(document),
@@ -99,9 +99,9 @@ def subject(document: Mapping[str, Any]) -> str:
 
 
 def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
-    """Return model, dataset and the parameters changed since the last commit, such as "convnet-digits width=32 lr=5e-3".
+    """Return the run's name: model, dataset and the parameters changed since the last commit, such as "convnet-digits width=32 lr=5e-3".
 
-    At most `MOST_CHANGES` parameters are listed. The name ends with that of the DVC experiment, if there is one.
+    At most `MOST_CHANGES` parameters are listed; the others are counted. If there is a DVC experiment, its name follows in brackets.
     """
     changes = changed_params(document, paths)
     more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
@@ -112,7 +112,8 @@ def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment)
 def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
     """Return `key=value` for each parameter that differs from params.yaml in HEAD; an empty list if that file cannot be read from git.
 
-    `key` is the last part of the dotted key, or its abbreviation in `SHORT`. If two changed parameters share it, it is the dotted key.
+    `key` is the last part of the dotted key, or its abbreviation in `SHORT`. If two changed parameters have the same last part, `key` is
+    the whole dotted key.
     """
     try:
         committed = params_of(parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0])
@@ -164,7 +165,7 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
 
 
 def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores as metrics named `test/NAME`, without the four scores per class: there would be too many to find the others."""
+    """Return the scores as metrics named `test/NAME`, without the four scores per class, among which the others would be hard to find."""
     overall = {name: value for name, value in scores.items() if name != PER_CLASS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 

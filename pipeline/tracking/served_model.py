@@ -1,6 +1,6 @@
-"""The Python code of the logged model, which MLflow loads and serves: it checks the input, then runs the exported program.
+"""The Python code of the logged model, which MLflow loads and serves. It checks the input, then runs the exported program.
 
-MLflow copies this file into the logged model, so it must not import from `pipeline`.
+MLflow copies this file into the logged model, so the file must not import from `pipeline`.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ class ServedModel(PythonModel):
 
 
 def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return the input as a uint8 array (n, *shape). Raises MlflowException for a wrong shape, dtype or range."""
+    """Return the input as a uint8 array (n, *shape). Raises MlflowException for ragged lists and a wrong shape, dtype or range."""
     try:
         images = np.asarray(given)
     except ValueError:

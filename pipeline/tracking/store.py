@@ -62,7 +62,7 @@ class Store:
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
         """Return the run of the journal with this name, creating it if it does not exist. `start` has the fields of the first event.
 
-        It is the first that exists of: the run with the id `known`, the run that the user named (`start["run_id"]`), the run tagged with
+        The run is the first that exists of: the run with the id `known`, the run that the user named (`start["run_id"]`), the run tagged with
         the journal's name, and the run that trained the model with SHA-256 `start["model_sha256"]`.
         """
         named = start.get("run_id")
@@ -82,7 +82,7 @@ class Store:
         return found
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
-        """Return the newest run with this tag value, or None."""
+        """Return the newest run with this tag value; None if there is none."""
         runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
 
@@ -99,7 +99,7 @@ class Store:
         return run if run.info.lifecycle_stage == "active" else None
 
     def experiment_id(self, name: str | None = None) -> str:
-        """Return the id of the experiment with this name, creating it if it is missing. The default name is that of the environment."""
+        """Return the id of the experiment `name` (None: the experiment of the environment), creating it if it is missing."""
         name = name or self._environment.mlflow_experiment_name
         if experiment := self.client.get_experiment_by_name(name):
             return str(experiment.experiment_id)
@@ -129,7 +129,7 @@ def locked_database(address: Address) -> Iterator[None]:
     url = make_url(address.for_mlflow)
     database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
     lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
-    # MLflow creates files in the working directory: they should be in the root.
+    # MLflow creates files in the working directory, and these should be in the root.
     with files.locked(lock, wait=True), contextlib.chdir(address.root):
         try:
             if database and not database.exists():
@@ -144,7 +144,7 @@ def locked_database(address: Address) -> Iterator[None]:
 
 
 def create(database: Path, *, artifacts: Path) -> None:
-    """Create the SQLite file of an MLflow store under a temporary name, and rename it when complete. The caller holds the lock.
+    """Create the SQLite file of an MLflow store under a temporary name, and rename it when complete. The caller must hold the lock.
 
     MLflow creates the tables by dozens of migrations. A kill during a migration leaves a file that no later attempt can complete.
     """
@@ -171,7 +171,7 @@ def unusable(database: Path, error: Exception) -> str:
 def describing(text: str) -> dict[str, str]:
     """Return the tags that set `text` as the description of a run; an empty dict if `text` is "".
 
-    One tag is a digest of the description, which shows later if the description was edited in MLflow.
+    One tag is a digest of the text. A description that no longer matches its digest was edited in MLflow.
     """
     return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
@@ -185,7 +185,7 @@ def unused_run_message(named: str, journal: str, run_id: str) -> str:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return True for a temporary failure, such as an unreachable server or a full disk; False where the event itself is bad."""
+    """Return True for a temporary failure, such as an unreachable server or a full disk; False if MLflow rejects the event itself."""
     from mlflow.exceptions import MlflowException
 
     if isinstance(error, MlflowException):

@@ -13,7 +13,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 1.0, 30.0, 1.25
 
 
 class Sampler(threading.Thread):
-    """A thread that appends system metrics to `system.jsonl`, at once and then at growing intervals, so that short runs have some too."""
+    """A thread that appends system metrics to `system.jsonl` at growing intervals. It begins early, so that short runs have some too."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="system metrics", daemon=True)
@@ -21,7 +21,7 @@ class Sampler(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Stop the thread after its current sample. Wait for this, at most 5 s, so that the file is complete afterwards."""
+        """Stop the thread after its current sample. Wait at most 5 s until it has stopped, so that the file is complete afterwards."""
         self._stopped.set()
         if self.is_alive():
             self.join(timeout=5)
@@ -55,7 +55,7 @@ def gpus() -> list[Any]:
 
 
 def sample(devices: list[Any]) -> dict[str, float]:
-    """Return the use of CPU, memory, disk and the GPUs in `devices` (NVML handles). The unit is the end of each name."""
+    """Return the use of CPU, memory, disk and the GPUs in `devices` (NVML handles). Each name ends with its unit."""
     import psutil
     import pynvml
 
