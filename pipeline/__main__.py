@@ -106,9 +106,9 @@ def print_os_error(error: OSError) -> int:
 
 
 def lacks_inodes(path: str | None) -> bool:
-    """Return True if a file system has free space but no free inodes; False also if this cannot be determined.
+    """Return True if the file system of `path` has free space but no free inodes; False if not, or if this cannot be determined.
 
-    It is the file system of `path`, or of the working directory if `path` is None.
+    If `path` is None, the file system is that of the working directory.
     """
     try:
         status = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib

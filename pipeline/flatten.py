@@ -16,7 +16,10 @@ def flatten(nested: Mapping[str, Any], separator: str = ".") -> dict[str, Scalar
 
 
 def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the joined key and the value of each leaf. Lists and empty mappings are leaves and are yielded unchanged."""
+    """Yield the joined key and the value of each leaf. Lists and empty mappings are leaves and are yielded unchanged.
+
+    `path` is the joined key of `value` itself; "" at the top.
+    """
     if isinstance(value, Mapping) and value:
         for key, member in value.items():
             yield from leaves(member, separator, f"{path}{separator}{key}" if path else str(key))

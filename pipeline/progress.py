@@ -22,7 +22,7 @@ class Advance:
         self.report(self.done)
 
     def each(self, items: Iterable[Item], units: Callable[[Item], int]) -> Iterator[Item]:
-        """Yield the items, counting each after the caller has processed it."""
+        """Yield the items. After the caller has processed an item, count `units(item)` units."""
         for item in items:
             yield item
             self(units(item))

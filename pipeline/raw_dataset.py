@@ -37,7 +37,7 @@ class Statistics(Protocol):
 
 @dataclass(frozen=True)
 class SampleBlock:
-    """Some samples of one split of the source: `inputs` (n, *row_shape), and `positions` (n,), their indices in the targets of that split."""
+    """Some samples of one split of the source: `inputs` (n, *row_shape), and `positions` (n,), the samples' indices in the targets of that split."""
 
     split: str
     positions: "NDArray[np.int64]"
@@ -49,8 +49,8 @@ class RawDataset:
     """A dataset with all targets in memory and its samples as a stream, so that the samples may exceed memory.
 
     `task` describes the targets. `targets` maps each split of the source (train, and possibly valid and test) to its targets (n, ...).
-    `blocks()` yields every sample except corrupt ones, in ascending position within a split. Close this generator when you stop early:
-    it may own worker processes. `statistics` describes the inputs once the train samples have been added to it.
+    `blocks()` yields every sample except corrupt ones, in ascending position within a split. If you stop early, close the generator that
+    `blocks()` returned: it may own worker processes. `statistics` describes the inputs once the train samples have been added to it.
     """
 
     task: "spec.Targets"

@@ -2,4 +2,4 @@
 
 
 class Refusal(ValueError):
-    """Raised for bad input. The message says where the error is and how to fix it. It is shown without a traceback; the exit code is 2."""
+    """Raised for bad input. The message says where the error is and how to fix it. The message is shown without a traceback; the exit code is 2."""

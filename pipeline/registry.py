@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Registry:
-    """The choices in `package`, one module or folder each; `noun` names a choice in messages.
+    """The choices in `package`, one module or folder each; `noun` is the word for a choice in messages.
 
     A name from an untrusted file can only import one of these modules.
     """
@@ -17,7 +17,7 @@ class Registry:
     package: str
     noun: str
     needs_torch: bool = False
-    """True if the modules import torch, which takes seconds. Their sections are validated only if all others are valid."""
+    """True if the modules import torch, which takes seconds. Sections with these choices are validated only if all others are valid."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:

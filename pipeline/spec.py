@@ -81,7 +81,10 @@ class Targets(Description):
         """
 
     def refuse_unlearnable(self, targets: NDArray[Any], place: str) -> None:
-        """Raise Refusal if nothing can be learned from `targets`, those of train. `place` names the dataset in the message."""
+        """Raise Refusal if nothing can be learned from `targets`, the targets of the train split. `place` names the dataset in the message.
+
+        Checks nothing unless overridden.
+        """
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         """Return the stratum number of each sample, (n,). A split takes its share from each stratum. All samples are in stratum 0 unless overridden."""
@@ -114,9 +117,9 @@ class Spec(BaseModel):
 
 
 def read_kind(value: Mapping[str, Any], registry: Registry, part: str, name: str) -> Any:
-    """Validate a mapping with the class `name` in the module `part` of the folder that its `kind` names.
+    """Validate a mapping with the class `name` in the module `part` of the folder that the mapping's `kind` names.
 
-    Raises ValueError if there is no folder of this name.
+    Raises ValueError if there is no such folder, or if the mapping is invalid.
     """
     kind = value.get("kind")
     if kind not in registry.names:

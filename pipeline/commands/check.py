@@ -29,7 +29,10 @@ Result = TypeVar("Result")
 
 
 def run() -> None:
-    """Validate everything, then print model, data, device and precision. Raises Refusal with one line per problem."""
+    """Repair the lock records that a killed DVC left, validate everything, and print model, data, device and precision.
+
+    Raises Refusal with one line per problem.
+    """
     paths, problems = Paths(), Problems()
     if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # no lock file if there is nothing to repair: the checkout may be read-only
         with checkout_lock.held(paths.top):
@@ -71,15 +74,17 @@ class Problems:
 
 
 def line_number(text: str) -> int:
-    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by it."""
+    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Used to sort the messages."""
     number = re.match(r"[^:=]+:(\d+): ", text)
     return int(number[1]) if number else 0
 
 
 def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
-    """Validate everything; return a text with model, data, device and precision. Raises Refusal with all problems.
+    """Validate everything, download missing files, and return a text with model, data, device and precision.
 
-    The problems that can be found without torch are raised before torch is imported, which takes seconds.
+    Raises Refusal with all problems found so far, including those already in `problems`: first those that are found without torch, because
+    its import takes seconds, then all others that are found without a download. Download problems are only added to `problems`.
+    `environment` is None if reading it failed, which is then one of the `problems`.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))
@@ -112,7 +117,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
 
 
 def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
-    """Call `attempt`. If it raises Refusal, add file name and line number of the parameters to the messages."""
+    """Call `attempt`. If it raises Refusal, add the file and the line of the parameter to each message that begins with a key."""
     try:
         return attempt()
     except Refusal as refusal:
@@ -122,7 +127,7 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Return the names of the splits and the number of classes (None if the data has no classes).
 
-    For the user's own files, they are determined from file names and targets. For a published dataset, no data is read.
+    For the user's own files, splits and classes are determined from file names and targets. For a published dataset, no data is read.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 
@@ -157,9 +162,9 @@ def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
 
 
 def fetch_data(prepare: PrepareParams) -> None:
-    """Download the missing files of a published dataset and read it, if DVC would run `prepare`.
+    """If DVC would run `prepare`, download the missing files of a published dataset and read its file names and targets.
 
-    Raises Refusal with the remedy if this fails.
+    Raises Refusal with the remedy if the download or the reading fails.
     """
     from pipeline.stages import prepare as stage
 
@@ -168,16 +173,16 @@ def fetch_data(prepare: PrepareParams) -> None:
 
 
 def fetch_weights(model: ModelSettings) -> None:
-    """Download missing files of the model's pretrained weights and read them, if DVC would run `train`.
+    """If DVC would run `train`, download the missing files of the model's pretrained weights and read them.
 
-    Raises Refusal with the remedy if this fails.
+    Raises Refusal with the remedy if the download or the reading fails.
     """
     if model.downloaded and would_run("train"):
         model.fetch()
 
 
 def would_run(stage: str) -> bool:
-    """Return True if DVC would run the stage or a stage that it depends on. Return True also if `dvc status` fails."""
+    """Return True if DVC would run `stage` or one of the stages on which `stage` depends, or if `dvc status` fails."""
     command = [sys.executable, "-m", "dvc", "status", "--json", "--with-deps", stage]
     status = subprocess.run(command, capture_output=True, text=True, check=False)
     return status.returncode != 0 or status.stdout.strip() != "{}"

@@ -25,7 +25,7 @@ def run(name: str) -> None:
 
 
 def in_place(preset: Path) -> str:
-    """Return the text of a preset for params.yaml: the path of its schema is relative to the top of the checkout."""
+    """Return the text of a preset as written to params.yaml: the path of the schema is changed to be relative to the top of the checkout."""
     return preset.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP)
 
 

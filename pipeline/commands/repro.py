@@ -15,9 +15,9 @@ EXIT_CODE_PATH = ".pipeline/interrupted"
 
 
 def run() -> int:
-    """Run the three commands and return the exit code of DVC.
+    """Run check, `dvc repro` and, if DVC succeeds, summary. Return the exit code of DVC.
 
-    Raises Refusal for bad input, and if another container is using the checkout.
+    Raises Refusal for bad input, or if another container is using the checkout.
     """
     with checkout_lock.held(Path()):
         check.run()
@@ -30,7 +30,7 @@ def run() -> int:
 def dvc_repro() -> int:
     """Run `dvc repro` and return its exit code, or 128 plus the signal's number if a signal ended DVC or a stage.
 
-    After a signal, too, this returns only when DVC has ended.
+    Waits until DVC has ended, also after a signal.
     """
     sys.stdout.flush()
     exit_code_file = Path(EXIT_CODE_PATH).absolute()

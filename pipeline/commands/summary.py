@@ -1,4 +1,7 @@
-"""Print the result of the last `dvc repro`. If no journal has its run, create one, from which the run is sent to MLflow."""
+"""Print the result of the last `dvc repro`.
+
+If tracking is on and no journal has the run of this model, create a journal, from which the run is sent to MLflow.
+"""
 
 from dataclasses import replace
 from typing import Any

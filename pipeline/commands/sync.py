@@ -1,4 +1,4 @@
-"""`python -m pipeline sync`: deliver to MLflow all journals of this checkout that it lacks, or follow the journal of a running stage."""
+"""`python -m pipeline sync`: deliver to MLflow all journals of this checkout that MLflow lacks, or follow the journal of a running stage."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def run(follow: str | None) -> int:
-    """Deliver all journals; with `follow`, only the journal in this folder, until its stage has ended.
+    """Deliver all journals. If `follow` names a folder, deliver only the journal in that folder, until the stage that writes it has ended.
 
     Return 0 if all events are delivered, else 1.
     """

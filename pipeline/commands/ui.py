@@ -39,9 +39,9 @@ location.replace(target);
 
 
 def run(host: str, port: int) -> int:
-    """Serve the UI until interrupted. If MLFLOW_TRACKING_URI is a server, print the link to the comparison there and return.
+    """If MLFLOW_TRACKING_URI is a server, print the link to the comparison there; if not, serve the UI until interrupted.
 
-    Raises Refusal if the port is taken, or if the server does not answer.
+    Raises Refusal if that server does not answer, or if `port` cannot be used.
     """
     store = Store(Environment.read())
     with redacted_output(store.address):
@@ -104,7 +104,10 @@ def serve(store: Store, host: str, port: int) -> None:
 
 
 def page(store: Store) -> str:
-    """Return the HTML page that opens the comparison. `<` is escaped in its JSON values: `</script>` would end the script element."""
+    """Update the stored view of the comparison, and return the HTML page that opens it.
+
+    `<` is escaped in the JSON value of the view, because `</script>` would end the script element.
+    """
     experiment_id = store.experiment_id()
     comparison_view.update(store.client, experiment_id)
     view = store.client.get_experiment(experiment_id).tags[comparison_view.VIEW_TAG]

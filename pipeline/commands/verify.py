@@ -5,7 +5,10 @@ from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, retrain: bool) -> int:
-    """Print each comparison. Return 1 at the first difference, or 0 if there is none. Nothing is written to the checkout."""
+    """Compare `subject`, a model file or a run, and print each comparison. With `retrain`, also train again.
+
+    Stops and returns 1 at the first difference; returns 0 if there is none. Writes nothing to the checkout.
+    """
     from pipeline.verification import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.checks import comparisons
 

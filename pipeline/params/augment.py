@@ -47,7 +47,7 @@ class AugmentSettings(Section):
         return resized_crop
 
     def refuse_misfit(self, height: int, width: int, channels: int) -> None:
-        """Raise Refusal if `crop_padding` allows a crop without a pixel of the image, or if a colour change does not fit the number of channels."""
+        """Raise Refusal if `crop_padding` allows a crop without a pixel of the image, or if a colour change cannot apply to `channels` channels."""
         side = min(height, width)
         if self.crop_padding >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(

@@ -57,22 +57,22 @@ EXPECTED = {
 
 
 def load(document: Document, params: type[Params]) -> Params:
-    """Validate the sections of the file that are fields of `params`, and return them. Raises Refusal with one line for each error.
+    """Validate and return the sections of the file that are fields of `params`.
 
-    Sections whose validation imports torch are validated only if all others are valid, so that a typing error is reported before this
-    slow import.
+    Raises Refusal with one line for each error, also for each unknown section of the file. Sections whose validation imports torch are
+    validated only if all others are valid, so that a typing error is reported before the slow import of torch.
     """
     load_without_torch(document, params)
     return value_or_refusal(document, *validate(document.data, params))
 
 
 def load_without_torch(document: Document, params: type[Params]) -> Params:
-    """Validate like `load`, but without torch: of a section that needs torch, check only `name` and leave the other keys unvalidated."""
+    """Validate like `load`, but without importing torch: of a section that needs torch, only `name` is validated."""
     return value_or_refusal(document, *validate(document.data, params, without_torch=True))
 
 
 def value_or_refusal(document: Document, value: Params | None, problems: list[Problem]) -> Params:
-    """Return `value`. Raises Refusal with all `problems` and all unknown sections of the file, if there are any."""
+    """Return `value`. If there are `problems` or unknown sections in the file, raise Refusal with a line for each of them."""
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
@@ -81,7 +81,10 @@ def value_or_refusal(document: Document, value: Params | None, problems: list[Pr
 
 
 def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Params:
-    """Validate data that was parsed elsewhere, such as the metadata of a model file; `origin` names the source in messages. Raises Refusal."""
+    """Validate data that was parsed elsewhere, such as the metadata of a model file. `origin` names the source of the data in messages.
+
+    Raises Refusal if the data is invalid or has more than MAX_BYTES characters as JSON.
+    """
     length = len(json.dumps(data, default=str))
     if length > MAX_BYTES:
         raise Refusal(f"{origin}: has parameters of {length} characters, more than {MAX_BYTES}: these are not parameters of this pipeline")
@@ -92,7 +95,7 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
 
 
 def with_lines(document: Document, refusal: Refusal) -> Refusal:
-    """Return the refusal with file and line added to each message that begins with a key of the document."""
+    """Return the refusal with file and line added to each message that begins with a key of `params.yaml`, such as `train.steps: `."""
     return Refusal("\n".join(with_line(document, line) for line in str(refusal).splitlines()))
 
 
@@ -119,9 +122,10 @@ def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bo
 
 
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
-    """Return `params` with each section that has variants typed as the variant that its `name` selects, and a problem for each unknown name.
+    """Return a subclass of `params` for this data, and a problem for each section with variants whose `name` is missing or unknown.
 
-    With `without_torch`, a section whose variants import torch has the type Any.
+    In the subclass, each section with variants has the type of the variant that its `name` selects. The type is Any if there is no such
+    variant or, with `without_torch`, if the variants import torch.
     """
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -138,12 +142,18 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
 
 @cache
 def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
-    """Return a subclass of `params` in which these fields have other types. Cached: pydantic takes several milliseconds to create a class."""
+    """Return a subclass of `params` in which `fields`, pairs of a name and a definition, replace the fields of the same names.
+
+    Cached: pydantic takes several milliseconds to create a class.
+    """
     return create_model(params.__name__, __base__=params, **dict(fields))
 
 
 class SectionTypes(NamedTuple):
-    """The variants of a section such as `model`: its key `name` selects one, and with it the other valid keys."""
+    """The variants of a section such as `model`. The section's key `name` selects a variant, which determines the other valid keys.
+
+    `noun` is the word for a variant in messages. `settings` returns the class of a variant by its name.
+    """
 
     noun: str
     names: tuple[str, ...]
@@ -175,7 +185,7 @@ def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> 
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
-    """Return the location of the key, and pydantic's error worded in terms of the YAML file."""
+    """Return the location of the key, and pydantic's error worded in terms of the YAML file. `resolved` is the class that reported it."""
     location = problem["loc"]
     match problem["type"]:
         case "missing":
@@ -200,7 +210,10 @@ def keys_of(section: Any) -> tuple[str, ...]:
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Drop the problem "is missing" of a key that another problem suggests as the right spelling or new name: one mistake gives one line."""
+    """Drop the problem "is missing" of each key that another problem suggests as the right spelling or the new name.
+
+    One mistake then gives one line.
+    """
     suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
     return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
 

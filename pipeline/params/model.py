@@ -31,9 +31,9 @@ class ModelSettings(Section):
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
-        """Set weights that are pretrained or computed from the data: `examples(n)` returns at most n preprocessed train samples.
+        """Set weights that are pretrained or computed from the data.
 
-        Called once, when a training begins, and never when a model file is opened.
+        `examples(n)` returns at most n preprocessed train samples. Called once, when a training begins, and never when a model file is opened.
         """
 
     @property

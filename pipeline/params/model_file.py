@@ -18,7 +18,7 @@ class InferenceLoopSettings(Section):
 
 
 class InferenceParams(Section):
-    """The sections of `params.yaml` that inference needs. The others are not validated, so they may come from another version of this pipeline."""
+    """The sections of `params.yaml` that inference needs. The other sections are not validated, so they may come from another version of this pipeline."""
 
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""
@@ -26,7 +26,7 @@ class InferenceParams(Section):
 
     @classmethod
     def selected(cls, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of `params`, the parameters that a training recorded, that inference needs."""
+        """Return what inference needs of `params`, the parameters that a training recorded."""
         selected = {name: params[name] for name in cls.model_fields if name in params}
         if isinstance(train := selected.get("train"), Mapping):
             selected["train"] = {name: train[name] for name in InferenceLoopSettings.model_fields if name in train}

@@ -13,7 +13,7 @@ COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
 
 
 def whole_file() -> type[BaseModel]:
-    """Return a pydantic model of the whole file, with every model and source. Imports the modules of all of them."""
+    """Return a pydantic model of the whole `params.yaml`, with the settings of every model and source. Imports all their modules."""
     fields: dict[str, Any] = {}
     for params in STAGE_PARAMS.values():
         for name, field in params.model_fields.items():
@@ -22,7 +22,10 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return the type and the FieldInfo of a section. For a registry, the type is the union of all its `Settings`, discriminated by `name`."""
+    """Return the type and the FieldInfo of a section.
+
+    If the section is chosen from a registry, the type is the union of all `Settings` classes of the registry, discriminated by `name`.
+    """
     registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
     if registry is None:
         return field.annotation, field

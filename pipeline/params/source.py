@@ -19,7 +19,7 @@ class SourceSettings(Section):
     """True if `root` has the user's own files. `check` then validates their classes and splits before any stage runs."""
 
     downloaded: ClassVar[bool] = False
-    """True if `open` downloads files that are missing in `root`. `check` then calls it before any stage runs, unless `prepare` is up to date."""
+    """True if `open` downloads files that are missing in `root`. `check` then calls `open` before any stage runs, unless `prepare` is up to date."""
 
     inputs: ClassVar[str] = "image"
     """The kind of the dataset's inputs: the name of a folder in `pipeline/inputs/`."""

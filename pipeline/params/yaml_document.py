@@ -41,7 +41,10 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> "Document":
-        """Read and parse the file. Raises Refusal if the file is missing, not YAML, not a mapping, or too large."""
+        """Read and parse the file.
+
+        Raises Refusal if the file is missing or unreadable, too large or too deeply nested, or not valid YAML with a mapping at the top.
+        """
         text = read_text(path)
         refuse_brackets(text, path)
         try:
@@ -110,7 +113,7 @@ def parse(text: str) -> tuple[Any, Node]:
 def refuse_excess(root: Node) -> None:
     """Raise ValueError if the nodes expand to more than MAX_VALUES values, and RecursionError if they nest deeper than MAX_DEPTH.
 
-    To be called before construction, which expands aliases and merges.
+    Call this before construction, which expands aliases and merges.
     """
     values, height = extent(root, {})
     if height > MAX_DEPTH:
@@ -149,7 +152,10 @@ def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
 
 
 def as_text_key(key: Node, text: str) -> Node:
-    """Return the key as a text node with its source text, so that a key such as `~`, `true` or `[a, b]` is reported as unknown, with its line."""
+    """Return `key` as a text node that holds its source text; return text and `<<` unchanged.
+
+    A key such as `~`, `true` or `[a, b]` is then reported as unknown, with its line.
+    """
     if key.tag in (TEXT_TAG, MERGE_TAG):
         return key
     return ScalarNode(TEXT_TAG, text[key.start_mark.index : key.end_mark.index], key.start_mark, key.end_mark)
@@ -161,7 +167,10 @@ def line_of(error: MarkedYAMLError) -> int:
 
 
 def describe(error: MarkedYAMLError) -> str:
-    """Return ruamel's message, with the line where the enclosing construct begins. For a tab, which is invisible in an editor, add the remedy."""
+    """Return ruamel's message, with the line where the enclosing construct begins if that is another line.
+
+    If the error is a tab, which is invisible in an editor, add the remedy.
+    """
     problem = str(error.problem).partition(" with value")[0]  # for a duplicate section, its whole contents would follow
     start_line = error.context_mark.line + 1 if error.context_mark else line_of(error)
     context = f", {error.context} from line {start_line}" if error.context and start_line != line_of(error) else ""
@@ -179,7 +188,10 @@ def child(node: Node, part: str | int) -> tuple[Node, int] | None:
 
 
 def to_plain_data(value: Any) -> Any:
-    """Convert to dicts with str keys, lists and scalars. Raises ValueError or TypeError for any other value."""
+    """Convert to dicts with str keys, lists and scalars; dates become text.
+
+    Raises TypeError for a value of another type, and ValueError for an integer of more than MAX_BITS bits or text with a lone surrogate.
+    """
     if isinstance(value, Mapping):
         return {to_plain_data(str(key)): to_plain_data(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -19,5 +19,5 @@ class Evaluator(Protocol):
         ...
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]]) -> None:
-        """Write tables and figures. `inputs` are those of the test split, `history` has the rows of `plots/train/history.csv`."""
+        """Write tables and figures. `inputs` are the inputs of the test split, `history` has the rows of `plots/train/history.csv`."""
         ...

@@ -27,7 +27,7 @@ def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: Evalu
 
 
 def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:
-    """Return the Clopper-Pearson interval (1934) of the accuracy, at the confidence level `coverage`.
+    """Return `low` and `high` of the Clopper-Pearson interval (1934) of the accuracy, at the confidence level `coverage`.
 
     Its width is above 0 even if all predictions are correct or all are wrong.
     """

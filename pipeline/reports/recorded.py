@@ -11,7 +11,7 @@ from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
 
 MODEL, DIGITS = "model", 12
-"""The key of the model's label, and its length: the first hexadecimal digits of the model file's SHA-256."""
+"""The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
 HEADLINES = ("accuracy", "loss")
 """The scores that the result line may show; it shows the first that exists."""
 MOST_BYTES = 2**26
@@ -32,7 +32,10 @@ def label(model: Path) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the scores and the model's label. Raises Refusal for a file that is missing or was not written by this pipeline."""
+    """Return the scores and the model's label.
+
+    Raises Refusal if the file is missing or unreadable, or was not written by this version of the pipeline.
+    """
     try:
         content = json.loads(untrusted.read(path, MOST_BYTES))
         found: dict[str, Any] = content[TEST]
@@ -46,7 +49,10 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def scores(path: Path, model: Path) -> dict[str, Any]:
-    """Return the scores in `path`. Raises Refusal if they are those of a model other than `model`."""
+    """Return the scores in `path`.
+
+    Raises Refusal if they are the scores of a model other than `model`, or if `model` is missing, and in the same cases as `read`.
+    """
     found, of = read(path)
     if of != label(model):
         raise Refusal(f"{path}: has the scores of another model than {model}: run `dvc repro`")
@@ -54,7 +60,7 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
 
 
 def result_line(scores: Mapping[str, Any]) -> str:
-    """Format the first of HEADLINES that is in `scores`, its interval if it has one, and the number of samples as one line."""
+    """Return one line with the first of HEADLINES that is in `scores`, the interval of this score if there is one, and the sample count."""
     name = next(name for name in HEADLINES if name in scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""

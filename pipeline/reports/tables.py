@@ -11,7 +11,7 @@ from pipeline.reports.predictions import Integers
 
 
 def write_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """Write one row per sample: DVC's `confusion` template counts them."""
+    """Write one row per sample: DVC's `confusion` template counts the rows."""
     pairs = zip(targets.tolist(), predicted.tolist(), strict=True)
     write(path, ("actual", "predicted"), ((classes[actual], classes[answer]) for actual, answer in pairs))
 

@@ -36,8 +36,8 @@ MAX_NAMES = 100
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
     """Score the model file on the test split, write metrics, tables and figures, and send them to tracking.
 
-    `sections` are all sections of `params.yaml`, for tracking. Raises Refusal if the inputs or targets of the model are not those of
-    the prepared data.
+    `sections` are all sections of `params.yaml`, for tracking only. Raises Refusal in the same cases as `judge`, if the model file, the
+    prepared data or the training history is missing or damaged, or if the inputs or targets of the model are not those of the prepared data.
     """
     claimed = Machine.claim(environment)
     model, manifest = model_file.load(paths.model)
@@ -58,8 +58,8 @@ def judge(
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`.
 
-    The evaluator has the outputs for the unmodified inputs. With test-time augmentation, the scores also have its accuracy.
-    Writes no files. Raises Refusal if the settings do not fit the data.
+    The evaluator has the outputs for the unmodified inputs. If test-time augmentation is set, the scores also have the accuracy of the
+    averaged logits. Writes no files. Raises Refusal if the settings do not fit the data or the machine, or if a logit is not finite.
     """
     spec = prepared.spec
     params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)

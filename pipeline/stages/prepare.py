@@ -20,7 +20,8 @@ from pipeline.runtime.environment import Environment
 def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and print the number of samples of each split.
 
-    Raises Refusal if nothing can be learned from the targets, for example because a class has no samples.
+    Raises Refusal if `source.root` does not exist or is unusable, or if nothing can be learned from the targets, for example because a
+    class has no samples.
     """
     raw_dataset, assigned = survey(params, workers=environment.workers)
     total = sum(len(targets) for targets in raw_dataset.targets.values())

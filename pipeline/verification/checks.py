@@ -70,7 +70,10 @@ def compare_run(record: Record, model: Path) -> Comparison:
 
 
 def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
-    """Compare this checkout with the model file: digests of data, code and lock file; parameters; fingerprint of the machine."""
+    """Compare what the model file records with this checkout and machine: digests of data, code and lock file; parameters; fingerprint.
+
+    Raises Refusal if no data was prepared.
+    """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
     read_record(paths.prepared)  # raises Refusal if no data was prepared
@@ -116,7 +119,7 @@ def compare_scores(
 ) -> Iterator[Comparison]:
     """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
 
-    Raises Refusal in the same cases as the stage evaluate.
+    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, and in the same cases as `judge` of the stage evaluate.
     """
     path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
     expected, label = recorded.read(path)

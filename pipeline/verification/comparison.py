@@ -20,9 +20,9 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Sides:
-    """The origins of the expected and the found value, such as "the file" and "this machine", for the message about a difference.
+    """Where the expected and the found value come from, such as "the file" and "this machine": words for the message about a difference.
 
-    `found` may end with a remedy.
+    `found` is last in that message, so it may end with a remedy.
     """
 
     expected: str
@@ -42,12 +42,12 @@ class Comparison:
 
     @classmethod
     def of_texts(cls, name: str, description: str, sides: Sides, *, expected: str, found: str) -> "Comparison":
-        """Compare two strings, such as digests or commits."""
+        """Compare the strings `expected` and `found`, such as digests or commits."""
         return cls(name, f"{description} ({short(found)})", None if expected == found else sides.describe(expected, found))
 
     @classmethod
     def of_values(cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
-        """Compare nested mappings. The difference has the dotted key of the first differing value, and both values."""
+        """Compare the nested mappings `expected` and `found`. `difference` has the dotted key of the first differing value, and both values."""
         left, right = dict(leaves(expected)), dict(leaves(found))
         pairs = ((key, left.get(key, NOTHING), right.get(key, NOTHING)) for key in {**left, **right})
         differences = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(one, other)}" for key, one, other in pairs if one != other)
@@ -55,15 +55,16 @@ class Comparison:
 
     @classmethod
     def of_weights(cls, name: str, description: str, *, expected: Tensors, found: Tensors) -> "Comparison":
-        """Compare names, dtypes, shapes and bits of the tensors in the file with those of a new training."""
+        """Compare names, dtypes, shapes and bits of the tensors in the file (`expected`) with those of a new training (`found`)."""
         differences = (difference(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}))
         return cls(name, description, next(filter(None, differences), None))
 
 
 def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str | None:
-    """Return a text about the difference of two tensors, or None if dtype, shape and bits are equal. An absent tensor is None.
+    """Return a text about the difference of two tensors called `name`; None if dtype, shape and bits are equal.
 
-    If dtype and shape are equal, the text has the number of elements whose bits differ and the largest absolute difference.
+    An absent tensor is None. If dtype and shape are equal, the text has the number of elements whose bits differ, and the largest absolute
+    difference.
     """
     if expected is None or found is None or (expected.dtype, expected.shape) != (found.dtype, found.shape):
         return f"{name}: {form(expected)} in the file, {form(found)} in the new training"

@@ -13,7 +13,8 @@ from pipeline.verification.comparison import Comparison, Sides
 def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepared, machine: Machine) -> Comparison:
     """Compare spec and precision of the manifest with those that data, settings and machine imply.
 
-    Also check that a complete training can export at the manifest's step, and can halve the micro-batch as in its `switches`.
+    Also check that a complete training can export the weights after the manifest's `step`, and can halve the micro-batch as
+    in the manifest's `switches`.
     """
     num_steps = settings.num_steps(len(prepared.train))
     earlier = steps_of_early_exports(settings, num_steps)
@@ -31,8 +32,8 @@ def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepa
 def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
     """Return the steps before the last step (`num_steps`) whose weights a complete training can export.
 
-    With `export_weights: best`, these are the steps of all validations. Otherwise, with `patience`, they are the steps of the validations
-    that can stop the training early, which needs more than `patience` validations.
+    With `export_weights: best`, these are the steps of all validations. With `export_weights: last`, they are the steps of the validations
+    that can stop the training early: all after the first `patience`; none if `patience` is None.
     """
     every = settings.validate_every_steps
     if settings.export_weights == "best":

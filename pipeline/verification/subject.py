@@ -28,9 +28,9 @@ class Subject(NamedTuple):
 def find(name: str, paths: Paths, environment: Environment) -> Subject:
     """Return the subject that `name` denotes: a model file by its path, or a run.
 
-    A run is denoted by the path or name of its journal folder, the last part of that name, or its run id in MLflow. Its model is the
-    journal's copy, or, after MLflow has received and the journal deleted it, the checkout's model file, which may be another model.
-    Raises Refusal if nothing matches, or if the run has no model.
+    A run is denoted by the path or name of its journal folder, the last part of that name, or its run id in MLflow. The model of a run is
+    the copy in its journal. If that copy is missing (the journal deletes it once MLflow has received it) or is not the recorded model, the
+    checkout's model file is taken, which may be another model. Raises Refusal if nothing matches `name`, or if the run has no model.
     """
     path, known = Path(name), journal.journals(environment.root)
     if path.is_file() or path.suffix == paths.model.suffix:
@@ -48,7 +48,7 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
 def read(folder: Path) -> Record:
     """Return the record of the run whose journal is `folder`, with the latest value of each test score.
 
-    Raises Refusal if the run has no model.
+    Raises Refusal if the run has no model, because its training did not finish.
     """
     provenance: dict[str, Any] = {}
     scores: dict[str, float] = {}

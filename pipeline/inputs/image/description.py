@@ -10,7 +10,7 @@ from pipeline import spec
 Extent = Annotated[int, Field(ge=1, le=65_535)]
 Mean = Annotated[float, Field(ge=0, le=1)]
 Deviation = Annotated[float, Field(gt=0, le=1)]
-"""Standard deviation of a channel scaled to [0, 1]: at most 1/2, or 1 for a constant channel."""
+"""Standard deviation of a channel whose values are scaled to [0, 1]. It is at most 1/2; a constant channel has 1 instead of 0."""
 
 
 class ImageInputs(spec.Inputs):

@@ -1,4 +1,4 @@
-"""Turns raw images into the input of a network. It is part of the model, so training, evaluation and serving cannot differ in it."""
+"""Turns raw images into the input of a network. The preprocessing is part of the model, so training, evaluation and serving cannot differ in it."""
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +9,10 @@ BYTE = 255.0
 
 
 class Preprocessing(nn.Module):
-    """Maps `images` (n, height, width, channels) uint8 to (n, channels, height, width), with mean 0 and standard deviation 1 per channel.
+    """Maps `images` (n, height, width, channels) uint8 to normalised floating-point images (n, channels, height, width).
 
-    Mean and deviation are those of the train split. Raises ValueError for images on another device.
+    Over the train split, each channel of the result has mean 0 and standard deviation 1. Raises ValueError if the images are not on the
+    device of this module.
     """
 
     scale: Tensor

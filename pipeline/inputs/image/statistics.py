@@ -13,7 +13,7 @@ MOST_LINES = 16
 
 
 class Statistics:
-    """Keeps exact sums of the bytes of each channel and of their squares: the statistics do not depend on the order of the samples."""
+    """Sums the bytes of each channel and their squares exactly, so that the statistics do not depend on the order of the samples."""
 
     dtype: ClassVar[type[np.generic]] = ImageInputs.dtype
 
@@ -24,7 +24,10 @@ class Statistics:
         self.squares = np.zeros(row_shape[2], dtype=np.int64)
 
     def add(self, images: NDArray[np.uint8]) -> None:
-        """Add images (n, height, width, channels). Several image lines form a row: long enough to be fast, short enough for the cache."""
+        """Add images (n, height, width, channels).
+
+        They are summed as rows of several image lines each: long enough to be fast, short enough for the cache.
+        """
         height, width, channels = self.row_shape
         rows = images.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
         self.sums += self.by_channel(rows, 255)
@@ -41,7 +44,10 @@ class Statistics:
         return summed
 
     def inputs(self) -> ImageInputs:
-        """Return the description, with the mean and standard deviation of `byte / 255` per channel; that of a constant channel is 1."""
+        """Return the description of the images, with the mean and standard deviation of `byte / 255` per channel.
+
+        The standard deviation of a constant channel is given as 1.
+        """
         mean = self.sums / self.count
         variance = self.squares / self.count - mean**2
         std = np.where(variance > 0, np.sqrt(np.maximum(variance, 0)), BYTE)

@@ -28,8 +28,8 @@ class Averaged(nn.Module):
 def views(images: Tensor, requested: Views) -> Weighted:
     """Yield each view with its weight; the weights sum to 1.
 
-    `none` yields the image alone, `mirror` the image and its mirror image. `mirror_translate` yields these two, which share one half of
-    the weight, and both of them shifted by one pixel up and left, and down and right: these four share the other half.
+    `none` yields the image alone, `mirror` the image and its mirror image. `mirror_translate` yields these two with weight 1/4 each, then
+    both shifted by one pixel up and left, and both shifted by one pixel down and right: four views with weight 1/8 each.
     """
     if requested == "none":
         yield 1.0, images
@@ -53,6 +53,6 @@ def moved(images: Tensor, by: int) -> Tensor:
 
 
 def reflected(extent: int, by: int, device: torch.device) -> Tensor:
-    """Return the source indices (extent,) of a shift by `by`, reflected at both ends."""
+    """Return the source indices (extent,) of a shift by `by` along a side of `extent` pixels, reflected at both ends."""
     places = (torch.arange(extent, device=device) + by).abs()
     return ((extent - 1) - (extent - 1 - places).abs()).clamp(min=0)

@@ -1,4 +1,4 @@
-"""The style shared by all figures, independent of the user's matplotlibrc, and PNG files whose bytes depend only on the data."""
+"""Writes figures as PNG files whose bytes depend only on the data, in one style, whatever the user's matplotlibrc says."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

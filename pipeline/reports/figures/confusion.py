@@ -14,7 +14,7 @@ from pipeline.reports.figures import canvas
 from pipeline.reports.predictions import Floats, Integers
 
 MOST_COUNTED = 20
-"""Largest number of classes for which the cells show their counts."""
+"""The cells show their counts if there are at most this many classes."""
 LONGEST_LABEL = 24
 
 
@@ -58,8 +58,9 @@ class Ticks:
 
 
 def plot(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """Plot actual against predicted class numbers (n,). The colour of a cell is its share of the actual class, so that rare
-    classes are visible.
+    """Plot the confusion matrix of the actual class numbers `targets` (n,) and the predicted ones (n,).
+
+    The colour of a cell is its share of the actual class, so that rare classes are visible.
     """
     counts = count(targets, predicted, len(classes))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -14,9 +14,9 @@ CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
 LOSSES = {"train": "train/objective", "valid": "valid/loss"}
 ACCURACIES = {"train": "train/accuracy", "valid": "valid/accuracy"}
 FEW = 40
-"""Largest number of points of a curve for which each has a marker."""
+"""A curve with at most this many points has a marker at each point."""
 WIDE = 20.0
-"""Smallest ratio of largest to smallest loss for which the axis is logarithmic."""
+"""The loss axis is logarithmic if the largest loss is at least this multiple of the smallest, and all are above 0."""
 
 
 def plot(path: Path, rows: Sequence[Row]) -> None:

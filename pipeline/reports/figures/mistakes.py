@@ -29,7 +29,10 @@ class Grid:
 
     @classmethod
     def of(cls, shown: int, *, aspect: float) -> "Grid":
-        """Choose the grid for `shown` images with the fewest empty places, square or up to 1.6 times as wide. `aspect` is height / width."""
+        """Choose the grid for `shown` images that has the fewest empty places, with as many columns as a square grid or up to 1.6 times as many.
+
+        `aspect` is height / width of an image.
+        """
         square = int(np.ceil(np.sqrt(shown)))
         columns = min(range(square, int(1.6 * square) + 1), key=lambda columns: -shown % columns)
         return cls(-(-shown // columns), columns, PICTURE * float(np.clip(aspect, 0.4, 1.5)))
@@ -57,8 +60,8 @@ class Grid:
 def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
     """Plot at most `most` of the wrongly predicted samples, those with the highest confidence first.
 
-    `images` (n, height, width, channels) are those of the test split; only the plotted ones are read. If there is nothing to plot, the
-    figure says why.
+    `images` (n, height, width, channels) are the images of the test split; only the plotted ones are read. If there is nothing to plot,
+    the figure says why.
     """
     wrong = np.count_nonzero(~predictions.correct)
     shown = most_confident(predictions, min(most, MOST_SHOWN))
@@ -82,7 +85,7 @@ def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
 
 
 def most_confident(predictions: Predictions, most: int) -> Integers:
-    """Return the numbers of wrongly predicted samples by descending confidence; ties are in sample order."""
+    """Return the numbers of at most `most` wrongly predicted samples, by descending confidence; ties are in sample order."""
     wrong = np.flatnonzero(~predictions.correct)
     return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:most]
 

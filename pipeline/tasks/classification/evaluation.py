@@ -18,7 +18,7 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Evaluator:
-    """Collects logits and class numbers batch by batch. Keeps only the five numbers per sample of Predictions, not the logits."""
+    """Collects logits and class numbers batch by batch. Of each sample, it keeps the five values in Predictions, not the logits."""
 
     def __init__(self, spec: Spec, settings: EvaluateSettings) -> None:
         assert isinstance(spec.targets, ClassTargets)
@@ -42,9 +42,9 @@ class Evaluator:
         return metrics.evaluate(self.predictions, self.classes, self.settings)
 
     def write(self, folder: Path, *, inputs: NDArray[np.uint8], history: Sequence[Mapping[str, object]]) -> None:
-        """Write tables and figures of confusion and reliability, a figure of the training history and, for images, one of the mistakes.
+        """Write tables and figures of confusion and reliability, a figure of the training history and, for images, a figure of the mistakes.
 
-        `inputs` are those of the test split. Only those of the plotted mistakes are read.
+        `inputs` are the inputs of the test split; only those of the plotted mistakes are read.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import confusion, mistakes, reliability

@@ -34,8 +34,9 @@ class Objective:
         return summed_cross_entropy(outputs, targets, 0.0)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the number of correct predictions on the device. If targets are class probabilities, the most
-        likely class is the target.
+        """Return the number of correct predictions, as a tensor on the device of `outputs`.
+
+        If the targets are class probabilities, a prediction is correct if it is the most likely class.
         """
         classes = targets.argmax(-1) if targets.is_floating_point() else targets
         return {"correct": (outputs.argmax(-1) == classes).sum()}
