@@ -18,11 +18,13 @@ from pipeline.runtime import cgroup, checkout_lock
 from pipeline.runtime.environment import SUMMARY_FOLLOWS
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
-"""The folder of the image's code, and the SHA-256 of its files at build time. They differ if code was mounted over that folder."""
+"""The folder of the image's code, and a JSON file with the SHA-256 of each file in that folder at build time. The folder no longer matches
+the JSON file if other code was mounted over the folder.
+"""
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
 NEED_RESULTS = {"train", "evaluate", "summary", "verify"}
-"""Verbs that read the results of an earlier job. If one fails, a line says whether the checkout keeps results."""
+"""Verbs that read the results of an earlier job. If such a verb fails, a printed line says whether the checkout keeps results."""
 NEEDS_GIT = re.compile(r"dvc (?:--cd \S+ |-(?!-cd )\S+ )*(exp|experiments|queue|diff|(?:metrics|params|plots) diff)(?: |$)")
 """Matches the DVC commands that need Git. DVC's own message advises to turn off `core.no_scm`, which leads to another error."""
 USAGE = f"""\
@@ -94,7 +96,7 @@ def is_kept(folder: Path) -> bool:
 def possible_homes() -> list[Path]:
     """Return the folders in which a copy may be created, in order of preference.
 
-    This is PIPELINE_HOME alone if it is set; otherwise the documented mount point of a volume, then a temporary folder.
+    If PIPELINE_HOME is set, return only that folder. Otherwise return the documented mount point of a volume, then a temporary folder.
     """
     home = os.environ.get("PIPELINE_HOME")
     return [Path(home)] if home else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
@@ -117,7 +119,8 @@ def copy(source: Path, home: Path) -> list[str]:
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
     """Return the image's commit if the job's checkout is a copy of the image's code, or else "".
 
-    The commit ends with "-changed" if the user edited the copy. Return "" also if other code was mounted over the image's code.
+    The commit ends with "-changed" if the user edited the copy. Return "" also if other code was mounted over the image's code:
+    `built` has the SHA-256 of that code at build time.
     """
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
     if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:

@@ -33,11 +33,12 @@ class Checkout:
 def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iterable[Path] = ()) -> Checkout:
     """Return the checkout of a job that was started in the folder `start`.
 
-    It is `start` if that is a writable checkout. Otherwise it is the first writable folder of `homes`, with a copy of `start`, or of the
-    image's code in `image` if `start` is no checkout.
+    If `start` is a writable checkout, the job runs there. Otherwise it runs in a copy, in the first writable folder of `homes`. The code is
+    copied from `start`, or from `image`, the folder of the image's code, if `start` is no checkout.
 
-    Raises Refusal if no folder is writable; if the SHA-256 of the checkout's lock file is not `lock`, that of the lock file from which the
-    image's packages were installed; and if the image's code would run although one of the `mounted` folders is a checkout.
+    Raises Refusal if the job needs a copy and no folder is fit for it (see `first_writable`). Raises Refusal if the image's code would run
+    although one of the `mounted` folders is a checkout. Raises Refusal if the SHA-256 of the checkout's lock file is not `lock`, that of
+    the lock file from which the image's packages were installed.
     """
     source = start if is_checkout(start) else image
     ignored = sorted(filter(is_checkout, {*mounted} - {image, *homes})) if source == image else []
@@ -62,10 +63,10 @@ def is_checkout(folder: Path) -> bool:
 
 
 def first_writable(homes: list[Path]) -> Path:
-    """Return the first writable folder.
+    """Return the first writable folder of `homes`. Create the folders that do not exist.
 
-    Raises Refusal if no folder is writable, or if a folder before the first writable one is a mount point: an unwritable mount is never
-    skipped. Raises Refusal also if the folder has a Git repository.
+    Raises Refusal if no folder is writable. Raises Refusal if a folder before the first writable one is a mount point: an unwritable mount
+    is never skipped. Raises Refusal if the first writable folder has a Git repository.
     """
     for home in homes:
         with suppress(OSError):
@@ -113,7 +114,7 @@ def copy(source: Path, home: Path) -> list[str]:
 
 
 def digests(source: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file that a run reads from a checkout, by relative path.
+    """Return a dict from relative path to SHA-256 of the files that a run reads from the checkout `source`.
 
     Bytecode is left out, because it contains the path of the folder.
     """

@@ -13,7 +13,7 @@ SECRETS = ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "A
 def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, str]:
     """Return the environment of a job in the folder `top`, based on the container's environment `given`.
 
-    `commit` is the commit of the code in `top` if that is a copy without Git, else "". Raises Refusal for a secret file that cannot be
+    `commit` is the commit of the code in `top` if `top` is a copy without Git, else "". Raises Refusal for a secret file that cannot be
     read.
     """
     home = top / ".pipeline/home"
@@ -25,7 +25,7 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
     }
     inherited = {
         name: value for name, value in given.items() if name != "PYTHONPATH"
-    }  # otherwise the image's code would run instead of that in `top`
+    }  # with PYTHONPATH, the image's code would run, not the code in `top`
     user = given.get("USER") or f"uid-{os.getuid()}"  # many libraries need a user name, and the uid may have no passwd entry
     job = {"HOME": str(home), "USER": user, "LOGNAME": user, "TMPDIR": temporary_folder(top, given), "PIPELINE_COMMIT": commit}
     count = int(given.get("GIT_CONFIG_COUNT") or 0)
@@ -35,7 +35,7 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
 
 
 def temporary_folder(top: Path, given: Mapping[str, str]) -> str:
-    """Return TMPDIR or `/tmp` if writable, else a new folder below `top`."""
+    """Return the folder TMPDIR, or `/tmp` if TMPDIR is unset. If that folder is not writable, return a new folder below `top`."""
     usual = Path(given.get("TMPDIR") or "/tmp")  # noqa: S108  # /tmp is private to this container
     if os.access(usual, os.W_OK):
         return str(usual)

@@ -25,7 +25,7 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
     Return 0 if none fails, 143 or 130 if SIGTERM or SIGINT interrupted a command, or else the exit code of the failed command.
 
     After `docker stop`, a stage has time to save its state, and DVC ends after its stage. `tini -g` sends SIGTERM to the whole process
-    group: the stage saves and ends, DVC ignores the signal, and this process sends it again to a stage that was still starting.
+    group: the stage saves and ends, and DVC ignores the signal. If the stage was still starting, this process signals it again.
     """
     exit_code_file = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
     environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
@@ -52,7 +52,8 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
 def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exit_code_file: Path) -> int:
     """Wait until DVC has ended and return its exit code.
 
-    After a signal in `signals`, signal the running stages; if no stage is running, send SIGINT to DVC.
+    As soon as `signals` contains a signal, call `signal_stages` every RESEND_EVERY_S. Until that has signalled a stage, or an interrupted
+    stage has written `exit_code_file`, also send SIGINT to DVC.
     """
     stage_was_signalled = False
     while True:
@@ -65,7 +66,7 @@ def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exi
 
 
 def signal_stages(pid: int) -> bool:
-    """Send `UNCOUNTED_STOP` to all descendants of the process `pid` that have a handler for it. Return True if there are any.
+    """Send `UNCOUNTED_STOP` to all descendants of the process `pid` that have a handler for that signal. Return True if there are any.
 
     A stage has a handler as soon as it can stop cleanly; a mirror process never has one.
     """

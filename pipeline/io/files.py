@@ -63,7 +63,7 @@ def canonical(value: Any) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """Return the SHA-256 of a value's canonical JSON, in hexadecimal."""
+    """Return the SHA-256 of a value's canonical JSON, in hexadecimal. Raises ValueError for NaN and infinity."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
@@ -85,9 +85,10 @@ def members(folder: Path) -> Iterable[Path]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive flock on `path`. Yield True if the lock was acquired, else False; with `wait`, block until it is acquired.
+    """Hold an exclusive flock on `path` until the block ends. Yield True, or False if another process holds the lock and `wait` is False.
 
-    The kernel releases the lock when the process ends. The holder may unlink the file: waiting processes then lock a new file.
+    With `wait`, block until the lock is acquired. The kernel releases the lock when the process ends. The holder may unlink
+    the file: waiting processes then lock a new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = lock(path, wait=wait)

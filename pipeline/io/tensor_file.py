@@ -53,7 +53,7 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
 
 
 def as_os_error(error: SafetensorError, path: Path) -> Exception:
-    """Return OSError for an error of the operating system, such as a full disk, and any other error unchanged.
+    """Return an OSError if the operating system caused `error`, as on a full disk; else return `error` unchanged.
 
     SafetensorError has the error number only in its message.
     """
@@ -62,9 +62,10 @@ def as_os_error(error: SafetensorError, path: Path) -> Exception:
 
 
 def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict[str, Any]]:
-    """Return the tensors, on the CPU, and the metadata.
+    """Return the tensors of a tensor file, on the CPU, and its metadata, without the digest.
 
-    Raises Refusal for a file that is missing, not written by this pipeline or damaged, or whose header has more than `header_bytes`.
+    Raises Refusal if the file is missing, cannot be read, was not written by this pipeline, or has a header of more than `header_bytes`
+    bytes. Raises Damaged, a Refusal, if the contents do not match the stored digest.
     """
     try:
         refuse_header(path, header_bytes)
@@ -87,7 +88,10 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
 
 
 def refuse_header(path: Path, max_bytes: int) -> None:
-    """Raise ValueError for a header of more than `max_bytes` without parsing it: parsing creates objects for every tensor that it lists."""
+    """Raise ValueError if the header has more than `max_bytes` bytes, and OSError if `path` is not a regular file.
+
+    The header is not parsed: parsing would create objects for every tensor that it lists.
+    """
     untrusted.size_bytes(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

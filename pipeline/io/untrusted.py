@@ -1,4 +1,4 @@
-"""Safe handling of untrusted files: opens only regular files, bounds how much is read, and makes their text safe to print."""
+"""Safe handling of untrusted files: opens only regular files, bounds how much is read, and makes untrusted text safe to print."""
 
 import errno
 import os
@@ -26,7 +26,10 @@ def size_bytes(path: Path) -> int:
 
 
 def read(path: Path, max_bytes: int) -> bytes:
-    """Return the contents of a regular file. Raises OSError if it cannot be read, and TooLarge if it has more than `max_bytes`."""
+    """Return the contents of a regular file.
+
+    Raises OSError if `path` is no regular file or cannot be read, and TooLarge if it has more than `max_bytes` bytes.
+    """
     size = size_bytes(path)
     if size > max_bytes:
         raise TooLarge(size, max_bytes)
@@ -45,6 +48,6 @@ def shown(text: object, max_length: int = MAX_SHOWN) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type if it has none."""
+    """Return the first line of an error's message as `shown` prints it, or the name of the error's type if the message is empty."""
     lines = str(error).strip().splitlines()
     return shown(lines[0]) if lines else type(error).__name__

@@ -10,7 +10,9 @@ MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this process may use: those of its affinity, at most the cgroup quota rounded down, and at least 1.
+    """Return the number of CPUs that this process may use: the CPUs of its affinity, at most the cgroup quota.
+
+    The quota is rounded down; the result is at least 1.
 
     If more threads run than the quota allows, the kernel throttles them for part of each period, and every parallel operation waits for
     the slowest thread.
@@ -24,7 +26,7 @@ def usable_cpus() -> int:
 
 
 def num_oom_kills() -> int:
-    """Return the number of OOM kills in the cgroup of this process, or 0 if it is unknown."""
+    """Return the number of OOM kills in the cgroup of this process, or 0 if that number is unknown."""
     for folder in folders("memory"):
         if match := OOM_KILLS.search(read_or_empty(folder / "memory.events") or read_or_empty(folder / "memory.oom_control")):
             return int(match[1])
@@ -32,7 +34,9 @@ def num_oom_kills() -> int:
 
 
 def folders(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's cgroup and of its parents. Some may not exist: a container sees its own cgroup as the root.
+    """Yield the folders of this process's cgroup and of the parents of that cgroup. `controller` is "cpu" or "memory".
+
+    Some folders may not exist, because a container sees its own cgroup as the root.
 
     cgroup v1 may mount several controllers in one folder (`cpuacct,cpu`), with a symbolic link for each controller name.
     """

@@ -19,15 +19,15 @@ LOCK = ".pipeline/checkout.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 """The boot id distinguishes hosts: their initial PID namespaces all have the same number, and a host name can change during a job."""
 CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
-"""Timeout and interval of retries: a process of another namespace that tries to lock holds the lock for an instant."""
+"""Timeout and interval of retries: a process of another namespace holds the lock for an instant even if its own attempt fails."""
 
 
 @contextmanager
 def held(top: Path, *, place: str = "") -> Iterator[None]:
     """Lock the checkout at `top` for this PID namespace until the block ends; all processes of the namespace share the lock.
 
-    `place` says where this job runs, for the message in other jobs; the default is "on" and the host name. Raises Refusal, with the
-    `place` of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S.
+    `place` says where this job runs; other jobs print it in their Refusal. If `place` is "", it is "on" and the host name. Raises Refusal,
+    with the `place` of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S.
     """
     path = top / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,10 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
 
 
 def claim(file: TextIO, namespace: str, place: str) -> str | None:
-    """Take a shared lock for `namespace` and return None. If another namespace holds the lock, return its `place` instead."""
+    """Take a shared lock on `file` for `namespace` and return None. If another namespace holds the lock, return the place it recorded.
+
+    If no process holds the lock yet, record `namespace` and `place` in `file`.
+    """
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)

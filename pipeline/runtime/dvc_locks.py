@@ -33,7 +33,10 @@ def records(temporary: Path) -> list[Path]:
 
 
 def repair_record(path: Path) -> list[str]:
-    """Repair one record and return the messages. Change nothing if its lock file is held or a process named in the record is alive."""
+    """Repair one record and return the messages of `repair` about it.
+
+    Change nothing if another process holds the lock file of the record, or if a process named in the record is alive.
+    """
     with files.locked(path.with_name(GUARD), wait=False) as free:
         if not free:
             return []
@@ -50,7 +53,7 @@ def repair_record(path: Path) -> list[str]:
 
 
 def parse(content: bytes) -> list[dict[str, Any]] | None:
-    """Return the processes (`pid`, `cmd`) in a record, or None if the record does not have DVC's format."""
+    """Return a dict with `pid` and `cmd` for each process in a record, or None if the record does not have DVC's format."""
     try:
         record = json.loads(content)
         return list(holders_of(record))
@@ -66,10 +69,10 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
-    """Return True if a process with the recorded id exists and can be the recorded one, or if the system denies access to it.
+    """Return True if `holder`, a process named in a record, may still be running.
 
-    It can be the recorded one if it runs `dvc` or the recorded command, and started before `recorded_s`, the time of the record's last
-    change.
+    That is so if a process with the recorded id runs `dvc` or the recorded command, and started before `recorded_s`, the time of the
+    record's last change. It is also so if the system denies access to the process with that id.
     """
     try:
         process = psutil.Process(holder["pid"])

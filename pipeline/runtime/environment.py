@@ -53,9 +53,9 @@ class Environment(BaseSettings):
 
     @property
     def root(self) -> Path:
-        """The main checkout, even in a temporary copy of it (`dvc exp run --temp`).
+        """The main checkout, even if the job runs in a temporary copy of it (`dvc exp run --temp`).
 
-        It contains the journal, the work folders and the default MLflow store.
+        The main checkout contains the journal, the work folders and the default MLflow store.
         """
         return self.dvc_root or Path.cwd()
 
@@ -74,7 +74,7 @@ class Environment(BaseSettings):
         return environment
 
     def refuse_unfit_root(self) -> None:
-        """Raise Refusal if MLflow's SQLite store is below `root` and the path of `root` contains `?` or `%`.
+        """Raise Refusal if tracking is on, MLflow's SQLite store is below `root`, and the path of `root` contains `?` or `%`.
 
         The URI of the store contains the path: a `?` begins the query of a URI, and MLflow and Alembic interpret `%` differently.
         """

@@ -33,7 +33,7 @@ def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
 
 
 def driver_version(system: Path) -> str | None:
-    """Return the version of the loaded NVIDIA driver, or None. A container without GPU access sees it too."""
+    """Return the version of the NVIDIA driver, or None if no driver is loaded. A container without GPU access sees the version, too."""
     try:
         text = (system / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

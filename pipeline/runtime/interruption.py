@@ -12,18 +12,18 @@ from pipeline.io import files
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 UNCOUNTED_STOP = signal.SIGUSR1
-"""Like SIGTERM, but never counts as the second signal. It is sent by `parent_watch`, and by a sender that cannot know whether a first
-signal has arrived.
+"""Stops a stage like SIGTERM, but never counts as the second signal. It is sent by `parent_watch`, and by the container's `supervision`,
+which cannot know whether a first signal has arrived.
 """
 EXIT_CODE_FILE = "PIPELINE_INTERRUPTED_FILE"
 """The environment variable with the path of a file to which an interrupted stage writes its exit code.
 
-The exit code of `dvc repro` does not show it: that is 255 for any failed stage.
+The exit code of `dvc repro` does not show it, because `dvc repro` exits with 255 for any failed stage.
 """
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` must not catch it
-    """Raised when a signal stops the stage. `exit_code` is 128 + the signal number: with 0, DVC would accept an incomplete result."""
+    """Raised when a signal stops the stage. `exit_code` is 128 + the signal number: after 0, DVC would accept an incomplete result."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -44,13 +44,16 @@ class Interruption:
 
 @contextmanager
 def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, pass the number of the first signal to `handler`. The second signal kills the process, the default action."""
+    """Within the block, call `handler` with the number of the first signal. The second signal has its default action: it kills the process.
+
+    UNCOUNTED_STOP never counts as the second signal; as the first, it is passed to `handler` as SIGTERM.
+    """
     received = False
 
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal received
         first, received = not received, True
-        if number != UNCOUNTED_STOP:  # SIGTERM or SIGINT may still arrive for the same reason and must then not count as the second
+        if number != UNCOUNTED_STOP:  # after UNCOUNTED_STOP, SIGTERM or SIGINT may arrive for the same reason: do not count it
             for other in STOP_SIGNALS:
                 signal.signal(other, signal.SIG_DFL)
         if first:
@@ -82,12 +85,15 @@ def raise_interrupted(number: int) -> None:
 
 
 def raise_on_signal() -> AbstractContextManager[None]:
-    """Within the block, raise Interrupted on the first signal, so that cleanup code removes drafts and closes the run."""
+    """Within the block, raise Interrupted on the first signal, so that cleanup code removes drafts and closes the tracking run."""
     return on_first_signal(raise_interrupted)
 
 
 def record_exit_code(exit_code: int) -> None:
-    """Write the exit code of an interrupted stage to EXIT_CODE_FILE, if that is set. A failed write, as on a full disk, is ignored."""
+    """Write the exit code of an interrupted stage to the file that EXIT_CODE_FILE names, if that variable is set.
+
+    Ignore a failed write, as on a full disk.
+    """
     if path := os.environ.get(EXIT_CODE_FILE):
         with suppress(OSError):
             files.write_text(Path(path), str(exit_code))

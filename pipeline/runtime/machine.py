@@ -30,7 +30,7 @@ class Machine:
     @classmethod
     def claim(cls, environment: Environment) -> "Machine":
         """Choose the device, set the number of compute threads and configure malloc. Raises Refusal if the device is unavailable."""
-        # cuBLAS reads this at its start; without it, the workspace and with it the order of summation may differ between runs
+        # cuBLAS reads this variable at its start; without it, the workspace and the order of summation may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         threads = environment.threads or cgroup.usable_cpus()
         torch.set_num_threads(threads)
@@ -54,7 +54,7 @@ class Machine:
         return machine | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
     def memory(self) -> dict[str, float]:
-        """Return the peak GPU memory so far, allocated and reserved, in megabytes; an empty dict on a CPU."""
+        """Return the peak GPU memory so far, allocated and reserved, in megabytes. On a CPU, return an empty dict."""
         if self.device.type != "cuda":
             return {}
         peaks = torch.cuda.memory_stats(self.device)  # called once: it takes as long as several kernel launches
@@ -62,9 +62,9 @@ class Machine:
 
 
 def choose_device(requested: str) -> torch.device:
-    """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if it is unavailable.
+    """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if that device is unavailable.
 
-    `auto` falls back to the CPU. If the machine has a GPU that cannot be used, a warning then prints the reason.
+    `auto` falls back to the CPU; if the machine has an NVIDIA GPU that cannot be used, print a warning with the reason.
     """
     if requested == "cpu":
         return torch.device("cpu")
@@ -106,8 +106,8 @@ def set_determinism(deterministic: bool) -> None:
 def keep_freed_memory() -> None:
     """Configure glibc's malloc to keep freed memory for the next step. With another C library, do nothing.
 
-    By default glibc returns large blocks to the kernel, which has to zero every page that it allocates again. On a CPU, this takes a tenth
-    of the time of a step of resnet or MobileNet. On a GPU, PyTorch's caching allocator keeps freed memory anyway.
+    By default glibc returns large blocks to the kernel, and the kernel zeroes every page before glibc gets it again. On a CPU, this takes a
+    tenth of the time of a step of resnet or MobileNet. On a GPU, PyTorch's caching allocator keeps freed memory anyway.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:

@@ -1,4 +1,7 @@
-"""Stops a stage when the DVC process that started it ends: the result would be lost, and the next `dvc repro` could run the stage twice."""
+"""Stops a stage when the DVC process that started it ends.
+
+If the stage ran on, its result would be lost, and the next `dvc repro` could start the stage a second time.
+"""
 
 import os
 import select
@@ -17,7 +20,7 @@ GRACE_S = 0.2  # if a signal killed DVC's whole process group, this process rece
 def start() -> None:
     """Start a thread that interrupts this process when DVC, or a shell between DVC and this process, ends.
 
-    Do nothing if this process was not started by DVC.
+    Do nothing if this process was not started by DVC, or if a process between them belongs to another user.
     """
     if STARTED_BY_DVC not in os.environ:
         return
@@ -32,7 +35,7 @@ def start() -> None:
 
 
 def ancestors_up_to_dvc() -> Iterator[int]:
-    """Yield the pids of the parent processes up to and including DVC: the first process that was not itself started by DVC."""
+    """Yield the pids of the parent processes, from the nearest up to DVC. DVC is the first that was not itself started by DVC."""
     pid = os.getppid()
     while pid:  # 0 means that the parent is outside this container
         yield pid
@@ -52,7 +55,7 @@ def parent(pid: int) -> int:
 
 
 def watch(descriptors: list[int]) -> None:
-    """Block until one of the processes ends, then interrupt this process."""
+    """Block until one of the processes ends, then interrupt this process. `descriptors` are the pidfds of those processes."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

@@ -42,7 +42,10 @@ class RunIdentity:
 
 
 def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return the dependency paths of a stage from `folder/dvc.yaml`, with each `${...}` replaced by its value in `params`."""
+    """Return the dependency paths of a stage from `folder/dvc.yaml`, with each `${...}` replaced by its value in `params`.
+
+    Raises Refusal if dvc.yaml is missing or does not describe the stage.
+    """
     listed = read_stage(stage, folder)["deps"]
     return [REFERENCE.sub(lambda match: str(look_up(params, match[1])), path) for path in listed]
 
@@ -75,7 +78,7 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of the Python files that are in `paths` or below a folder `pipeline/...` in `paths`.
+    """Return one digest of the Python files that `paths` lists, and of those below the folders `pipeline/...` that `paths` lists.
 
     `paths` are the dependencies of a stage, relative to the checkout `folder`.
     """

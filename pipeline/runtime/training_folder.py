@@ -28,7 +28,7 @@ class Work:
     def clear(self) -> None:
         """Delete the folder. Call it once the results are written.
 
-        If the folder contains dumps of non-finite steps (`nonfinite-*`), the dumps and the record are kept until `prune`.
+        If the folder contains dumps of non-finite steps (`nonfinite-*`), the dumps and the record stay until `prune` deletes the folder.
         """
         if not any(self.folder.glob(DUMPS)):
             shutil.rmtree(self.folder)
@@ -39,7 +39,7 @@ class Work:
 
 @contextmanager
 def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
-    """Yield the work folder of these inputs, locked by this process. Raises Refusal if another process trains with them."""
+    """Yield the work folder of these inputs, locked by this process. Raises Refusal if another process trains with the same inputs."""
     parent = root / ".pipeline/work"
     folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
     with claim(lock) as taken:
@@ -57,7 +57,7 @@ def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
 
 
 def lock_of(parent: Path, key: str) -> Path:
-    """Return the lock file of the work folder `key`. It is next to that folder, which may be deleted.
+    """Return the lock file of the work folder `key`. It is beside that folder, not in it, because the folder may be deleted.
 
     Only the holder of the lock may unlink the lock file.
     """
@@ -80,7 +80,7 @@ def all_records(parent: Path) -> list[Path]:
 
 
 def last_change_s(record: Path) -> float:
-    """Return the time of the last change in the record's folder; 0.0 if another process has just removed it."""
+    """Return the time of the last change in the record's folder, or 0.0 if another process has just removed the folder."""
     try:
         return max(path.stat().st_mtime for path in record.parent.iterdir())
     except (FileNotFoundError, ValueError):
@@ -88,7 +88,10 @@ def last_change_s(record: Path) -> float:
 
 
 def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
-    """If the newest work folder contains an unfinished training, print which of its inputs differ from `inputs`."""
+    """If the newest work folder contains an unfinished training, print which inputs of that training differ from `inputs`.
+
+    Print nothing if another process holds the lock of that folder.
+    """
     for path in all_records(parent)[:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
             before = read_record(path)
@@ -100,7 +103,7 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the record, or an empty dict if it is damaged or missing: an old folder must not stop a new training."""
+    """Return the record at `path`. Return {} if it is damaged or missing: an old folder must not stop a new training."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, FileNotFoundError, RecursionError):

@@ -54,7 +54,11 @@ class Settings(SourceSettings):
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
-    """Return a dict from each split that exists to the prefix of its array names. Raises Refusal for unknown or missing arrays."""
+    """Return a dict from each split that exists to the prefix of its array names.
+
+    The prefix is "" if the array names contain no split. Raises Refusal if an array is unknown or missing, or if only some of the names
+    contain a split.
+    """
     listed = ", ".join(sorted(arrays)) or "no arrays"
     unknown = sorted(set(arrays) - KNOWN)
     if unknown:
@@ -114,7 +118,8 @@ def image_shape(array: ArrayFile) -> tuple[int, int, int]:
 def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[np.int64]]) -> tuple[str, ...]:
     """Return the class names that the dataset provides, or the class numbers as text if it provides none.
 
-    Raises Refusal if the names do not fit the targets or cannot be printed.
+    Raises Refusal if the names cannot be read, are too few for the targets, or are empty, repeated, too long or not printable. Without
+    names, raises Refusal if the highest class number is not below the number of training samples.
     """
     highest = max(int(numbers.max()) for numbers in targets.values())
     names = given_names(array, root)

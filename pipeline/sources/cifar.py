@@ -30,7 +30,7 @@ MOST_BYTES = 200 * 2**20
 class Variant:
     """A published archive: its checksum, the folder in it, the files of each split, and `names`, the file of the class names.
 
-    Each image follows `labels` labels, of which the last is used (CIFAR-100: the coarse label, then the fine label).
+    Before each image are `labels` labels, and the last of them is used (CIFAR-100: first the coarse label, then the fine label).
     """
 
     archive: str
@@ -103,7 +103,10 @@ def find(root: Path, variant: Variant) -> Path:
 
 
 def read(place: Path, variant: Variant) -> dict[str, bytes]:
-    """Return a dict from file name to contents of the dataset's files, from any folder below `place`. Raises Refusal if one is missing."""
+    """Return a dict from file name to contents of the dataset's files, which may be in any folder below `place`.
+
+    Raises Refusal if a file is missing, occurs twice or cannot be read, or if the files have more than MOST_BYTES in total.
+    """
     tree = archives.open_tree(place)
     wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
@@ -148,7 +151,8 @@ def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
 def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return int64 labels (n,) and uint8 images (n, height, width, channels).
 
-    Each record contains the labels, then the red, the green and the blue plane, each row by row.
+    Each record contains the labels, then the red, the green and the blue plane, each row by row. Raises Refusal if the length of `data` or
+    a label is wrong; `place` names the file in the message.
     """
     length = variant.labels + PIXELS
     if len(data) == 0 or len(data) % length:

@@ -25,7 +25,8 @@ CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 MANY, WORKERS_OF_MANY = 4096, 4
 """From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
-them takes more time than it saves. Threads contend for the GIL in Pillow's Python code, which takes most of the time of a small image.
+processes takes more time than they save. Threads contend for the GIL in Pillow's Python code, which takes most of the time of
+a small image.
 """
 
 
@@ -73,7 +74,7 @@ class Settings(SourceSettings):
     def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
         """Yield the samples of a chunk that are not corrupt; `corrupt` is a dict from position in the chunk to reason.
 
-        For a corrupt sample, print its name with `on_corrupt: skip`, else raise Refusal. Corrupt samples are reported in the order of the
+        For a corrupt sample, print its name if `on_corrupt` is `skip`, else raise Refusal. Corrupt samples are reported in the order of the
         samples, whichever worker decoded them first.
         """
         for number, sample in enumerate(chunk):
@@ -108,7 +109,10 @@ def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member
 
 
 def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[SampleBlock]:
-    """Yield one block for each split that occurs among the samples: an archive may interleave the splits."""
+    """Yield one block for each split that occurs among the samples: an archive may interleave the splits.
+
+    `inputs` has one row for each sample.
+    """
     for split in SPLITS:
         rows = [row for row, sample in enumerate(samples) if sample.split == split]
         if rows:

@@ -60,7 +60,7 @@ def torchvision_class(variant: str) -> Any:
 
 
 def find(root: Path, dataset: Any) -> dict[str, Path]:
-    """Return a dict from name to path of the four files. Missing files are downloaded; `dataset` is the dataset's class in torchvision."""
+    """Return a dict from name to path of the four files, and download the missing ones. `dataset` is torchvision's class of the dataset."""
     home = root / dataset.__name__ / "raw"
     wanted = [f"{prefix}-{part}" for prefix in PREFIXES.values() for part in (IMAGES, LABELS)]
     found = {name: path for name in wanted if (path := present(name, (root, root / "raw", home)))}
@@ -81,7 +81,8 @@ def present(name: str, folders: tuple[Path, ...]) -> Path | None:
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     """Read an array in the idx format: two zero bytes, type, number of dimensions, dimensions (big-endian uint32), data.
 
-    Returns the data as uint8. Raises Refusal if the file cannot be read, is too large or has another format or number of dimensions.
+    Returns the data as uint8. Raises Refusal if the file cannot be read, is too large, has another format or number of dimensions, or has
+    more or less data than its header says.
     """
     try:
         untrusted.size_bytes(path)

@@ -42,7 +42,10 @@ Version = tuple[int, int, int]
 
 
 def open_tree(root: Path) -> Tree:
-    """Open the folder or archive at `root`, which must exist. The type of an archive is determined by its first bytes, not by its name."""
+    """Open the folder or archive at `root`, which must exist. Raises Refusal if the archive cannot be read.
+
+    The type of an archive is determined by its first bytes, not by its name.
+    """
     if root.is_dir():
         return Folder(root)
     with errors_as_refusal(root):
@@ -151,7 +154,7 @@ def version_of(path: Path) -> Version:
 
 @lru_cache(maxsize=1)
 def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
-    """Open a zip archive once per process. Raises Refusal if the file has changed since `version` was recorded."""
+    """Open a zip archive once per process. Raises Refusal if it cannot be read or has changed since `version` was recorded."""
     with errors_as_refusal(path):
         if version_of(path) != version:
             raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it until the stage has ended")
@@ -191,7 +194,7 @@ class Tar:
             members.close()
 
     def select(self, names: Iterator[str]) -> Any:
-        """Yield the named members; `names` must be in the order of the archive."""
+        """Yield the named members; `names` must be in the order of the archive. Raises Refusal if one is missing or damaged."""
         name = next(names, None)
         with errors_as_refusal(self.path):
             for file, member in tarstream.members(self.path, self.opener):

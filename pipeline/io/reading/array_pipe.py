@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """Placeholder for an array whose bytes follow the pickled message."""
+    """Takes the place of an array in a pickled message. The bytes of the array follow the message."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

@@ -26,7 +26,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array whose header has been checked. `place` names it in messages; `stream()` opens it at the first byte of the header."""
+    """An array whose header has been checked. `place` names the array in messages; `stream()` opens the file at its first byte."""
 
     place: str
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class ArrayFile:
         return cls(place, shape, dtype, stream)
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows of the array, `rows` at a time."""
+        """Yield the rows of the array, `rows` at a time. Raises Refusal if they cannot be read."""
         row_bytes = self.dtype.itemsize * prod(self.shape[1:])
         try:
             with self.stream() as file:
@@ -80,7 +80,10 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def array_files(root: Path) -> dict[str, ArrayFile]:
-    """Return a dict from name to array, of a folder of `.npy` files or of an `.npz` file. In the names, `_` is replaced with `-`."""
+    """Return a dict from name to array for a folder of `.npy` files or for an `.npz` file. In the names, `_` is replaced with `-`.
+
+    At most MAX_ARRAYS arrays are returned. Raises Refusal if two arrays have the same name, or if one of them cannot be used.
+    """
     arrays: dict[str, ArrayFile] = {}
     for name, place, stream, size_bytes in folder_entries(root) if root.is_dir() else archive_entries(root):
         key = name.removesuffix(".npy").replace("_", "-")

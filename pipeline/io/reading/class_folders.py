@@ -41,7 +41,7 @@ class ClassFolders:
 def find_classes(listing: Listing, place: str) -> ClassFolders:
     """Return the classes, samples and targets of a listing. Raises Refusal if the split or class of a file is ambiguous.
 
-    `place` names the dataset in messages.
+    Raises Refusal also if a split or a class name is invalid. `place` names the dataset in messages.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     folders = {parts for name in listing.folders if (parts := visible_parts(name))}
@@ -102,7 +102,10 @@ def refuse_stray(names: Iterable[str], place: str) -> None:
 
 
 def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
-    """Return the class names of all splits. An empty folder counts as a class, so that a later check refuses it."""
+    """Return the class names of all splits. An empty class folder counts as a class, so that a later check refuses it.
+
+    Raises Refusal if a split has no class folder, or if a name is too long or cannot be printed.
+    """
     if splits:
         empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
         if empty:

@@ -32,7 +32,7 @@ class Decoder:
         images.set_pixel_limit(self.max_pixels)
 
     def decode(self, members: Sequence[Member]) -> Decoded:
-        """Decode a chunk of files. Raises Refusal for an image that declares more than `max_pixels`."""
+        """Decode a chunk of files. Raises Refusal if an image declares more than `max_pixels` pixels, or if `Member.read` raises it."""
         strip = images.ImageStrip(len(members), self.size, self.channels)
         corrupt: dict[int, str] = {}
         for number, member in enumerate(members):

@@ -35,7 +35,11 @@ def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> Non
 
 
 def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
-    """Download `address` to `draft`, with a progress bar named `label`. Raises ValueError if the address, the size or the MD5 is wrong."""
+    """Download `address` to `draft`, with a progress bar named `label`.
+
+    Raises ValueError if the address is not an http or https URL, or if the file has more than MAX_BYTES or another MD5. Raises OSError or
+    HTTPException if the transfer fails.
+    """
     if not address.startswith(("https://", "http://")):
         raise ValueError("is not an http or https URL")
     state = hashlib.md5(usedforsecurity=False)

@@ -60,7 +60,8 @@ class Tree(Protocol):
     def listing(self) -> Listing:
         """Return the names of all files and folders.
 
-        Raises Refusal if one of them is neither a file nor a folder, has a path outside the root, is too large, or occurs twice.
+        Raises Refusal if one of them is neither a file nor a folder, has a path outside the root, is too large, or occurs twice. Raises
+        Refusal also if an archive cannot be read or would unpack to too many bytes.
         """
 
     def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
@@ -99,7 +100,7 @@ def max_unpacked_bytes(packed_bytes: int) -> int:
 
 
 def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
-    """Raise Refusal if an archive of `packed_bytes` has more than `max_unpacked_bytes(packed_bytes)` when unpacked."""
+    """Raise Refusal if an archive of `packed_bytes` would unpack to more than `max_unpacked_bytes(packed_bytes)`."""
     if unpacked_bytes > max_unpacked_bytes(packed_bytes):
         raise Refusal(
             f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {MAX_COMPRESSION_RATIO} times as many: "

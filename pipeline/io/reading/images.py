@@ -63,7 +63,7 @@ class ImageStrip:
 def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
     """Decode the first frame: rotated upright, on a white background, resized so that the shorter side has `size` pixels, centre-cropped.
 
-    Raises Corrupt if the frame cannot be decoded, and Oversized, before decoding, if it declares more than `max_pixels`.
+    Raises Corrupt if the frame cannot be decoded, and Oversized, before decoding, if it declares more than `max_pixels` pixels.
     Call `set_pixel_limit` first.
     """
     if data[:2] in ASCII_FORMATS:
@@ -113,7 +113,7 @@ def upright(image: Image.Image) -> Image.Image:
 def scale_transparency(image: Image.Image, *, depth: int) -> None:
     """Scale the transparent value of a PNG with `depth` bits per channel to 8 bits.
 
-    It is needed for 2-bit and 4-bit grey and for 16-bit colour, of which Pillow scales only the pixels.
+    Only 2-bit and 4-bit grey and 16-bit colour need it: Pillow scales their pixels, but not their transparent value.
     """
     value = image.info["transparency"]
     if image.mode == "L" and depth in (2, 4):
@@ -123,7 +123,10 @@ def scale_transparency(image: Image.Image, *, depth: int) -> None:
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Convert to `mode` with 8 bits per channel, on a white background if the image is transparent. Raises Corrupt for float pixels."""
+    """Convert to `mode` with 8 bits per channel, on a white background if the image is transparent.
+
+    Raises Corrupt for float pixels, and for integer pixels outside 0 to MAX_16_BIT.
+    """
     if image.mode.startswith("I"):
         image = eight_bits(image)
     elif image.mode == "F":
@@ -136,7 +139,10 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey to 8 bits; transparent pixels become white. Pillow's own conversion would clip at 255."""
+    """Scale 16-bit grey to 8 bits; transparent pixels become white. Raises Corrupt for pixels outside 16 bits.
+
+    Pillow's own conversion would clip at 255.
+    """
     pixels = np.asarray(image).astype(np.int64)
     if pixels.min() < 0 or pixels.max() > MAX_16_BIT:
         raise Corrupt(f"has pixels outside 0 to {MAX_16_BIT}: store it with 8 or 16 bits")

@@ -33,7 +33,7 @@ class BoundedHeaders:
 
 
 def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes], tarfile.TarInfo]]:
-    """Yield the open file and each member, for `read`. Read a member before the next iteration.
+    """Yield the open file together with the header of each member: the arguments of `read`. Call `read` before the next iteration.
 
     `opener` opens the file and decompresses it, like `gzip.open`.
     """
@@ -58,9 +58,10 @@ def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
 
 
 def refuse_unfinished(file: IO[bytes], end: int) -> None:
-    """Raise ReadError if anything but zeros follows `end`, where tarfile stopped: it also stops at a damaged header.
+    """Raise ReadError if anything but zeros follows `end`, the position where tarfile stopped: tarfile stops at a damaged header, too.
 
-    Reading the rest also verifies the checksum of a compressed archive.
+    Raise ReadError also if nothing or more than MAX_PADDING_BYTES of zeros follow. Reading to the end of the file also verifies
+    the checksum of a compressed archive.
     """
     while block := file.read(BLOCK_BYTES):
         if block.strip(b"\0"):

@@ -1,7 +1,7 @@
 """Maps a function over items on threads or worker processes, with results in the order of the items.
 
 ProcessPoolExecutor is not used: it can neither kill a busy worker nor report how a worker ended. If a worker is killed, or if the caller
-stops early, it waits until the busy workers, which ignore SIGTERM, have finished.
+stops early, ProcessPoolExecutor waits until the busy workers, which ignore SIGTERM, have finished.
 """
 
 import signal
@@ -32,10 +32,10 @@ def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, wor
 def on_processes(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, prepare: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(item)`, computed in worker processes. Each process calls `prepare()` first and needs some 60 MB.
+    """Yield each item and `function(item)`, computed in worker processes. Each process first calls `prepare()`.
 
-    The functions, the items and the results must be picklable. One thread per process sends the items and receives the results.
-    Raises what `function` raises, and Refusal if a process was killed or could not start.
+    A process needs some 60 MB of memory. The functions, the items and the results must be picklable. One thread per process sends the
+    items and receives the results. Raises what `function` raises, and Refusal if a process was killed or could not start.
     """
     idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
 
@@ -59,7 +59,7 @@ def on_processes(
 def in_order(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, max_in_flight: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield items and results in order, with at most `max_in_flight` items in flight."""
+    """Yield each item and `function(item)`, computed by `pool`, in the order of `items`. At most `max_in_flight` items are in flight."""
     pending: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
@@ -109,12 +109,12 @@ class Worker(Generic[Item, Result]):
         return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode in the process of the stage")
 
     def end(self) -> None:
-        """Kill the process. In a thread that waits for a result of it, `call` then raises Refusal."""
+        """Kill the process. If another thread waits in `call` for a result, `call` then raises Refusal there."""
         self.process.kill()
         self.process.join()
 
     def close(self) -> None:
-        """Close the pipe. Call it after the process has ended and no thread uses it."""
+        """Close the pipe. Call `close` after the process has ended, when no thread uses the pipe any more."""
         self.connection.close()
         self.process.close()
 
