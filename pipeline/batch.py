@@ -6,11 +6,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
-"""The class or token number of targets that count in no loss and no metric, equal to the default `ignore_index` of torch's cross-entropy."""
+"""A target with this class or token number counts in no loss and no metric. The value is the default `ignore_index` of torch's cross-entropy."""
 
 
 def num_targets(targets: "Tensor") -> "Tensor":
-    """Return the number of targets, on their device. Floating-point targets all count; class or token numbers count unless they are IGNORED."""
+    """Return the number of targets that are not IGNORED, as a scalar on the device of `targets`. Floating-point targets all count."""
     if targets.is_floating_point():
         return targets.new_tensor(targets.numel())
     return (targets != IGNORED).sum()
@@ -19,7 +19,7 @@ def num_targets(targets: "Tensor") -> "Tensor":
 class Batch(NamedTuple):
     """Inputs and targets of the same samples.
 
-    `targets` is None in prediction. `mask` (n, length) is False at the padding of a sequence; it is None if there is no padding to mark.
+    `targets` is None in prediction. `mask` (n, length) is False at the padding of a sequence, and None if there is no padding to mark.
     """
 
     inputs: "Tensor"

@@ -12,14 +12,14 @@ MAX_LISTED = 5
 
 
 def save(batch: BlockBatch, *, max_samples: int, step: int, learning_rate: float, folder: Path) -> str:
-    """Save a batch to `folder` and return a description: learning rate, samples, and the path of the file.
+    """Save the batch of `step` to a file in `folder`. Return a description: learning rate, first samples, and the path of the file.
 
     The file contains the inputs after augmentation, the targets, and the rows (n,) of the samples in the train split.
-    `max_samples` is the largest number of samples to build on the device at once. If writing fails, nothing is raised and the
-    description gives the reason.
+    `max_samples` is the largest number of samples to build on the device at once. If writing fails with OSError, nothing
+    is raised, and the description gives the reason instead of the path.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
-    # one part at a time: the whole batch may not fit on the device
+    # build one part at a time: the whole batch may not fit on the device
     parts = [[tensor.cpu() for tensor in part if tensor is not None] for part in batch.parts(max_samples)]
     inputs, targets, *_ = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     samples = ", ".join(str(row) for row in batch.batch_index.rows[:MAX_LISTED].tolist())

@@ -1,4 +1,4 @@
-"""Assembles one training from its parts: data, model, loop and checkpoints."""
+"""Assembles one training, across restarts, from its parts: data, model, loop and checkpoints."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -38,7 +38,10 @@ def no_pause() -> None:
 
 
 def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
-    """Return at most `count` preprocessed inputs, evenly spaced over the split because sources may be sorted by class."""
+    """Return `count` preprocessed inputs of `split`, or all if it has fewer.
+
+    They are evenly spaced over the split, because a source may be sorted by class.
+    """
     count = min(count, len(split))
     rows = torch.arange(count) * len(split) // count
     preprocessed: torch.Tensor = model.preprocessing(torch.from_numpy(split.inputs[rows.numpy()]))
@@ -46,7 +49,7 @@ def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
 
 
 def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -> TrainState:
-    """Build the model with weights drawn from the seed, and its optimizer.
+    """Return the state before the first step: build the model, with weights drawn from the seed, its optimizer, gradient scaler and EMA.
 
     Raises Refusal if the settings do not fit the data, the model or the machine.
     """
@@ -90,10 +93,11 @@ class Training:
     def begin(
         cls, params: TrainParams, prepared: Prepared, machine: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
     ) -> "Training":
-        """Begin with fresh weights, then restore the newest checkpoint if there is one.
+        """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is none.
 
         `switches` are the changes of the micro-batch size that an earlier training recorded. This training then uses the same
-        micro-batches without running out of memory first. Raises Refusal if the settings do not fit the data, the model or the machine.
+        micro-batches without running out of memory first. Raises Refusal if the settings do not fit the data, the model or the machine,
+        or if the checkpoint does not match this training.
         """
         settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
@@ -117,7 +121,10 @@ class Training:
         return training
 
     def resume(self) -> None:
-        """Restore the newest checkpoint if there is one, and print how the training begins."""
+        """Restore the newest checkpoint if there is one, and print from which step the training continues.
+
+        Raises Refusal if the checkpoint does not match this training.
+        """
         found = self.saver.checkpoints.newest()
         if found:
             self.restore(*found)
@@ -131,7 +138,7 @@ class Training:
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore the state and the progress from a checkpoint.
 
-        Raises Refusal if the checkpoint is intact but does not match this training, for example because another program wrote it.
+        Raises Refusal if the checkpoint is intact but does not match this training, for example because another program wrote the file.
         """
         folder = self.saver.checkpoints.folder
         try:
@@ -160,14 +167,16 @@ class Training:
         return loader.SplitTensors(train, self.machine.device, augmentation)
 
     def batches(self, start: int) -> Generator[BlockBatch]:
-        """Iterate endlessly over batches, beginning with the batch of step `start + 1`."""
+        """Yield the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
         return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, print its warnings, and yield its reports.
 
-        `pause()` is called after each batch of a validation and may raise to interrupt it. Raises Refusal if a value becomes non-finite
-        and the step is not skipped. With `train.on_nonfinite: stop`, the batch of a step with a non-finite loss or gradient is saved.
+        `pause()` is called after each batch of a validation, and may raise an exception to interrupt the validation. Raises Refusal if a
+        value becomes non-finite and the step is not skipped, if every step is skipped, or if a step runs out of memory and cannot be
+        retried. Raises ValueError if the objective reports a metric that is not in `metrics` of the task's targets. Except with fp16,
+        the batch of the first step since the last report with a non-finite loss or gradient is saved.
         """
         forward = compilation.compiled(self.state.model, self.params.train.compile)
         batches = self.batches(self.state.step)
@@ -196,16 +205,16 @@ class Training:
             message = self.described(error.step, or_before=error.or_before)
             raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
         finally:
-            batches.close()  # also ends the prefetch thread
+            batches.close()  # this also ends the prefetch thread
 
     def is_diverging(self, report: fit.Report) -> bool:
-        """Return True if the mean training loss is above DIVERGED times the loss of uniform guessing."""
+        """Return True if the mean training loss in `report` is above DIVERGED times the loss of uniform guessing."""
         return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
 
     def described(self, step: int, *, or_before: bool = False) -> str:
-        """Describe a step with a non-finite loss or gradient, and save its batch.
+        """Return a description of a step with a non-finite loss or gradient, and save the batch of this step.
 
-        If `or_before` is True, the cause may be an earlier step. The batch of the step before `step` is then also described and saved.
+        If `or_before` is True, the cause may be an earlier step: the batch of the step before `step` is then saved and described as well.
         """
         message = f"step {step} has a non-finite loss or gradient, {self.dumped(step)}"
         if or_before:
@@ -214,21 +223,27 @@ class Training:
         return message
 
     def dumped(self, step: int) -> str:
-        """Rebuild the batch of `step`, save it beside the checkpoints, and describe the batch and its learning rate."""
+        """Rebuild the batch of `step`, save it in the folder of the checkpoints, and return a description of the batch and its learning rate."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.save(
             batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
 
     def exported(self) -> tuple[Tensors, int]:
-        """Return the weights to export and the step after which they were taken: the best weights if they were kept, else the current ones."""
+        """Return the weights to export, and the step after which they were taken.
+
+        The weights are those of the best validation if they were kept, else the current ones.
+        """
         best, best_step = self.progress.best, self.progress.best_step
         if best is not None and best_step is not None:
             return best, best_step
         return fit.weights(self.state), self.state.step
 
     def validation(self, pause: Pause) -> fit.Validate | None:
-        """Return a function that scores the validation split, or None if there is no such split."""
+        """Return a function that scores the validation split, or None if the prepared data has no validation split.
+
+        The function calls `pause()` after each batch.
+        """
         if VALID not in self.prepared.splits:
             return None
         split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device)
@@ -244,20 +259,23 @@ class Training:
         )
 
     def save_when_due(self, environment: Environment) -> None:
-        """Start writing a checkpoint when the environment's interval in steps or in seconds has passed."""
+        """Start writing a checkpoint if one is due by the environment's interval in steps or in seconds.
+
+        A checkpoint that is due by time alone waits until no other checkpoint is being written.
+        """
         by_steps = environment.checkpoint_every_steps and self.state.step % environment.checkpoint_every_steps == 0
         by_time = environment.checkpoint_every_s and time.monotonic() - self.saved_s >= environment.checkpoint_every_s
         if by_steps or (by_time and not self.saver.busy):
             self.save()
 
     def save(self) -> None:
-        """Start writing a checkpoint of the current state in the background."""
+        """Start writing a checkpoint of the current state and progress in the background."""
         scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
         self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors(), scalars)
         self.saved_s = time.monotonic()
 
     def save_now(self) -> bool:
-        """Write a checkpoint and wait until it is written. Return True if it is on disk, False if writing failed."""
+        """Write a checkpoint and wait until it is written. Return True if the checkpoint is on disk, False if writing failed with OSError."""
         self.save()
         self.saver.wait()
         return self.saver.saved_step == self.state.step

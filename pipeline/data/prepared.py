@@ -22,7 +22,7 @@ HEADER_BYTES = 1 << 16
 
 
 class SplitRecord(BaseModel):
-    """The number of samples of a split, the number of corrupt samples left out, and the SHA-256 of its two files."""
+    """The number of samples of a split, the number of corrupt samples left out, and the SHA-256 of the split's two files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +44,7 @@ class PreparedRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one split: `inputs` and `targets` are copy-on-write memory maps with one row per sample, as the spec describes."""
+    """The samples of one split: `inputs` and `targets` are copy-on-write memory maps with one row per sample, whose shape and dtype the spec describes."""
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
@@ -67,7 +67,11 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> "Prepared":
-        """Open and verify a folder. Raises Refusal if it is missing, has another format, or differs from what `prepare` wrote."""
+        """Open and verify the prepared data in `folder`.
+
+        Raises Refusal if a file is missing, cannot be read, has another format or differs from what `prepare` wrote, or if there is no
+        train split or an invalid target.
+        """
         record = read_record(folder)
         if TRAIN not in record.splits:
             raise Refusal(f"{folder / 'spec.json'}: does not describe a train split: run `dvc repro -f prepare`")
@@ -109,9 +113,11 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
 
 
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """Return the memory-mapped array of a file. Raises Refusal if its digest, shape or dtype is not the expected one.
+    """Return the memory-mapped array of a file.
 
-    A file that is larger than such an array is refused without being read.
+    Raises Refusal if the file cannot be read, or if its digest, or the shape or dtype of its array, is not the expected one.
+
+    A file that is too large for an array of this shape and dtype is refused without being read.
     """
     try:
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize

@@ -1,4 +1,4 @@
-"""Draws stratified splits from the seed."""
+"""Assigns samples to splits: keeps the splits of the source, and draws the others, stratified, from the seed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +17,10 @@ Integers = NDArray[np.int64]
 def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
     """Return, for each split of the source, an array with the name of the split to which each sample is assigned, in the order of `targets`.
 
-    A split that the source provides is kept, and the share for it, `valid` or `test`, is unused. Any other split is drawn from every
-    stratum of train, such as a class. Raises Refusal if the source has no test split and `test` is 0, or if a stratum is too small
-    to be divided.
+    A split that the source provides is kept; its share, `valid` or `test`, is then unused. For any other split, its share of every
+    stratum of train, such as a class, is drawn; a share of 0 means that there is no such split.
+
+    Raises Refusal if the source has no test split and `test` is 0, or if a stratum is too small to be divided.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
@@ -35,7 +36,7 @@ def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, 
 
 
 def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Integers:
-    """Draw `share` of the samples of each stratum that `free` marks, at least one per stratum. Return their positions, sorted."""
+    """Draw `share` of those samples of each stratum that `free` marks, at least one per stratum. Return the sorted positions of the drawn samples."""
     chosen = []
     for number in np.unique(strata):
         candidates = np.flatnonzero((strata == number) & free)

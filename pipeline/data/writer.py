@@ -20,7 +20,7 @@ from pipeline.spec import Spec
 
 
 class GrowingArray:
-    """An `.npy` file to which rows are appended, and its SHA-256.
+    """An `.npy` file to which rows are appended, and the SHA-256 of the file.
 
     The header is rewritten at the end if fewer rows than `planned` were appended.
     """
@@ -72,10 +72,11 @@ class GrowingArray:
 def write(
     raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[SampleBlock]
 ) -> PreparedRecord:
-    """Write each sample into its assigned split, block by block; memory stays bounded by one block and the targets.
+    """Write each sample into its assigned split, block by block; memory use is bounded by one block and the targets.
 
     `spec.json` is removed first and written last, so that partly written data is never taken for prepared data.
-    Raises Refusal if every sample of a split, or of a class in train, is corrupt.
+    Raises Refusal if every sample of a split is corrupt, or if the intact samples of train cannot be learned from, for example because
+    every sample of a class is corrupt.
     """
     clear(folder)
     wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
@@ -96,7 +97,7 @@ def write(
             block_targets = raw_dataset.targets[block.split][block.positions]
             for name in np.unique(destinations):
                 rows = destinations == name
-                chosen = block.inputs if rows.all() else block.inputs[rows]  # no copy for a block that goes to one split
+                chosen = block.inputs if rows.all() else block.inputs[rows]  # do not copy a block of which all samples go to one split
                 inputs[name].append(chosen)
                 targets[name].append(block_targets[rows])
                 if name == TRAIN:

@@ -15,7 +15,7 @@ Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
 def recompute(network: nn.Module) -> int:
     """Apply activation checkpointing to every block of `network`, and return the number of blocks.
 
-    Results are bit-identical to those without it, also with dropout and BatchNorm.
+    Results are bit-identical to those without activation checkpointing, also with dropout and BatchNorm.
     """
     found = blocks(network)
     for block in found:
@@ -24,7 +24,7 @@ def recompute(network: nn.Module) -> int:
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """Return those children of each outermost Sequential or ModuleList that have submodules and parameters.
+    """Return the blocks of `network`: those children of each outermost Sequential or ModuleList that have submodules and parameters.
 
     Single layers are left out: they store only their input anyway.
     """
@@ -34,7 +34,7 @@ def blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
-    """Call `forward`: with activation checkpointing if `block` is in training mode, else directly."""
+    """Call `forward`, the original forward method of `block`: with activation checkpointing if `block` is in training mode, else directly."""
     if not block.training:
         return forward(*inputs)
     return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(contexts, block))
@@ -47,7 +47,7 @@ def contexts(block: nn.Module) -> Contexts:
 
 @contextmanager
 def statistics_kept(block: nn.Module) -> Iterator[None]:
-    """Freeze BatchNorm's running statistics during the recomputation: the first forward pass has already updated them with this batch."""
+    """Freeze BatchNorm's running statistics during the recomputation of `block`: the first forward pass has already updated them with this batch."""
     norms = [(module, module.momentum, module.num_batches_tracked) for module in block.modules() if isinstance(module, _BatchNorm)]
     for norm, _, _ in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None

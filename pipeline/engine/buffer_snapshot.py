@@ -1,4 +1,4 @@
-"""A snapshot of the BatchNorm statistics before a step, for steps that are retried or skipped."""
+"""A snapshot of the BatchNorm statistics before a step, which restores them if the step is retried or skipped."""
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +16,19 @@ class BufferSnapshot:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Copy the buffers into the snapshot."""
+        """Copy the module's buffers into the snapshot."""
         for group in self.groups:
             torch._foreach_copy_(self.kept[group], self.live[group])
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Restore the buffers from the snapshot."""
+        """Restore the module's buffers from the snapshot."""
         for group in self.groups:
             torch._foreach_copy_(self.live[group], self.kept[group])
 
     @torch.no_grad()
     def put_back_where(self, undone: Tensor) -> None:
-        """Restore the buffers from the snapshot if the device scalar `undone` is 1.0, without host synchronisation."""
+        """Restore the module's buffers from the snapshot if the device scalar `undone` is 1.0, without host synchronisation."""
         is_undone = undone > 0
         for buffer, before in zip(self.live, self.kept, strict=True):
             torch.where(is_undone, before, buffer, out=buffer)

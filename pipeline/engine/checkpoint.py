@@ -18,22 +18,23 @@ from pipeline.refusal import Refusal
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, all in `folder`. Only the newest ones remain on disk; `kept` is their number."""
+    """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk."""
 
     folder: Path
     kept: int
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Write a checkpoint, then delete all but the newest `kept`. If writing fails, raise OSError and delete none."""
+        """Write a checkpoint, then delete all but the newest `kept`. Raises OSError, and deletes none, if writing fails."""
         tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
         with contextlib.suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
             for old in self.paths()[: -self.kept]:
                 old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
-        """Return the tensors and metadata of the newest intact checkpoint, or None if there is none.
+        """Return the tensors and metadata of the newest intact checkpoint, or None if no checkpoint is intact.
 
-        A damaged checkpoint is renamed to `*.damaged`, with a warning. Raises PermissionError if this user may not read a checkpoint.
+        Checkpoints that are newer but damaged are renamed to `*.damaged`, each with a warning. Raises PermissionError if the
+        user may not read a checkpoint.
         """
         for path in reversed(self.paths()):
             if path.is_file() and not os.access(path, os.R_OK):
@@ -64,7 +65,7 @@ class Saver:
 
     checkpoints: Checkpoints
     saved_step: int | None = None
-    """Step of the newest checkpoint that is completely on disk; None if there is none."""
+    """Step of the newest checkpoint that is completely on disk; None if no checkpoint is."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _writing: Future[None] | None = None
 
@@ -73,12 +74,15 @@ class Saver:
         return self._writing is not None and not self._writing.done()
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Wait until the previous checkpoint is written, copy the tensors to the host, and start writing them. Do not change `metadata` afterwards."""
+        """Wait until the previous checkpoint is written, copy `tensors` to the host, and start writing the copies.
+
+        Do not change `metadata` afterwards: it is not copied. Raises what `wait` raises.
+        """
         self.wait()
         self._writing = self._thread.submit(self._write, step, snapshot(tensors), metadata)
 
     def wait(self) -> None:
-        """Wait until nothing is being written. Raises any exception of the background write other than OSError."""
+        """Wait until the current write, if any, has ended. Raises any exception of this write except OSError, which only prints a warning."""
         if self._writing:
             self._writing.result()
 
@@ -94,5 +98,5 @@ class Saver:
 
 
 def snapshot(tensors: Tensors) -> Tensors:
-    """Return contiguous copies of the tensors on the host. The file has the same layout, so the background thread only writes."""
+    """Return contiguous copies of the tensors on the host. A checkpoint file stores them in this layout, so the background thread only writes."""
     return {name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()}

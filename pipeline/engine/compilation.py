@@ -17,6 +17,6 @@ def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Fo
     """
     if requested == "off":
         return model
-    # inductor has its own deterministic flag, which this call sets
+    # this call also sets inductor's own deterministic flag
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     return cast("Forward", torch.compile(model, mode=MODES[requested], dynamic=False))

@@ -10,7 +10,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class EMA(Generic[Module]):
-    """A copy of a module in which each floating-point parameter and buffer is the EMA of the original; integer tensors are copied.
+    """A copy of a module. Its floating-point parameters and buffers are EMAs of the original ones; its integer tensors are plain copies.
 
     The decay grows as (1 + step) / (10 + step) up to `decay`, so that the initial weights do not dominate a short training.
     """
@@ -27,7 +27,10 @@ class EMA(Generic[Module]):
 
     @torch.no_grad()
     def update(self, step: int, skipped: Tensor | None) -> None:
-        """Update the EMA after step `step` (from 0). If the device scalar `skipped` is 1.0, the EMA is unchanged; None means not skipped."""
+        """Update the EMA after step `step` (from 0).
+
+        If the device scalar `skipped` is 1.0, the EMA is unchanged. None means that the step was not skipped.
+        """
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         if skipped is None:
             torch._foreach_lerp_(self.trailing, self.leading, weight)

@@ -1,4 +1,4 @@
-"""The training loop: yields its measurements and leaves every reaction to the caller."""
+"""The training loop: yields a Report after each step, and leaves printing, checkpoints and recovery to the caller."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -20,12 +20,12 @@ Validate = Callable[[], dict[str, float]]
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of step `step` (from 1). `metrics` is empty unless a report was due at this step."""
+    """The outcome of step `step` (from 1). `metrics` is empty if no report was due at this step."""
 
     step: int
     metrics: Row = field(default_factory=dict)
     bad_step: int | None = None
-    """The first step since the last report that was skipped for a non-finite loss or gradient; None if there was none."""
+    """The first step since the last report that was skipped for a non-finite loss or gradient; None if no step was, and always with fp16."""
 
 
 class NotFinite(Exception):
@@ -53,8 +53,11 @@ def fit(
     """Train until the plan is finished, and yield a Report after every step.
 
     `batches` must begin with the batch of step `state.step + 1`. `validate()` returns the validation metrics by name;
-    `validate` is None if there is no validation split. Raises NotFinite or Refusal at the report that finds a non-finite value. Exceptions from
-    `validate` propagate; a later call of `fit` with the same state repeats that validation and continues.
+    `validate` is None if there is no validation split. Exceptions from `validate` propagate; a later call of `fit` with the
+    same state repeats that validation and continues.
+
+    Raises NotFinite or Refusal at the report that finds a non-finite value. Raises Refusal if a step runs out of memory and
+    cannot be retried with smaller micro-batches.
     """
     stream = iter(batches)
     while True:
@@ -71,7 +74,10 @@ def fit(
 
 
 def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
-    """Report the averages since the last report and, if one is due, a validation. Then start new averages."""
+    """Return a Report with the averages since the last report and, if a validation is due, its metrics. Then start new averages.
+
+    Raises NotFinite or Refusal if a value is not finite.
+    """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite == "stop":
@@ -101,7 +107,8 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
 def first_bad_step(state: TrainState, values: StepValues) -> int | None:
     """Return the first step since the last report with a non-finite loss or gradient.
 
-    Returns None if there is no such step. Always returns None with fp16: its gradient scaler finds the loss scale by occasional overflows.
+    Returns None if there is no such step. Always returns None with fp16, where occasional overflows are normal: the gradient scaler
+    finds the loss scale by them.
     """
     if values.first_bad is None or state.scaler.is_enabled():
         return None
@@ -111,7 +118,7 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
 def refuse_nonfinite_state(state: TrainState) -> None:
     """Raise Refusal if a weight or an optimizer state is not finite.
 
-    The loss may be finite nevertheless: a ReLU can hide an infinite weight, and an infinite average of squared gradients only
+    A finite loss does not rule this out: a ReLU can hide an infinite weight, and an infinite average of squared gradients only
     stops the updates of its weight.
     """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
@@ -125,9 +132,9 @@ def refuse_nonfinite_state(state: TrainState) -> None:
 
 
 def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
-    """Raise Refusal if every step since the last report was skipped and further steps would be skipped, too.
+    """Raise Refusal if every step since the last report was skipped and further steps would be skipped too.
 
-    With fp16, raise only once the loss scale is below 1: until then the scaler may still find a scale that works.
+    With fp16, raises only if the loss scale is below 1: before that, the gradient scaler may still find a scale without overflow.
     """
     if values.num_skipped < values.steps:
         return
@@ -141,9 +148,9 @@ def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
 
 
 def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
-    """Record this validation if it is strictly better than the best so far, else count it in `progress.stale`.
+    """Record the validation in `row` as the best if it is strictly better than the best so far, else count it in `progress.stale`.
 
-    Keeps a copy of the weights of the best validation if `train.export_weights` is `best`.
+    If `train.export_weights` is `best`, also keep a copy of the current weights if this validation is the best.
     """
     value = row[plan.settings.metric]
     better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)

@@ -1,4 +1,4 @@
-"""Writes the results of a training beside its weights: the history as CSV, and the last and best metrics as JSON."""
+"""Writes the results of a training other than its weights: the history as CSV, and the last and best metrics as JSON."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ def columns(metrics: Iterable[str]) -> tuple[str, ...]:
 
 
 def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Write one row per report as CSV; a cell is empty if the report does not have that metric."""
+    """Write one row per report as CSV; a cell is empty if the report does not have the metric of this column."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -38,7 +38,7 @@ def write_metrics(path: Path, progress: Progress, exported_step: int, columns: S
     """Write the last report, the best validation and the exported step as JSON, nested as `dvc metrics diff` expects."""
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
-    # in column order: the keys of rows restored from a checkpoint are in another order
+    # sort by column: the keys of a row that was restored from a checkpoint are in another order
     for name in (column for column in columns if column in last):
         split, _, quantity = name.partition("/")
         if quantity:

@@ -15,9 +15,9 @@ Padded = tuple[Batch, int]
 def predict(
     model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield the outputs of each batch in float32, and its targets, or None if the batch has none. Padding is removed from both.
+    """Yield (outputs, targets) of each batch, without the padding. Outputs are float32; targets are None if the batch has no targets.
 
-    The model runs in evaluation mode; its previous mode is restored at the end.
+    The model runs in evaluation mode; its previous mode is restored when the iterator ends or is closed.
     """
     training = model.training
     model.eval()
@@ -26,7 +26,7 @@ def predict(
             with torch.no_grad(), autocast(precision, device):
                 outputs = model(*batch.arguments)
             targets = None if batch.targets is None else batch.targets[:real]
-            del batch  # the caller must not keep these inputs alive during the next forward pass
+            del batch  # otherwise this reference would keep the inputs alive until the next batch is loaded
             yield outputs[:real].float(), targets
     finally:
         model.train(training)

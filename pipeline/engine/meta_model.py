@@ -13,15 +13,15 @@ from pipeline.params.model import ModelSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
-# without `arange` and similar functions: the `build` of a model may compute widths or rates with them, and then needs the values
+# `arange` and similar functions are left out: the `build` of a model may compute widths or rates with them, and then needs their values
 ON_META = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 MOST_NAMED = 3
 
 
 class MetaDeviceMode(TorchFunctionMode):
-    """Makes the functions in ON_META create their tensors on the meta device, unless the call sets `device`.
+    """Makes the functions in ON_META create their tensors on the meta device if the call does not set `device`.
 
-    The context manager `torch.device("meta")` affects every function, and 15 of torchvision's 80 classifiers cannot be built under it.
+    The context manager `torch.device("meta")` would affect every function, so that 15 of torchvision's 80 classifiers could not be built.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +32,7 @@ class MetaDeviceMode(TorchFunctionMode):
 
 
 def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
-    """Return the network on the meta device, or None if the `build` of `model` reads tensor values, which do not exist there."""
+    """Return the network on the meta device, or None if `model.build` reads tensor values, which do not exist on that device."""
     try:
         with MetaDeviceMode():
             return model.build(spec)
@@ -45,8 +45,8 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
     """Raise RuntimeError if names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
 
-    With `half` the network has bf16 weights. The network is not allocated: a small file may describe one that exhausts the memory.
-    A network that cannot be built on the meta device is not compared.
+    If `half` is True, bf16 weights are expected. No memory is allocated for the network: a small file may describe one that
+    exhausts the memory. Compares nothing if the network cannot be built on the meta device.
     """
     network = build_on_meta(model, spec)
     if network is None:
@@ -61,7 +61,10 @@ def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = 
 
 
 def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
-    """Raise Refusal if the weights of the model alone exceed this machine's memory."""
+    """Raise Refusal if the model's weights alone are larger than this machine's memory.
+
+    Checks nothing if the network cannot be built on the meta device.
+    """
     network = build_on_meta(model, spec)
     if network is None:
         return

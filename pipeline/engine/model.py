@@ -16,9 +16,10 @@ def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
 
 
 class Model(nn.Module):
-    """Maps a batch of stored inputs, and its mask if it has one, to outputs. For a classification the outputs are logits (n, classes).
+    """Maps stored inputs, and their mask if they have one, to outputs. For a classification the outputs are logits (n, classes).
 
-    With `half` the network's weights and its preprocessed inputs are bf16, and the outputs are converted to float32.
+    If `half` is True, the preprocessed inputs and the network's weights, except those of BatchNorm, are bf16, and the outputs are
+    converted to float32. `channels_last` sets the memory format of the network's weights.
     """
 
     def __init__(self, network: nn.Module, preprocessing: nn.Module, *, half: bool = False, channels_last: bool = False) -> None:

@@ -30,14 +30,14 @@ SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 class Manifest(BaseModel):
     """The metadata of a model file: everything that determines the bytes of the weights, and no time, path or host name.
 
-    Only what inference needs is validated when a file is opened; `params` may contain sections that this checkout cannot train with.
+    Of `params`, only the sections that inference needs are validated when a file is opened: this checkout may be unable to train with the others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal["pipeline-model-2"] = "pipeline-model-2"
     params: dict[str, Any]
-    """The sections of `params.yaml` that the stage `train` read."""
+    """The sections of `params.yaml` that the stage `train` read for this model."""
     spec: Spec
     precision: ChosenPrecision
     step: int
@@ -59,16 +59,19 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
 
 
 def load(path: Path) -> tuple[Model, Manifest]:
-    """Rebuild the model from the file alone, on the CPU, for inference. Raises Refusal if the file is damaged or is not a model file."""
+    """Rebuild the model from the file alone, on the CPU, for inference.
+
+    Raises Refusal if the file is damaged, is not a model file, or describes a model that this checkout cannot build.
+    """
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = describe(metadata, path)
     return rebuild(weights, manifest, path), manifest
 
 
 def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
-    """Return the model of a file with its preprocessing, an example input, and the names of the model's outputs.
+    """Return the model of a file (preprocessing included), an example input, and the names of the model's outputs.
 
-    The example input is a batch of two samples of zeros: an exporter would treat a first dimension of 1 as a constant.
+    The example input is a batch of two samples of zeros: an exporter would treat a first dimension of 1 as a constant. Raises what `load` raises.
     """
     model, manifest = load(path)
     inputs = manifest.spec.inputs
@@ -76,15 +79,21 @@ def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
 
 
 def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
-    """Validate the metadata of the file `path`. Raises Refusal if they are no Manifest, or describe a model that this checkout cannot build."""
+    """Return the Manifest in the metadata of the file `path`.
+
+    Raises Refusal if the metadata is not a Manifest, or describes a model that this checkout cannot build.
+    """
     with refusing(path):
         manifest = Manifest.model_validate(metadata)
-        _ = manifest.inference  # raises for parameters that this checkout cannot build a model from
+        _ = manifest.inference  # raises Refusal if this checkout cannot build a model from the parameters
         return manifest
 
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
-    """Build the model of `manifest` with `weights`, for inference. Raises Refusal if the weights do not fit the model."""
+    """Build the model of `manifest` with `weights`, for inference. Raises Refusal if `weights` do not match the model.
+
+    `path` is the file named in the message.
+    """
     settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
     channels_last = manifest.inference.train.channels_last
     try:

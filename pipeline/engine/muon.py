@@ -1,6 +1,6 @@
 """The Muon optimizer: orthogonalised momentum for hidden weights, SGD with momentum for all other parameters.
 
-The method is Keller Jordan's (https://kellerjordan.github.io/posts/muon/); the recipe for convolutions is from his airbench94_muon.py
+The method is by Keller Jordan (https://kellerjordan.github.io/posts/muon/); the recipe for convolutions is from his airbench94_muon.py
 (https://github.com/KellerJordan/cifar10-airbench). docs/decisions/0008-recipes.md explains why this is not `torch.optim.Muon`.
 """
 
@@ -15,18 +15,18 @@ from torch.optim.sgd import sgd
 from pipeline.engine.precision import BF16_CAPABILITY
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Jordan's Newton-Schulz coefficients. Their slope at 0 is the steepest that still brings singular values to between about 0.7 and 1.2."""
+"""Jordan's Newton-Schulz coefficients. Of those that bring singular values to between about 0.7 and 1.2, they have the steepest slope at 0."""
 SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
     """Updates hidden groups by orthogonalised momentum (Muon), and all other groups by plain SGD with momentum.
 
-    Like a fused optimizer it supports `found_inf`: if that device scalar is 1.0, the step changes nothing, without host
+    Like a fused optimizer, it supports `found_inf`: if this device scalar is 1.0, the step changes nothing, without host
     synchronisation. All momentum buffers start at zero. Those of hidden weights have at least float32 precision.
     """
 
-    # GradScaler then sets `found_inf` on the optimizer instead of reading it on the host
+    # with this flag, GradScaler sets `found_inf` on the optimizer instead of reading it on the host
     _step_supports_amp_scaling = True
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, nesterov: bool, ns_steps: int, normalize_weights: bool) -> None:
@@ -68,7 +68,7 @@ class Muon(torch.optim.Optimizer):
         )
 
     def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Update weights of one shape as one batch, which launches fewer kernels; nothing changes if `found_inf` is 1.0."""
+        """Apply Muon to `parameters`, all of one shape, as one batch, which launches fewer kernels; nothing changes if `found_inf` is 1.0."""
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         old_momentum, weights = matrices(buffers), matrices(parameters)
         gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
@@ -83,7 +83,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Group parameters of equal shape, dtype and device, in their order."""
+    """Group the parameters that have the same shape, dtype and device. Each group keeps their order."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault((parameter.shape, parameter.dtype, parameter.device), []).append(parameter)
@@ -93,28 +93,28 @@ def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def matrices(tensors: Sequence[Tensor]) -> Tensor:
     """Stack n weights (outputs, ...) into matrices (n, outputs, columns), in at least float32.
 
-    The matrix of a convolution's weight is the one that multiplies the patches of its input.
+    The weight of a convolution becomes the matrix that multiplies the flattened patches of the convolution's input.
     """
     stacked = torch.stack([tensor.flatten(1) for tensor in tensors])
     return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
 
 
 def write(tensors: Sequence[Tensor], values: Tensor) -> None:
-    """Copy each matrix of `values` (n, rows, columns) into its tensor, in place."""
+    """Copy each matrix of `values` (n, rows, columns) into the tensor at the same index, in place."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value.view(tensor.shape))
 
 
 def normalized(weights: Tensor) -> Tensor:
-    """Rescale each matrix of `weights` (n, rows, columns) to Frobenius norm sqrt(rows): the learning rate is then relative to that norm."""
+    """Rescale each matrix of `weights` (n, rows, columns) to Frobenius norm sqrt(rows). The learning rate is then relative to this norm."""
     return weights / norms(weights) * math.sqrt(weights.shape[1])
 
 
 def orthogonalized(batch: Tensor, ns_steps: int) -> Tensor:
-    """Return `batch` (n, rows, columns) with all singular values brought near 1 by the Newton-Schulz iteration, in the dtype of `batch`."""
+    """Return `batch` (n, rows, columns) with all singular values brought near 1 by `ns_steps` Newton-Schulz iterations, in the dtype of `batch`."""
     a, b, c = NS_COEFFICIENTS
     tall = batch.shape[1] > batch.shape[2]
-    # the Gram matrix of the shorter side is the smaller one
+    # transpose tall matrices: x @ x.mT is then as small as possible
     x = (batch.mT if tall else batch).to(ns_dtype(batch))
     x = x / norms(x)
     for _ in range(ns_steps):
@@ -124,12 +124,15 @@ def orthogonalized(batch: Tensor, ns_steps: int) -> Tensor:
 
 
 def norms(batch: Tensor) -> Tensor:
-    """Return the Frobenius norm of each matrix as (n, 1, 1), at least SMALLEST_NORM."""
+    """Return the Frobenius norm of each matrix, or SMALLEST_NORM if that is larger, as (n, 1, 1)."""
     return torch.clamp(batch.norm(dim=(1, 2), keepdim=True), min=SMALLEST_NORM)
 
 
 def ns_dtype(batch: Tensor) -> torch.dtype:
-    """Return the dtype of the iteration: bf16, which suffices, on a GPU that supports it, else that of `batch`, since emulated bf16 is slow."""
+    """Return the dtype of the Newton-Schulz iteration: bf16 on a GPU that supports it, else the dtype of `batch`.
+
+    Bf16 is precise enough, but slow where it is emulated.
+    """
     if batch.device.type == "cuda" and torch.cuda.get_device_capability(batch.device) >= BF16_CAPABILITY:
         return torch.bfloat16
     return batch.dtype

@@ -1,4 +1,4 @@
-"""What the engine needs from a task: a loss, and sums from which metrics are computed."""
+"""The interface of a task to the engine: a loss, and sums from which metrics are computed."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -21,9 +21,15 @@ class Objective(Protocol):
         ...
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the other sums over the targets, by name. Every call returns the same names, and none is "loss", "norm" or "skipped"."""
+        """Return the sums over the targets that `averages` needs beside the loss, by name.
+
+        Every call returns the same names. None of them is "loss", "norm" or "skipped".
+        """
         ...
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
-        """Return the metrics by name, on the host. `sums` contains "loss" and the names of the method `sums`, each summed over `num_targets` targets."""
+        """Return the metrics by name, on the host.
+
+        `sums` contains "loss" and the names that the method `sums` returns, each summed over `num_targets` targets.
+        """
         ...

@@ -1,4 +1,4 @@
-"""OOM handling: repeats a step from its beginning with micro-batches of half the size."""
+"""OOM handling: repeats a step from its beginning, each time with micro-batches of half the size."""
 
 import gc
 from collections.abc import Callable
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
-    """Run `attempt(micro_batch_size)`, halving the micro-batch until it fits in device memory.
+    """Return `attempt(micro_batch_size)`, called again with half the size after each OOM until it fits in device memory.
 
-    Gradients and BatchNorm statistics, which a failed attempt leaves incomplete, are reset before each retry. Raises Refusal
-    after an OOM if the micro-batch is a single sample, or if `whole` is True, which means that the batch must not be split.
+    Gradients and BatchNorm statistics, which a failed attempt leaves incomplete, are reset before each retry. If `whole`
+    is True, the batch must not be split. Raises Refusal after an OOM if `whole` is True, or if the micro-batch size is already 1.
     """
     while True:
         try:

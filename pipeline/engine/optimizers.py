@@ -31,10 +31,12 @@ WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build one optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS have weight decay.
+    """Build one optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS get weight decay.
 
-    The class of the module that owns a parameter decides, not the parameter's shape: class tokens, positional embeddings, tables of
-    relative positions and layer scales also have two or more dimensions. A group's learning rate is that of the step times its `lr_scale`.
+    Weight decay depends on the class of the module that owns a parameter, not on the parameter's shape: class tokens, positional
+    embeddings, tables of relative positions and layer scales also have two or more dimensions.
+
+    The learning rate of a parameter group is the learning rate of the step times the group's `lr_scale`.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     matrices, inner = matrix_ids(module)
@@ -59,19 +61,19 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
-    """Initialise the momentum buffers with zeros, which does not change the first step.
+    """Initialise the momentum buffers with zeros, which does not change the result of the first step.
 
-    Torch would allocate the buffers uninitialised, and they would stay so if the fp16 scaler skips the first step.
+    Otherwise torch allocates uninitialised buffers at the first step, and they stay uninitialised if the fp16 scaler skips that step.
     """
     for parameter in parameters:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
-    """Return the ids of the weights of MATRIX_LAYERS, and those among them that belong to neither the first nor the last layer.
+    """Return the ids of the weights of MATRIX_LAYERS, and the ids of those among them that belong to neither the first nor the last layer.
 
     The order of the layers is that of `module.modules()`; frozen layers and embeddings count as layers.
-    A weight shared with an embedding belongs to the embedding.
+    A weight that is shared with an embedding is in neither set.
     """
     layers = [
         (id(parameter), isinstance(layer, MATRIX_LAYERS))
@@ -86,7 +88,7 @@ def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
 
 
 def split_hidden(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
-    """Split `weights` into the group of hidden weights, whose ids are in `inner`, and the group of the first and last layers."""
+    """Split `weights` into the group of hidden weights, whose ids are in `inner`, and the group of the weights of the first and last layers."""
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
     return (

@@ -15,7 +15,8 @@ from pipeline.spec import Direction
 class Plan:
     """The plan of a training.
 
-    `switches` maps a step to the micro-batch size used from that step on, as recorded by an earlier training that this one repeats.
+    `switches` maps a step to the micro-batch size used from that step on. The switches were recorded by an earlier training that
+    this training repeats; without such a training there are none.
     """
 
     settings: LoopSettings
@@ -28,11 +29,11 @@ class Plan:
     switches: Mapping[int, int] = field(default_factory=dict)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of the update that follows `step` updates."""
+        """Return the learning rate of step `step + 1`, which follows `step` updates."""
         return self.peak_learning_rate * schedules.factor(step, self.num_steps, self.schedule)
 
     def step_settings(self, step: int) -> StepSettings:
-        """Return the settings of the update that follows `step` updates."""
+        """Return the settings of step `step + 1`, which follows `step` updates."""
         return StepSettings(
             seed=self.seed,
             learning_rate=self.learning_rate(step),
@@ -53,10 +54,10 @@ class Plan:
         return step % every == 0 or step == self.num_steps
 
     def is_report_due(self, step: int, progress: Progress) -> bool:
-        """Return True if a report of `step` is due and not yet made, for example because its validation was interrupted."""
+        """Return True if a report is due after step `step` and was not yet made. An interrupted validation leaves its report due."""
         return step > progress.reported_step and self.due(step, self.settings.report_every_steps)
 
     def finished(self, step: int, progress: Progress) -> bool:
-        """Return True after the last step, or after `patience` validations without an improvement."""
+        """Return True if `step` is the last step, or if `train.patience` validations in a row brought no improvement."""
         patience = self.settings.patience
         return step >= self.num_steps or (patience is not None and progress.stale >= patience)

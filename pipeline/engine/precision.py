@@ -21,7 +21,10 @@ HALVES_MENDED = "2.14"
 
 
 def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
-    """Return the precision to use on `device`. Raises Refusal if a GPU does not support it; prints a warning if it is slow on a CPU."""
+    """Return the precision to use on `device`: `requested`, or one that suits `device` if `requested` is "auto".
+
+    Raises Refusal if the GPU does not support the requested precision. Prints a warning if the requested precision is slow on a CPU.
+    """
     if device.type == "cpu":
         if requested not in ("auto", "fp32"):
             print(
@@ -42,9 +45,9 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
 
 
 def refuse_lost_updates(precision: ChosenPrecision, device: torch.device) -> None:
-    """Raise Refusal for bf16 weights on a CPU if torch is older than HALVES_MENDED.
+    """Raise Refusal if the weights are bf16, the device is a CPU and torch is older than HALVES_MENDED.
 
-    The fused SGD of those versions leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
+    The fused SGD of older versions leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
     """
     if precision == "bf16-true" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
         raise Refusal(
@@ -67,7 +70,7 @@ def autocast(precision: ChosenPrecision, device: torch.device) -> AbstractContex
 def halve(network: nn.Module) -> None:
     """Convert the floating-point weights and buffers of `network` to bf16 in place.
 
-    Those of BatchNorm are not converted, because its statistics need higher precision.
+    BatchNorm layers are not converted, because their statistics need higher precision.
     """
     for module in network.modules():
         if isinstance(module, _BatchNorm):
@@ -83,5 +86,5 @@ def as_half(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def scaler(precision: ChosenPrecision, device: torch.device) -> torch.amp.GradScaler:
-    """Return a gradient scaler, enabled only for fp16, whose gradients would underflow otherwise."""
+    """Return a gradient scaler. It is enabled only for fp16, where small gradients would underflow without it."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")

@@ -9,7 +9,7 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
     """Return the learning rate at `step` (from 0) of `num_steps` steps, as a multiple of the peak learning rate."""
     warmup_steps = max(1.0, schedule.warmup_ratio * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
-    # if no step follows the warm-up, the last step is at the peak: with a final factor of 0, a one-step training would change nothing
+    # if no step follows the warm-up, the last step uses the peak: with a final factor of 0, a training of one step would otherwise change nothing
     falling = max(0.0, step + 1 - warmup_steps) / (num_steps - warmup_steps) if num_steps > warmup_steps else 0.0
     match schedule:
         case ConstantSettings():

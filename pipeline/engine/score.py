@@ -20,9 +20,9 @@ def score(
     device: torch.device,
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the mean loss and the metrics, by name, over a split, whose batches `batches()` iterates over.
+    """Return the mean loss and the metrics over a split, by name. `batches()` returns an iterator over the split's batches.
 
-    The only host synchronisation is at the end. `pause()` is called after each batch and may raise.
+    The only host synchronisation is at the end. `pause()` is called after each batch; its exceptions propagate.
     """
     totals = torch.zeros((), dtype=torch.float64, device=device)
     names: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ Switch = dict[str, int]
 
 @dataclass
 class TrainState:
-    """The network, its optimizer, gradient scaler and EMA after `step` updates."""
+    """The model, its optimizer, gradient scaler and EMA after `step` updates. `ema` is None if no EMA is kept."""
 
     model: Model
     optimizer: torch.optim.Optimizer
@@ -35,14 +35,17 @@ class TrainState:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters in the network's order, cached because collecting them can take as long as the arithmetic of a small step."""
+        """Return the parameters in the network's order, cached because collecting them again can take as long as the arithmetic of a small step."""
         return list(self.model.parameters())
 
     @classmethod
     def begin(
         cls, model: Model, optimizer: OptimizerSettings, *, precision: ChosenPrecision, ema_decay: float, device: torch.device
     ) -> "TrainState":
-        """Move the model to `device` and build its optimizer, scaler and EMA; an `ema_decay` of 0 means no EMA."""
+        """Return the state before the first step: move the model to `device`, and build its optimizer, gradient scaler and EMA.
+
+        If `ema_decay` is 0, there is no EMA.
+        """
         model = model.to(device)
         ema = EMA(model, ema_decay) if ema_decay else None
         built = optimizers.build(model, optimizer)
@@ -59,7 +62,7 @@ class TrainState:
         return self.ema.module if self.ema else self.model
 
     def tensors(self) -> Tensors:
-        """Return every tensor needed to resume, by name. The tensors are not copied."""
+        """Return every tensor needed to resume, by name. The tensors share memory with the state."""
         found = prefixed("network", self.model.network.state_dict())
         if self.ema:
             found |= prefixed("average", self.ema.module.network.state_dict())
@@ -84,9 +87,9 @@ class TrainState:
 
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return a copy of `value` on the parameter's device. If the shapes are equal, the copy has the parameter's memory order.
+    """Return `value` on the device of `parameter`. If their shapes are equal, return a copy in the memory order of `parameter`.
 
-    Fused kernels assume the parameter's memory order and ignore strides.
+    Fused kernels ignore strides and assume that an optimizer state has the memory order of its parameter.
     """
     if value.shape != parameter.shape:
         return value.to(parameter.device)
@@ -115,7 +118,7 @@ class Progress:
     best_value: float | None = None
     best_step: int | None = None
     stale: int = 0
-    """Number of validations since the best one."""
+    """Number of validations since the best validation."""
 
     @property
     def reported_step(self) -> int:

@@ -40,10 +40,11 @@ class StepValues:
         return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)
 
     def averages(self, num_targets: int, objective: Objective) -> Row:
-        """Return the mean loss and the metrics over the steps that were not skipped, the last gradient norm, and the number of skipped steps.
+        """Return the mean loss and the metrics over the steps that were not skipped, the gradient norm of the last step, and the number
+        of skipped steps.
 
-        `num_targets` is the number of targets in all steps together. The loss and the metrics are left out if every step was skipped,
-        the norm if it is not finite, and the number of skipped steps if it is 0.
+        `num_targets` is the number of targets in all steps together. The loss and the metrics are left out if every step was skipped.
+        The gradient norm is left out if it is not finite. The number of skipped steps is left out if it is 0.
         """
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
@@ -66,7 +67,7 @@ class StepMetrics:
     num_targets: int = 0
 
     def add(self, num_targets: int, values: Mapping[str, Tensor | None]) -> None:
-        """Add the metrics of one step. Every call must have the same names. None counts as 0 and launches no operation."""
+        """Add the metrics of one step by name. Every call must have the same names. A value of None counts as 0 and launches no operation."""
         for name, value in values.items():
             self.values.setdefault(name, []).append(value)
         self.num_targets += num_targets
@@ -78,18 +79,18 @@ class StepMetrics:
         return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return one tensor (steps,) per quantity, by name; an empty dict before the first step."""
+        """Return one tensor (steps,) per quantity, by name; an empty dict if no step was added."""
         known = [value for values in self.values.values() for value in values if value is not None]
         return {name: stacked(values, known[0].device) for name, values in self.values.items()} if known else {}
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
-        """Restore what `tensors()` returned."""
+        """Restore what `tensors()` returned, and move it to `device`."""
         self.values = {name: list(tensor.to(device).unbind()) for name, tensor in tensors.items()}
         self.num_targets = num_targets
 
 
 def stacked(values: Sequence[Tensor | None], device: torch.device) -> Tensor:
-    """Stack the scalars, with 0 for None. Zeros are created on `device`: a copy from the host would synchronise."""
+    """Stack the scalars into a tensor (n,), with 0 for None. Zeros are created on `device`: a copy from the host would synchronise."""
     known = [value for value in values if value is not None]
     nothing = torch.zeros_like(known[0]) if known else torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack([nothing if value is None else value for value in values])

@@ -9,7 +9,7 @@ from pipeline.refusal import Refusal
 
 OOM_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
 NO_ENGINE = "unable to find an engine to execute this computation"
-"""cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates the latter."""
+"""cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates that it does not fit."""
 REMEDIES = {
     "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger size",
     "does not have a deterministic implementation": "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`, or choose another model",
@@ -18,7 +18,7 @@ REMEDIES = {
 
 @contextmanager
 def with_remedies(*, size: str) -> Iterator[None]:
-    """Turn a torch error that has a remedy into a Refusal with the remedy and the first line of the error. Other errors propagate.
+    """Turn a torch error that has a known remedy into a Refusal with this remedy and the first line of the error. Other errors propagate.
 
     `size` names the parameter to lower after an OOM.
     """

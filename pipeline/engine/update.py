@@ -1,4 +1,4 @@
-"""One optimizer update on one batch, with gradients accumulated over micro-batches."""
+"""One optimizer update on one batch, whose gradients are accumulated over micro-batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class StepSettings:
     clip_norm: float | None
     skip_nonfinite: bool
     report: bool = True
-    """True if a report follows, which needs the gradient norm. Otherwise the norm is computed only for clipping and skipping."""
+    """True if a report follows this step and needs the gradient norm. If False, the norm is computed only if clipping or skipping needs it."""
     whole: bool = False
     """True if the batch must not be split: with CUDA graphs, a micro-batch would overwrite the gradients of the previous one."""
 
@@ -47,8 +47,8 @@ def update(
 ) -> None:
     """Advance `state` by one step, and add the metrics of this step to `progress`.
 
-    After an OOM the gradients are accumulated again in smaller micro-batches. Nothing is retried once the optimizer has begun.
-    Raises Refusal if a single sample does not fit, or if the batch must not be split and does not fit.
+    After an OOM the gradients are accumulated again in smaller micro-batches. Nothing is retried after the optimizer step has begun.
+    Raises Refusal if a single sample does not fit in memory, or if the batch does not fit and must not be split.
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
@@ -72,9 +72,9 @@ def accumulate_gradients(
     objective: Objective,
     forward: Forward,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the batch's gradients on the parameters. Return the mean loss of the batch, and the sums of `Objective.sums`.
+    """Accumulate the gradients of the batch in the parameters. Return the batch's mean loss, and its sums from `Objective.sums`.
 
-    Each micro-batch's summed loss is divided by the number of targets of the whole batch, so unequal micro-batches are weighted correctly.
+    Each micro-batch's summed loss is divided by the number of targets of the whole batch, so micro-batches of unequal size are weighted correctly.
     """
     state.drop_gradients()
     losses: list[Tensor] = []
@@ -93,7 +93,7 @@ def accumulate_gradients(
 
 
 def total(parts: list[Tensor]) -> Tensor:
-    """Return the sum on the device, in float64 if there are several parts."""
+    """Return the sum of `parts` on the device: in float64 if there are several, else in the dtype of the only part."""
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
 
 

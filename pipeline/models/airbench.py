@@ -54,12 +54,12 @@ class Settings(ModelSettings):
             pools = min(extent) >= POOL
             blocks.append(block(inputs, outputs, pools=pools))
             extent = (extent[0] // POOL, extent[1] // POOL) if pools else extent
-        # max pooling instead of `amax`: see GlobalMax in resnet.py
+        # max pooling, because `amax` has a faulty gradient: see GlobalMax in resnet.py
         last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.block3_width, spec.num_outputs)
         return nn.Sequential(whitening, nn.GELU(), *blocks, *last)
 
     def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:
-        """Set the whitening filters: each eigenvector of the patch covariance with both signs, scaled to an output variance of 1."""
+        """Set the whitening filters: each eigenvector of the patch covariance, with both signs, scaled to an output variance of about 1."""
         whitening = network.get_submodule("0")
         assert isinstance(whitening, nn.Conv2d)
         eigenvalues, eigenvectors = torch.linalg.eigh(covariance(examples(self.whiten_images)))
@@ -69,7 +69,10 @@ class Settings(ModelSettings):
 
 
 def covariance(images: Tensor) -> Tensor:
-    """Return the uncentred covariance (channels * 4, channels * 4), in float64, of the 2x2 patches of images (n, channels, height, width)."""
+    """Return the covariance of the 2x2 patches of images (n, channels, height, width), without subtracting their mean.
+
+    The result (channels * 4, channels * 4) is float64.
+    """
     total, count = torch.zeros((), dtype=torch.float64), 0
     rows, columns = (extent - PATCH + 1 for extent in images.shape[2:])
     for chunk in torch.split(images, CHUNK_IMAGES):
@@ -81,20 +84,20 @@ def covariance(images: Tensor) -> Tensor:
 
 
 def block(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
-    """Return two convolutions with norm and GELU; the first is followed by max pooling if `pools` is True."""
+    """Return two convolutions, each with norm and GELU. If `pools` is True, the first convolution is followed by max pooling."""
     first = convolution(inputs, outputs), nn.MaxPool2d(POOL) if pools else nn.Identity(), Norm(outputs), nn.GELU()
     return nn.Sequential(*first, convolution(outputs, outputs), Norm(outputs), nn.GELU())
 
 
 def convolution(inputs: int, outputs: int) -> nn.Module:
-    """Return a 3x3 convolution whose first `inputs` output channels start as the identity; the norm after it adds the bias."""
+    """Return a 3x3 convolution without bias, because the norm after it adds one. Its first `inputs` output channels start as the identity."""
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.dirac_(layer.weight.data[:inputs])
     return layer
 
 
 class Norm(nn.BatchNorm2d):
-    """BatchNorm with a bias but no trainable scale, a high momentum and a tiny epsilon, all as in airbench."""
+    """BatchNorm with a bias but no trainable scale, a high momentum and a tiny epsilon, all as in the original airbench."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, eps=1e-12, momentum=0.4)
@@ -102,7 +105,10 @@ class Norm(nn.BatchNorm2d):
 
 
 class Head(nn.Linear):
-    """A linear layer with initial weights of variance 1 and logits divided by `in_features`, which changes the effective learning rate."""
+    """A linear layer without bias. Its initial weights have variance 1, and its outputs are divided by `in_features`.
+
+    The division changes the effective learning rate.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)

@@ -41,7 +41,7 @@ class Settings(ModelSettings):
 
 
 def stage(inputs: int, outputs: int) -> nn.Module:
-    """Return two 3x3 convolutions without bias, each followed by BatchNorm, which adds the bias, and ReLU."""
+    """Return two 3x3 convolutions, each followed by BatchNorm and ReLU. The convolutions have no bias, because BatchNorm adds one."""
     return nn.Sequential(*layer(inputs, outputs), *layer(outputs, outputs))
 
 

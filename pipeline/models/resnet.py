@@ -14,7 +14,8 @@ from pipeline.spec import Spec
 SMALLEST = 8
 NINE = 9
 FEWEST_CHANNELS = 8
-"""With fewer channels, oneDNN's gradient of a 1x1 convolution of stride 2 in channels_last is wrong and differs from run to run (torch 2.15)."""
+"""Smallest permitted width. With fewer channels, oneDNN's gradient of a 1x1 convolution with stride 2 in channels_last is wrong and differs
+from run to run (torch 2.15)."""
 BLOCKS = {10: (1, 1, 1, 1), 12: (2, 1, 1, 1), 14: (2, 2, 1, 1), 16: (2, 2, 2, 1), 18: (2, 2, 2, 2)}
 
 
@@ -61,7 +62,7 @@ def stages_of_blocks(channels: int, num_outputs: int, *, width: int, counts: tup
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: two 3x3 convolutions, with a shortcut, which is a 1x1 convolution if the shape changes, else the identity."""
+    """A residual block: two 3x3 convolutions and a shortcut. The shortcut is a 1x1 convolution if the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
         super().__init__()
@@ -81,8 +82,8 @@ class ResidualBlock(nn.Module):
 class GlobalMax(nn.Module):
     """Global max pooling of (n, channels, height, width) to (n, channels). Unlike AdaptiveMaxPool2d, its backward pass is deterministic.
 
-    `amax` is no alternative: compiled in bf16, its gradient may compare the rounded maximum with unrounded values, find no match,
-    and divide by zero.
+    `amax` is no alternative: if it is compiled in bf16, its gradient may compare the rounded maximum with unrounded values, find no
+    match, and divide by zero.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class GlobalMax(nn.Module):
 
 
 def unit(inputs: int, outputs: int) -> nn.Module:
-    """Return a 3x3 convolution followed by BatchNorm and ReLU."""
+    """Return a 3x3 convolution without bias, followed by BatchNorm and ReLU."""
     return nn.Sequential(convolution(inputs, outputs), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
@@ -99,5 +100,5 @@ def convolution(inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return a strided 1x1 convolution followed by BatchNorm."""
+    """Return a 1x1 convolution with this stride and without bias, followed by BatchNorm."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))

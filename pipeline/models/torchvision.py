@@ -56,7 +56,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
-        # auxiliary heads would change the output in training; torchvision warns if `init_weights` is not set
+        # auxiliary heads would change the form of the output in training; torchvision warns if `init_weights` is not set
         extra: dict[str, Any] = {"aux_logits": False, "init_weights": True} if self.architecture in AUXILIARY_HEADS else {}
         if self.architecture.startswith("vit_"):
             extra["image_size"] = images.height
@@ -71,7 +71,7 @@ class Settings(ModelSettings):
             ) from None
         return cast("nn.Module", network)
 
-    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # its weights come from other data
+    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # pretrained weights come from other data
         if self.weights is not None:
             load_what_fits(network, pretrained(self.architecture, self.weights))
 
@@ -85,19 +85,22 @@ class Settings(ModelSettings):
 
 
 def cached(architecture: str, weights: str) -> Path:
-    """Return the path at which torch caches these weights after a download."""
+    """Return the path of the file in which torch caches the downloaded `weights` of `architecture`."""
     return Path(torch.hub.get_dir(), "checkpoints", models.get_model_weights(architecture)[weights].url.rpartition("/")[2])
 
 
 def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
-    """Return the tensors by name, downloading them if not cached. Raises Refusal if they cannot be downloaded or read."""
+    """Return the pretrained tensors by name, from the cache or, if they are not cached, after a download.
+
+    Raises Refusal if the tensors cannot be downloaded or read.
+    """
     try:
         found: dict[str, Tensor] = models.get_model_weights(architecture)[weights].get_state_dict(
             progress=True, check_hash=True, weights_only=True
         )
-    except Exception as error:  # network, archive and restricted unpickler raise many types
+    except Exception as error:  # the network, the archive and the restricted unpickler raise exceptions of many types
         path = cached(architecture, weights)
-        if path.exists():  # torch's own message advises to unpickle the file, which may run its code
+        if path.exists():  # do not show torch's message: it advises to unpickle the file, which may run code in it
             raise Refusal(f"model.weights: {path}: is not a complete weights file: remove it, and it is downloaded again") from None
         remedy = f"put {path.name} into {path.parent}, or write `weights: null`"
         raise Refusal(f"model.weights: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
@@ -105,9 +108,9 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
 
 
 def try_out(network: nn.Module, images: ImageInputs) -> None:
-    """Run a forward pass of one image on the meta device: only this shows whether an architecture accepts an image size.
+    """Run a forward pass of one image on the meta device, which raises an exception if the network does not accept images of this size.
 
-    Changes neither weights nor random state.
+    Only a forward pass shows this. It changes neither weights nor random state. The network is left in training mode.
     """
     contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     on_meta = {name: tensor.to("meta") for name, tensor in contents.items()}
@@ -118,7 +121,10 @@ def try_out(network: nn.Module, images: ImageInputs) -> None:
 
 
 def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
-    """Give the first convolution `channels` input channels. If `small`, also set its stride to 1 and remove the pooling after it."""
+    """Replace the first convolution by an untrained one with `channels` input channels. Changes nothing for RGB if `small` is False.
+
+    If `small` is True, the stride of the new convolution is 1, and a max pooling that follows it is removed.
+    """
     if channels == RGB and not small:
         return
     layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.MaxPool2d)]
@@ -137,7 +143,7 @@ def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
 
 
 def load_what_fits(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
-    """Load the pretrained tensors whose names and shapes match the network's."""
+    """Load those tensors of `pretrained` whose name and shape match a tensor of `network`, and print how many they are."""
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in pretrained.items() if name in own and tensor.shape == own[name].shape}
     network.load_state_dict(fitting, strict=False)

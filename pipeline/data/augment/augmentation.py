@@ -20,7 +20,10 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Augmentation:
-    """All configured augmentations. Their draws are integers (num_draws, n); they depend only on seed, epoch, sample and number of samples."""
+    """All configured augmentations. Their draws are random integers (num_draws, n).
+
+    The draws of a sample depend only on the seed, the epoch, the sample and the number of samples.
+    """
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
         self.num_samples = num_samples
@@ -36,17 +39,17 @@ class Augmentation:
         return any(augmenter.num_draws for augmenter in self.augmenters)
 
     def draw(self, epoch: int) -> Tensor:
-        """Return the draws (num_draws, num_samples) of an epoch. They are made on the CPU, so they are the same for every device."""
+        """Return the draws (num_draws, num_samples) of an epoch, made on the CPU, so that they are the same for every device."""
         return torch.from_numpy(
             np.concatenate([augmenter.draw(self.generator_for, epoch, self.num_samples) for augmenter in self.augmenters])
         )
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
-        """Split `draws` (num_draws, n) into those of each augmenter."""
+        """Split `draws` (num_draws, n) into one tensor per augmenter, in the order of `augmenters`."""
         return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
-        """Return the size of `num_samples` packed images, including their borders."""
+        """Return the size of `num_samples` packed images in bytes, including their borders."""
         images, border = self.pixels.images, 2 * self.window.border
         return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
 
@@ -55,32 +58,35 @@ class Augmentation:
         return self.pixels.packed(images, self.window.border)
 
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        """Return the images at `rows` (n,) of `packed`, augmented by `draws` (num_draws, n): (n, height, width, channels) uint8.
+        """Return the images at `rows` (n,) of `packed`, augmented by `draws` (num_draws, n), as (n, height, width, channels) uint8.
 
-        Mixup and CutMix are not applied; see `mix`.
+        Mixup and CutMix are not applied; `mix` applies them.
         """
         for_window, *for_changes = self.shared_out(draws)
         images = self.window.read(packed, rows, for_window)
-        for change, its_own in zip(self.changes, for_changes, strict=False):  # the draws for `mix` are left over
+        for change, its_own in zip(self.changes, for_changes, strict=False):  # not strict: the draws for `mix` are left over
             images = change(images, its_own)
         return self.pixels.unpacked(images)
 
     def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix gathered images with their partners. Return the mixed images, and the share of each class in them, (n, classes)."""
+        """Mix gathered images with their partners. Return the mixed images, and each image's class shares (n, classes) float32.
+
+        `classes` and `partner_classes` are class numbers (n,).
+        """
         assert self.mixing
         *_, its_own = self.shared_out(draws)
         return self.mixing(images, partners, classes, partner_classes, its_own)
 
 
 def images_of(spec: Spec) -> ImageInputs:
-    """Return the description of the images. Raises Refusal if the inputs are not images."""
+    """Return the description of the images in `spec`. Raises Refusal if the inputs are not images."""
     if not isinstance(spec.inputs, ImageInputs):
         raise Refusal(f"augment: changes images, and the inputs are of the kind {spec.inputs.kind}: write `augment: null`")
     return spec.inputs
 
 
 def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
-    """Return the mixing of samples, or None if it is off. Raises Refusal if the targets have no classes to mix."""
+    """Return the configured mixing, or None if both mixup and CutMix are off. Raises Refusal if the targets have no classes to mix."""
     if not settings.mixup and not settings.cutmix:
         return None
     if not isinstance(spec.targets, ClassTargets):
@@ -97,7 +103,7 @@ def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
 
 
 def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
-    """Return the configured changes in the order of application. Cutout is last, so that its square keeps the mean colour."""
+    """Return the configured changes in the order of application. Cutout is last, so that no other change alters the colour of its square."""
     found: list[Change] = []
     if settings.flip != "none":
         found.append(Flip(settings.flip))

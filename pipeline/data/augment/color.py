@@ -11,16 +11,16 @@ from pipeline.data.augment.packed_pixels import FINE, Pixels, divided
 from pipeline.data.augment.protocols import RandomSource, Table
 
 LUMA = (77, 150, 29)
-"""Weights of red, green and blue in grey, in 256ths (ITU-R BT.601)."""
+"""Weights of red, green and blue in the grey value of a pixel, in 256ths (ITU-R BT.601)."""
 SCALE = 1024
-"""Fixed-point scale of the jitter factors. A factor is at most 2, so the product of the factors and a byte stays far below the 24 bits of float32."""
+"""Fixed-point scale of the jitter factors. Each factor is at most 2, so the product of all factors and a byte fits in the 24 bits of float32 with ample margin."""
 
 
 class Flip:
     """Flips images left to right.
 
-    `random` flips each image with probability 1/2, drawn anew in each epoch. `alternating` flips each image in every second epoch,
-    and draws only whether it begins with the first or the second one.
+    In the mode `random`, each image is flipped with probability 1/2, drawn anew in each epoch. In the mode `alternating`, each image
+    is flipped in every second epoch, and only whether this begins in the first or the second epoch is drawn.
     """
 
     num_draws = 1
@@ -41,7 +41,7 @@ class Jitter:
     """Changes brightness, contrast and saturation in this order, each by a factor drawn uniformly from 1 - strength to 1 + strength.
 
     Equals torchvision's ColorJitter applied in this order, except that values are clipped once, at the end. The three changes together are one
-    weighted sum of the pixel, its grey and the mean grey of the image. Images have one channel or three.
+    weighted sum of the pixel, its grey value and the mean grey value of the image. Images must have one channel or three.
     """
 
     num_draws = 3
@@ -50,7 +50,7 @@ class Jitter:
         self.strengths, self.pixels = (brightness, contrast, saturation), pixels
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return the weights of the pixel, of its grey and of the mean grey, in 1024ths: (3, num_samples)."""
+        """Return the weights of the pixel, of its grey value and of the mean grey value, in 1024ths: (3, num_samples)."""
         uniform = generator_for("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
         parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
@@ -66,7 +66,7 @@ class Jitter:
         return self.pixels.repacked(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
-        """Return the grey (n, height, width, 1) of pixels (n, height, width, bytes), rounded to whole numbers."""
+        """Return the grey values (n, height, width, 1), rounded to whole numbers, of pixels (n, height, width, bytes)."""
         if self.pixels.images.channels == 1:
             return values
         red, green, blue, *_ = values.unbind(-1)

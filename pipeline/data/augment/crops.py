@@ -27,7 +27,7 @@ class NoCrop:
 
 
 class Crop:
-    """Takes a random crop of the image's size from the image with a black border."""
+    """Takes a random crop of the image's size from the image, after a black border was added to it."""
 
     num_draws = 2
 
@@ -40,7 +40,7 @@ class Crop:
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         height, width, _ = self.image.row_shape
         num_words, steps, offsets = packed.shape[-1], packed.stride(), 2 * self.border + 1
-        # A view (image, top, left, height, width): each crop is one strided read.
+        # In this view (image, top, left, height, width), each crop is one strided read.
         windows = packed.as_strided(
             (len(packed), offsets, offsets, height, width * num_words), (steps[0], steps[1], steps[2], steps[1], 1), packed.storage_offset()
         )
@@ -49,9 +49,11 @@ class Crop:
 
 
 class ResizedCrop:
-    """Takes a crop with at least the share `least` of the image's area and an aspect ratio of 3:4 to 4:3, bilinearly resized to the image's size.
+    """Takes a random crop and resizes it bilinearly to the image's size.
 
-    Equals torchvision's RandomResizedCrop (Inception's crop), except that the whole image is used if none of ten drawn crops fits into it.
+    The crop has at least the share `least` of the image's area, and an aspect ratio of 3:4 to 4:3.
+
+    The result equals torchvision's RandomResizedCrop (Inception's crop), except that the whole image is used if none of ten drawn crops fits into it.
     """
 
     num_draws = 4
@@ -61,7 +63,10 @@ class ResizedCrop:
         self.least, self.pixels = least, pixels
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return top, left, height and width (4, num_samples) of the first of `ATTEMPTS` drawn crops that fits into the image."""
+        """Return top, left, height and width (4, num_samples) of a crop per image.
+
+        The size is the first of `ATTEMPTS` drawn sizes that fits into the image, or that of the whole image if none fits.
+        """
         generator, (height, width, _) = generator_for("resized crop", epoch), self.pixels.images.row_shape
         heights, widths = np.full(num_samples, height), np.full(num_samples, width)
         missing = np.arange(num_samples)
@@ -88,7 +93,7 @@ class ResizedCrop:
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the two positions to interpolate between, and the weight of the second, for each output pixel: three tensors (n, extent).
+    """Return, for each output pixel, the two positions to interpolate between and the weight of the second: three tensors (n, extent).
 
     Along one axis, the crop of image i begins at `start[i]`, has `length[i]` pixels and is resized to `extent` pixels. The positions
     are never outside the crop. The weights are multiples of 1/256.

@@ -1,4 +1,4 @@
-"""Mixup (blends two samples) and CutMix (pastes a rectangle of one into the other); the target is the share of each class."""
+"""Mixup (blends two samples) and CutMix (pastes a rectangle of one sample into the other); the target becomes the share of each class."""
 
 import numpy as np
 import torch
@@ -10,9 +10,9 @@ from pipeline.data.augment.protocols import RandomSource, Table
 
 
 class Mixing:
-    """Mixes each sample with a partner, whose share is drawn from Beta(alpha, alpha) per sample; alpha is `mixup` or `cutmix`.
+    """Mixes each sample with a partner. The partner's share is drawn per sample from Beta(alpha, alpha); alpha is `mixup` or `cutmix`.
 
-    If both mixup and CutMix are set, each sample gets one of them with probability 1/2.
+    A method is off if its alpha is 0. If both are on, each sample gets mixup or CutMix, each with probability 1/2.
     """
 
     num_draws = 5
@@ -22,7 +22,9 @@ class Mixing:
         self.classes = torch.arange(num_classes, device=pixels.device)
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return the partner's weight in mixup, in 256ths, and the centre (2 rows), height and width of the rectangle that CutMix replaces."""
+        """Return 5 rows of draws: the partner's weight in mixup, in 256ths, then the centre (2 rows), height and
+        width of the rectangle that CutMix replaces.
+        """
         laid_over, centre, sides = (np.zeros((rows, num_samples), np.int64) for rows in (1, 2, 2))
         if self.mixup:
             laid_over[:] = np.rint(FINE * generator_for("mixup", epoch).beta(self.mixup, self.mixup, num_samples))

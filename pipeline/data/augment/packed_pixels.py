@@ -1,4 +1,6 @@
-"""Packed images: each pixel is stored as one integer of 1, 2, 4 or 8 bytes, or as several of 8 bytes, so that copies move fewer elements.
+"""Packed images: each pixel is stored as one integer of 1, 2, 4 or 8 bytes, or as several integers of 8 bytes.
+
+Copies then move fewer elements.
 
 All arithmetic on bytes is exact in float32: jitter in 1024ths of a byte, mixing in 256ths, resizing in two dimensions in 65,536ths.
 Therefore every device computes the same bytes.
@@ -17,7 +19,7 @@ BYTE = 255
 FINE = 256
 """Fixed-point scale of positions and shares. Two interpolations multiply a byte by FINE squared, which needs all 24 bits of float32."""
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer dtypes by size in bytes. The word of a pixel is the smallest that holds all its channels, or int64 if none does."""
+"""Integer dtypes by size in bytes. The word of a pixel is the smallest of these integers that holds all channels of the pixel, or int64 if none does."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Pixels:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Return the size of one packed pixel, including its unused bytes."""
+        """Return the size of one packed pixel in bytes, including its unused bytes."""
         return -(-self.images.channels // self.word.itemsize) * self.word.itemsize
 
     @property
@@ -51,7 +53,7 @@ class Pixels:
         return words.view(torch.uint8)[..., : self.images.channels]
 
     def repacked(self, values: Tensor) -> Tensor:
-        """Round and clip numbers (n, height, width, size_bytes) to bytes and pack them into (n, height, width, words)."""
+        """Round and clip `values` (n, height, width, size_bytes) to bytes, and pack these into (n, height, width, words)."""
         found: Tensor = rounded(values).view(self.word)
         return found
 
@@ -62,5 +64,5 @@ def rounded(values: Tensor) -> Tensor:
 
 
 def divided(total: Tensor, count: int) -> Tensor:
-    """Return `total / count`, rounded the same on every device: with a Python scalar as divisor, a GPU would multiply by its reciprocal."""
+    """Return `total / count`, rounded the same on every device: if the divisor were a Python scalar, a GPU would multiply by its reciprocal."""
     return total / torch.full_like(total, count)

@@ -1,4 +1,4 @@
-"""The interfaces of augmentations. Each draws a table of random integers for an epoch, and later changes images by them."""
+"""The interfaces of augmentations. Each augmentation draws a table of random integers for an epoch, and later changes images according to these integers."""
 
 from typing import Protocol
 
@@ -10,7 +10,10 @@ Table = NDArray[np.int64]
 
 
 class RandomSource(Protocol):
-    """`generator_for("flip", epoch)` returns a generator for one purpose, so that enabling one augmentation does not change the draws of another."""
+    """Returns the random generator of one purpose, such as `generator_for("flip", epoch)`.
+
+    Each augmentation has its own purpose, so that enabling one augmentation does not change the draws of another.
+    """
 
     def __call__(self, *purpose: str | int) -> np.random.Generator: ...
 
@@ -26,7 +29,7 @@ class Augmenter(Protocol):
 
 
 class Window(Augmenter, Protocol):
-    """Reads one crop of each packed image at `rows` (n,), at the place that `draws` (num_draws, n) give. Returns (n, height, width, words)."""
+    """Reads one crop of each packed image at `rows` (n,), at the place that `draws` (num_draws, n) determine. `read` returns (n, height, width, words)."""
 
     border: int
     """Width in pixels of the border that the packed images must have."""
@@ -35,6 +38,6 @@ class Window(Augmenter, Protocol):
 
 
 class Change(Augmenter, Protocol):
-    """Changes images (n, height, width, words), each by its `draws` (num_draws, n)."""
+    """Changes packed images (n, height, width, words), each according to its column of `draws` (num_draws, n)."""
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor: ...

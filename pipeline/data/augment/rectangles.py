@@ -14,13 +14,16 @@ def centres(generator: np.random.Generator, image: ImageInputs, num_samples: int
 
 
 def mask(centre: Tensor, height: Tensor | int, width: Tensor | int, image: ImageInputs) -> Tensor:
-    """Return a mask (n, height, width) of the pixels inside rectangles of the given sides around the centres (2, n)."""
+    """Return a mask of the pixels inside one rectangle per image, (n, image height, image width).
+
+    The rectangles have their centres at `centre` (2, n); `height` and `width` are their sides.
+    """
     down, across = centre
     return inside(down, image.height, height)[:, :, None] & inside(across, image.width, width)[:, None, :]
 
 
 def inside(centre: Tensor, extent: int, side: Tensor | int) -> Tensor:
-    """Return a mask (n, extent) of the positions inside an interval of length `side` around each centre (n,)."""
+    """Return a mask (n, extent): for each centre (n,), the positions from 0 to `extent` - 1 inside an interval of length `side` around it."""
     first = centre - side // 2
     last = first + side
     places = torch.arange(extent, device=centre.device)[None, :]

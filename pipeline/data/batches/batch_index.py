@@ -1,4 +1,4 @@
-"""Rows, targets and augmentation draws of each batch: computed once for an epoch and sliced for each batch."""
+"""Rows, targets and augmentation draws of each batch: computed once per epoch and sliced for each batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """The rows (n,) of some samples, their targets (n,), and their augmentation draws (num_draws, n). Without augmentation, `draws` is None."""
+    """The rows (n,) of some samples, their targets (n,), and their augmentation draws (num_draws, n). `draws` is None if there is no augmentation."""
 
     rows: Tensor
     targets: Tensor
@@ -35,7 +35,7 @@ class BatchIndex:
 
 
 def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
-    """Concatenate batch indices."""
+    """Concatenate one or more batch indices."""
     if len(batch_indices) == 1:
         return batch_indices[0]
     draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]
@@ -49,8 +49,8 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
 class Placement:
     """Builds batch indices of a split on the right devices.
 
-    Rows are placed on `rows_on`, where the inputs are stored, and targets and draws on `device`, where the model is trained.
-    `targets` are those of the whole split, on the CPU.
+    The rows of a batch index are placed on `rows_on`, where the inputs are stored. Its targets and draws are placed on `device`, where
+    the model is trained. `targets` are the targets of the whole split, on the CPU.
     """
 
     targets: Tensor
@@ -58,7 +58,7 @@ class Placement:
     rows_on: torch.device
 
     def batch_index(self, rows: Tensor, draws: Tensor | None = None) -> BatchIndex:
-        """Build a batch index from rows (n,) and the draws (num_draws, num_samples) of all samples, both on the CPU."""
+        """Build the batch index of `rows` (n,). `draws` (num_draws, num_samples) are those of all samples of the split; both are on the CPU."""
         return BatchIndex(
             moved(rows, self.rows_on),
             moved(self.targets[rows], self.device),
@@ -79,7 +79,10 @@ def training(placement: Placement, augmentation: "Augmentation | None", *, size:
 
 
 def scoring(placement: Placement, *, batch_size: int) -> Iterator[BatchIndex]:
-    """Yield batch indices of `batch_size` samples that contain every sample once, in order. The last is padded by repeating its first sample."""
+    """Return an iterator over batch indices of `batch_size` samples, which together contain every sample once, in order.
+
+    The last batch index is padded by repeating its first sample.
+    """
     num_samples = len(placement.targets)
     firsts = range(0, num_samples, batch_size)
     rows = torch.arange(len(firsts) * batch_size)

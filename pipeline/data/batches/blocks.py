@@ -1,4 +1,4 @@
-"""Batches of a split, gathered and augmented either for several batches at once or per micro-batch. The bytes are the same."""
+"""Batches of a split, gathered and augmented either for several batches at once or per micro-batch, with the same bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Block:
-    """The samples of a batch index. `gather(positions)` returns the inputs (n, ...) at these positions, augmented except for mixup and CutMix."""
+    """The samples of a batch index, from which one or several batches are made.
+
+    `gather(positions)` returns the inputs (n, ...) at these positions, augmented except for mixup and CutMix.
+    """
 
     batch_index: BatchIndex
     inputs: Tensor
@@ -28,12 +31,12 @@ class Block:
 
     @cached_property
     def gathered(self) -> Tensor:
-        """Return the inputs of all samples, gathered once. This takes fewer operations than one `gather` per batch."""
+        """Return the inputs of all samples, gathered at the first access. This takes fewer operations than one `gather` per batch."""
         return self.gather(slice(0, len(self.batch_index)))
 
 
 class ResidentBlock(Block):
-    """A block of a split that is on the device: `inputs` are all inputs of the split, packed if they are augmented."""
+    """A block of a split that is on the device: `inputs` are all inputs of the split, packed if there is an augmentation."""
 
     def gather(self, positions: slice) -> Tensor:
         part = self.batch_index.part(positions)
@@ -43,7 +46,7 @@ class ResidentBlock(Block):
 
 
 class StreamedBlock(Block):
-    """A block that was read from the memory map: `inputs` are those of the batch index alone, in its order."""
+    """A block that was read from the memory map: `inputs` are only those of the batch index, in the order of its rows."""
 
     def gather(self, positions: slice) -> Tensor:
         part = self.batch_index.part(positions)
@@ -55,7 +58,10 @@ class StreamedBlock(Block):
 
 @dataclass(frozen=True)
 class BlockBatch:
-    """The batch at `positions` of a block. With `at_once`, the first access gathers the whole block, which takes more memory."""
+    """The batch at `positions` of a block.
+
+    If `at_once` is True, the first access to all inputs of the batch gathers the whole block, which takes more memory.
+    """
 
     block: Block
     positions: slice
@@ -77,7 +83,7 @@ class BlockBatch:
     def parts(self, most: int) -> Iterator[Batch]:
         """Yield micro-batches of at most `most` samples, whose sizes differ by at most one.
 
-        With mixup or CutMix, the targets are class probabilities (n, classes).
+        If mixup or CutMix is on, the targets are class probabilities (n, classes).
         """
         num_parts = -(-self.num_samples // most)
         for number in range(num_parts):
@@ -95,7 +101,10 @@ class BlockBatch:
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
 
     def inputs(self, positions: slice) -> Tensor:
-        """Return the inputs at `positions` of the batch, before mixing. Only these positions are gathered if they are a part of the batch."""
+        """Return the inputs at `positions` of the batch, before mixing.
+
+        If `positions` are not the whole batch, only their inputs are gathered, even if `at_once` is True.
+        """
         if self.at_once and positions == slice(0, self.num_samples):
             return self.block.gathered[self.positions]
         first = self.positions.start
@@ -103,7 +112,7 @@ class BlockBatch:
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:
-    """Return the positions of part `number` of `num_parts`; if the sizes cannot be equal, the first parts have one more."""
+    """Return the positions of part `number` of `num_parts`; if the sizes cannot be equal, the first parts have one position more."""
     size, longer = divmod(length, num_parts)
     first = number * size + min(number, longer)
     return slice(first, first + size + (number < longer))

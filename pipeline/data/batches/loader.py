@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 RESIDENT_SHARE = 0.5
 """A split is kept on the device if it takes at most this share of the device's free memory."""
 BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
-"""At most this many bytes and batches are gathered at once, which spreads the fixed cost of each operation over several batches."""
+"""Several batches are gathered at once, up to this size and this number, to share the fixed cost of each operation.
+
+A single batch may be larger."""
 
 
 class SplitTensors:
-    """The samples of a split as tensors: kept on the device if they fit, else read from the memory map. The batches are the same."""
+    """The samples of a split as tensors: kept on the device, or read from the memory map for each batch.
+
+    Both give the same batches. If `resident` is None, the samples are kept on the device if they fit, see RESIDENT_SHARE.
+    """
 
     def __init__(
         self, split: Split, device: torch.device, augmentation: "Augmentation | None" = None, *, resident: bool | None = None
@@ -47,11 +52,11 @@ class SplitTensors:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the inputs of the split on the device, packed if they are augmented."""
+        """Return the size in bytes of the inputs of the split on the device, where they are packed if there is an augmentation."""
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
     def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
-        """Yield one block per batch index. Its inputs are valid until the next iteration."""
+        """Yield one block per batch index. The inputs of a block are valid until the next iteration."""
         if self.resident:
             for batch_index in batch_indices:
                 yield ResidentBlock(batch_index, self.stored, self.augmentation)
@@ -83,9 +88,9 @@ def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -
 
 
 def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, int]]:
-    """Yield each batch and its number of real samples: every sample once, in order.
+    """Yield batches that together contain every sample once, in order, each with its number of samples that are not padding.
 
-    All batches have the same size; the last is padded with its first sample.
+    All batches have the same size; the last batch is padded by repeating its first sample.
     """
     firsts = range(0, len(tensors), batch_size)
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)

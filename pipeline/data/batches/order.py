@@ -11,7 +11,7 @@ from pipeline.seeding import derive
 
 @dataclass(frozen=True)
 class Order:
-    """Position p of the stream is sample `permutation(p // n)[p % n]` of n samples. A batch may span two epochs, so every batch is full."""
+    """The stream of n samples: position p holds sample `permutation(p // n)[p % n]`. Every batch is full, because it may span two epochs."""
 
     num_samples: int
     seed: int
@@ -22,7 +22,7 @@ class Order:
         return torch.randperm(self.num_samples, generator=generator)
 
     def windows(self, start: int, count: int) -> Iterator[tuple[int, slice]]:
-        """Yield (epoch, slice of its permutation) for each epoch that overlaps the `count` positions of the stream from `start` on."""
+        """Split the `count` positions of the stream from `start` on by epoch. Yield each epoch and the slice of its permutation."""
         while count > 0:
             epoch, offset = divmod(start, self.num_samples)
             taken = min(count, self.num_samples - offset)

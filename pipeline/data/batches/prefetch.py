@@ -13,11 +13,11 @@ from torch import Tensor
 from pipeline.data.batches.batch_index import BatchIndex
 
 NUM_SLOTS = 3
-"""One slot is used by the step, one is being copied to the device, one is being filled."""
+"""One slot for the batch that the step uses, one for the batch being copied to the device, one for the batch being read."""
 
 
 def event(*, blocking: bool = False) -> torch.cuda.Event:
-    """Return a CUDA event. With `blocking`, a thread that synchronises with it sleeps instead of spinning."""
+    """Return a CUDA event. If `blocking` is True, a thread that synchronises with the event sleeps instead of spinning."""
     return torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]  # untyped in torch
 
 
@@ -32,12 +32,12 @@ class Slot:
         self.on_device = torch.empty_like(self.host, device=device) if on_gpu else self.host
         self.copied = event(blocking=True) if on_gpu else None
         self.used = event() if on_gpu else None
-        self.leave()  # kernels launched earlier may still read this memory: the allocator reuses freed blocks
+        self.leave()  # the allocator reuses freed blocks, so kernels launched earlier may still read this memory
 
     def fill(self, inputs: NDArray[Any], batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
-        """Read a batch into the slot; called by the reader thread.
+        """Read a batch into the slot, and start its copy to the GPU if there is one; called by the reader thread.
 
-        The copy to the GPU runs on the stream `side`, after the kernels that read the previous batch of the slot.
+        The copy runs on the stream `side`, after the kernels that read the previous batch of the slot. `side` is None without a GPU.
         """
         if self.copied:
             self.copied.synchronize()  # blocks the reader thread only, not the training loop
@@ -47,7 +47,7 @@ class Slot:
             with torch.cuda.stream(side):
                 side.wait_event(self.used)
                 self.on_device.copy_(self.host, non_blocking=True)
-                self.on_device.record_stream(side)  # else the allocator could reuse the memory before the copy has run
+                self.on_device.record_stream(side)  # otherwise the allocator could reuse the memory before the copy has run
                 self.copied.record(side)
 
     def take(self) -> Tensor:
@@ -57,13 +57,16 @@ class Slot:
         return self.on_device
 
     def leave(self) -> None:
-        """Mark the slot as reusable once all kernels launched so far have run."""
+        """Mark the slot as reusable after all kernels launched so far have run; called by the training loop."""
         if self.used:
             self.used.record(torch.cuda.current_stream(self.on_device.device))
 
 
 class Prefetcher(threading.Thread):
-    """Fills free slots with one batch after another. None in `free` stops the thread; None in `ready` marks the end of the batches."""
+    """A thread that fills the slots in `free` with one batch after another, and puts them into `ready`.
+
+    None in `free` stops the thread. None in `ready` marks the end of the batches; an exception in `ready` ended the thread.
+    """
 
     def __init__(self, inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
         super().__init__(name="reader", daemon=True)
@@ -89,7 +92,7 @@ class Prefetcher(threading.Thread):
 
 
 def read_ahead(inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
-    """Yield the inputs (n, ...) of each batch index on the device, and the batch index. All batch indices must have the same length.
+    """Yield (inputs, batch index) for each batch index; the inputs (n, ...) are on `device`. All batch indices must have the same length.
 
     The inputs are valid until the next iteration. Errors of the reader thread are raised here.
     """
