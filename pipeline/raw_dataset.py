@@ -23,7 +23,7 @@ class Statistics(Protocol):
 
     @property
     def dtype(self) -> "type[np.generic]":
-        """Return the type of the stored inputs."""
+        """Return the NumPy dtype in which `prepare` stores the inputs."""
         ...
 
     def add(self, inputs: "NDArray[Any]", /) -> None:

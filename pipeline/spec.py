@@ -123,5 +123,5 @@ def read_kind(value: Mapping[str, Any], registry: Registry, part: str, name: str
     """
     kind = value.get("kind")
     if kind not in registry.names:
-        raise ValueError(f"there is no {registry.noun} {kind!r}: known are {', '.join(registry.names)}")
+        raise ValueError(f"there is no {registry.noun} {kind!r}: choose one of {', '.join(registry.names)}")
     return getattr(registry.module(str(kind), part), name).model_validate(value)

@@ -47,7 +47,9 @@ class Settings(ModelSettings):
         if weights is not None and "architecture" in info.data:
             known = models.get_model_weights(info.data["architecture"]).__members__
             if weights not in known:
-                raise ValueError(f"{info.data['architecture']} has no weights {weights!r}: known are {', '.join(known)}, and null for none")
+                raise ValueError(
+                    f"{info.data['architecture']} has no weights {weights!r}: choose one of {', '.join(known)}, or null for random weights"
+                )
         return weights
 
     @property

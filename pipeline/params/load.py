@@ -181,7 +181,7 @@ def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> 
     misspelled = get_close_matches("name", section, n=1, cutoff=SIMILARITY)
     if misspelled:
         return (name, misspelled[0]), "is not a key here: did you mean `name`?"
-    return (name, "name"), f"is missing: add `name:` to this section: known are {', '.join(types.names)}"
+    return (name, "name"), f"is missing: add `name:` to this section: choose one of {', '.join(types.names)}"
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
@@ -226,7 +226,7 @@ def renamed_value(location: Location, value: object) -> str | None:
 
 def suggestion(name: object, known: tuple[str, ...]) -> str:
     close = get_close_matches(str(name), known, n=1, cutoff=SIMILARITY)
-    return f"did you mean `{close[0]}`?" if close else f"known are {', '.join(known)}"
+    return f"did you mean `{close[0]}`?" if close else f"choose one of {', '.join(known)}"
 
 
 def shown(value: object) -> str:

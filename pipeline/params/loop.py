@@ -113,10 +113,13 @@ class LoopSettings(Section):
         """Raise Refusal if `metric` is not among the metrics of the task."""
         known = [f"valid/{name}" for name in metrics]
         if self.metric not in known:
-            raise Refusal(f"train.metric: there is no metric {untrusted.shown(self.metric, 60)}: known are {', '.join(known)}")
+            raise Refusal(f"train.metric: there is no metric {untrusted.shown(self.metric, 60)}: choose one of {', '.join(known)}")
 
     def num_steps(self, num_samples: int) -> int:
-        """Return the number of optimizer steps on a train split of `num_samples`. An incomplete last batch counts as a step."""
+        """Return the number of optimizer steps of the whole training.
+
+        This is `steps`, or `epochs` times the samples of the train split, divided by the batch size and rounded up.
+        """
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None

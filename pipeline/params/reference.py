@@ -22,7 +22,7 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return the type and the FieldInfo of a section.
+    """Return the type and the FieldInfo that pydantic's `create_model` needs for the section of `field`.
 
     If the section is chosen from a registry, the type is the union of all `Settings` classes of the registry, discriminated by `name`.
     """

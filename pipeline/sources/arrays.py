@@ -146,7 +146,9 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
 def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     if array is not None:
         if array.dtype.kind != "U" or len(array.shape) != 1:
-            raise Refusal(f"{array.place}: has shape {array.shape} and dtype {array.dtype}: save the names as `np.array([...], dtype=str)`")
+            raise Refusal(
+                f"{array.place}: has shape {array.shape} and dtype {array.dtype}: save the class names as one-dimensional `np.array([...], dtype=str)`"
+            )
         if prod(array.shape) * array.dtype.itemsize > NAMES_BYTES:
             raise Refusal(
                 f"{array.place}: has shape {array.shape} and dtype {array.dtype}, more than {NAMES_BYTES} bytes: shorten the longest names"

@@ -35,7 +35,7 @@ VALUES = [
     ("seed", "-1", "should be greater than or equal to 0, not -1"),
     ("seed", "true", "should be a whole number, not true"),
     ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),
-    ("source.name", "imagenet", 'there is no dataset "imagenet": known are arrays, cifar, digits, image_folder, mnist'),
+    ("source.name", "imagenet", 'there is no dataset "imagenet": choose one of arrays, cifar, digits, image_folder, mnist'),
     ("source.root", "", "should be text, not null"),
     (
         "source.root",
@@ -45,11 +45,11 @@ VALUES = [
     ("source.root", "nowhere", "nowhere does not exist: write the path of the folder or archive with the data"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),
-    ("model.name", "../evil", 'there is no model "../evil": known are airbench, convnet, mlp, resnet, torchvision'),
-    ("model.name", "[mlp]", 'there is no model ["mlp"]: known are airbench, convnet, mlp, resnet, torchvision'),
+    ("model.name", "../evil", 'there is no model "../evil": choose one of airbench, convnet, mlp, resnet, torchvision'),
+    ("model.name", "[mlp]", 'there is no model ["mlp"]: choose one of airbench, convnet, mlp, resnet, torchvision'),
     ("model.dropout", "1.0", "should be less than 1, not 1.0"),
     ("optimizer.name", "adamm", 'there is no optimizer "adamm": did you mean `adam`?'),
-    ("optimizer.name", "", "there is no optimizer null: known are sgd, adam, adamw, muon"),
+    ("optimizer.name", "", "there is no optimizer null: choose one of sgd, adam, adamw, muon"),
     ("optimizer.learning_rate", '"3e-3"', 'should be a number, not "3e-3"'),
     ("optimizer.learning_rate", ".nan", "should be a finite number, not NaN"),
     ("optimizer.learning_rate", "-.inf", "should be a finite number, not -Infinity"),
@@ -104,7 +104,7 @@ def test_a_missing_and_an_unknown_section_are_named(parameters: Parameters, refu
     parameters.write()
     missing, unknown = refused("check")
     assert missing.startswith("params.yaml:1: augment: is missing: add `augment:` and its keys")
-    assert unknown.startswith(f"params.yaml:{parameters.line('plugins')}: plugins: is not a section: known are seed, source, model,")
+    assert unknown.startswith(f"params.yaml:{parameters.line('plugins')}: plugins: is not a section: choose one of seed, source, model,")
 
 
 @pytest.mark.parametrize("value", ["", "convnet", "[convnet]", "3"])
@@ -170,7 +170,7 @@ def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(par
     parameters.write()
     said = refused("check")
     assert [line.split(": ")[1] for line in said] == [f"optimizer.{key}" for key in ("momentum", "nesterov", "beta1", "beta2", "epsilon")]
-    assert "known are name, learning_rate, weight_decay, bias_lr_scale, momentum, nesterov" in said[-1]
+    assert "choose one of name, learning_rate, weight_decay, bias_lr_scale, momentum, nesterov" in said[-1]
 
 
 def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(parameters: Parameters, refused: Refused) -> None:
@@ -183,7 +183,7 @@ def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(
     line = parameters.put("model.weights", "IMAGENET")
     parameters.write()
     assert refused("train") == [
-        f"params.yaml:{line}: model.weights: resnet18 has no weights 'IMAGENET': known are IMAGENET1K_V1, DEFAULT, and null for none"
+        f"params.yaml:{line}: model.weights: resnet18 has no weights 'IMAGENET': choose one of IMAGENET1K_V1, DEFAULT, or null for random weights"
     ]
 
 

@@ -90,7 +90,7 @@ def test_trying_an_image_out_changes_neither_weights_nor_random_numbers() -> Non
 def test_unknown_names_are_answered_with_the_nearest_and_the_known() -> None:
     with pytest.raises(ValidationError, match="no classification architecture 'resnet81': the nearest are `resnet18`"):
         settings("resnet81")
-    with pytest.raises(ValidationError, match="no weights 'IMAGENET': known are IMAGENET1K_V1, DEFAULT, and null for none"):
+    with pytest.raises(ValidationError, match="no weights 'IMAGENET': choose one of IMAGENET1K_V1, DEFAULT, or null for random weights"):
         settings("resnet18", weights="IMAGENET")
 
 

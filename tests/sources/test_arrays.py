@@ -90,7 +90,7 @@ WRONG = {
     "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but `classes` has 2 names"),
     "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but `classes` has 0 names"),
     "names twice": ({"classes": np.array(["a", "b", "a"])}, "an empty or repeated name"),
-    "numbers as names": ({"classes": np.arange(3)}, "save the names as `np.array([...], dtype=str)`"),
+    "numbers as names": ({"classes": np.arange(3)}, "save the class names as one-dimensional `np.array([...], dtype=str)`"),
     "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
     "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),
     "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is in Fortran order: save `numpy.ascontiguousarray(x)`"),

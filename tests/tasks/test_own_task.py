@@ -74,7 +74,7 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
     [
         (
             {"train.metric": "valid/accuracy"},
-            "train.metric: there is no metric valid/accuracy: known are valid/loss, valid/mean_absolute_error",
+            "train.metric: there is no metric valid/accuracy: choose one of valid/loss, valid/mean_absolute_error",
         ),
         (
             {"augment": digits_augment()},
@@ -86,7 +86,7 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",
         ),
         ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
-        ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: known are valid/loss, valid/accuracy"),
+        ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: choose one of valid/loss, valid/accuracy"),
     ],
 )
 def test_what_the_task_cannot_use_is_refused(fork: Path, changes: dict[str, Any], message: str) -> None:

@@ -56,7 +56,7 @@ class ImageStrip:
         self.count += 1
 
     def pixels(self) -> NDArray[np.uint8]:
-        """Return the squares (n, size, size, channels) in the order in which they were added."""
+        """Return the pixels of the added images, (n, size, size, channels), in the order of addition."""
         return np.asarray(self.image).reshape(-1, *self.shape)[: self.count]
 
 
