@@ -20,7 +20,7 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Sides:
-    """Where the expected and the found value come from, such as "the file" and "this machine": words for the message about a difference.
+    """Names the origins of the expected and the found value in a message, such as "the file" and "this machine".
 
     `found` is last in that message, so it may end with a remedy.
     """
@@ -36,7 +36,7 @@ class Sides:
 class Comparison:
     name: str
     description: str
-    """What was compared, for the output line."""
+    """Describes the compared values in the output line."""
     difference: str | None
     """The first difference, with both values; None if the values are equal."""
 

@@ -12,7 +12,7 @@ from pipeline.tracking import cursor, events, journal
 
 
 class Record(NamedTuple):
-    """What the journal of a run records: SHA-256 of the model file, provenance of the training, and test scores by metric."""
+    """Holds what the journal of a run records: SHA-256 of the model file, provenance of the training, and test scores by metric."""
 
     name: str
     model_digest: str

@@ -1,12 +1,15 @@
 """`check` examines names and classes of the user's own images before anything runs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from pipeline.__main__ import main
+from pipeline.commands import check
 from pipeline.params.yaml_document import Document
+from pipeline.refusal import Refusal
 from tests import project
 from tests.imports import TOP
 
@@ -81,3 +84,9 @@ def test_the_preset_of_image_folders_takes_every_layout(tmp_path: Path, monkeypa
     assert main(["prepare"]) == 0
     found = {path.name.partition("-")[0] for path in Path("data/prepared").glob("*-inputs.npy")}
     assert found == {"train", "valid", "test"}
+
+
+def test_a_source_of_an_unknown_task_is_refused() -> None:
+    source = SimpleNamespace(name="plane", task="regresion")
+    with pytest.raises(Refusal, match=r"source\.name: .*plane.*regresion.*classification"):
+        check.targets_of(source)

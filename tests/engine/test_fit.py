@@ -208,3 +208,18 @@ def test_every_tensor_is_on_the_device_of_the_model(train_params, prepared, cpu)
 def test_nothing_is_written_by_the_loop_itself(train_params, prepared, tmp_path: Path) -> None:
     run(begin(train_params({"train.epochs": 1}), prepared, tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metric_that_the_task_does_not_list_is_named_at_the_first_report(train_params, prepared, monkeypatch) -> None:
+    training = begin(train_params({}), prepared)
+    monkeypatch.setattr(training.objective, "averages", lambda _sums, _count: {"f1": 1.0})
+    with pytest.raises(ValueError, match="the objective reports train/f1, which are missing from `metrics`"):
+        run(training)
+
+
+@pytest.mark.parametrize("name", ["loss", "norm", "skipped"])
+def test_a_sum_with_the_name_of_a_value_of_the_loop_is_refused(train_params, prepared, monkeypatch, name: str) -> None:
+    training = begin(train_params({}), prepared)
+    monkeypatch.setattr(training.objective, "sums", lambda outputs, _targets: {name: outputs.sum()})
+    with pytest.raises(AssertionError):
+        run(training)

@@ -62,12 +62,15 @@ def test_an_ignored_target_counts_in_no_loss_and_no_metric() -> None:
 def test_the_inputs_of_a_batch_are_freed_before_the_next_forward_pass() -> None:
     freed: list[int] = []
 
+    def made(number: int) -> Batch:
+        inputs = INPUTS.clone()
+        weakref.finalize(inputs, freed.append, number)
+        return Batch(inputs)
+
     def batches():
         for number in range(3):
-            assert len(freed) >= number - 1
-            inputs = INPUTS.clone()
-            weakref.finalize(inputs, freed.append, number)
-            yield Batch(inputs), 6
+            assert len(freed) == number
+            yield made(number), 6
 
     model = nn.Linear(2, 2)
     for _outputs, _targets in predict(model, batches(), precision="fp32", device=CPU):

@@ -12,7 +12,10 @@ from pipeline.__main__ import main
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
 from pipeline.io import files
+from pipeline.refusal import Refusal
+from pipeline.stages.evaluate import refuse_other_data
 from tests import project
+from tests.specs import image_spec
 
 FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png")
 
@@ -132,3 +135,11 @@ def test_the_summary_says_accuracy_model_and_how_to_open_the_ui(here: Path, caps
     assert f"test accuracy {accuracy:.4f}" in said
     assert "models/model.safetensors" in said
     assert "make ui" in said
+
+
+def test_inputs_of_another_kind_are_refused_though_their_shape_is_equal() -> None:
+    images = image_spec(shape=(3, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.5,))
+    other = images.model_copy(update={"inputs": images.inputs.model_copy(update={"kind": "voxels"})})
+    refuse_other_data(images, images, model=Path("m"), data=Path("d"))
+    with pytest.raises(Refusal, match=r"m: was trained on image inputs \(3, 3, 1\) .*, but d has voxels inputs \(3, 3, 1\)"):
+        refuse_other_data(images, other, model=Path("m"), data=Path("d"))

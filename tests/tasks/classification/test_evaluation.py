@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.params.evaluate import EvaluateSettings
 from pipeline.refusal import Refusal
+from pipeline.spec import Inputs
 from pipeline.tasks.classification.evaluation import Evaluator
 from tests.specs import image_spec
 
@@ -49,3 +50,12 @@ def test_no_sample_and_a_rank_beyond_the_classes_are_refused() -> None:
         fed(7, LOGITS[:0]).scores()
     with pytest.raises(Refusal, match=r"evaluate\.top_k: 4 is more than the 3 classes"):
         Evaluator(SPEC, SETTINGS.model_copy(update={"top_k": 4}))
+
+
+def test_mistakes_are_shown_for_images_alone(tmp_path: Path) -> None:
+    spec = SPEC.model_copy(update={"inputs": Inputs(kind="points")})
+    evaluator = Evaluator(spec, SETTINGS)
+    evaluator.add(LOGITS, TARGETS)
+    evaluator.write(tmp_path, inputs=np.zeros((50, 3), np.float32), history=[{"step": 1, "learning_rate": 0.1}])
+    assert (tmp_path / "confusion.png").is_file()
+    assert not (tmp_path / "mistakes.png").exists()
