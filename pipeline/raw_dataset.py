@@ -51,9 +51,12 @@ class RawDataset:
     `task` describes the targets. `targets` maps each split of the source (train, and possibly valid and test) to its targets (n, ...).
     `blocks()` yields every sample except corrupt ones, in ascending position within a split. If you stop early, close the generator that
     `blocks()` returned: it may own worker processes. `statistics` describes the inputs once the train samples have been added to it.
+    `fit(assigned)` is called once, before `blocks()`. `assigned` maps each split of the source to the split (train, valid or test) that each
+    of its samples is assigned to. A source of texts fits its tokenizer to those of train.
     """
 
     task: "spec.Targets"
     statistics: Statistics
     targets: "Mapping[str, NDArray[Any]]"
     blocks: Callable[[], Generator[SampleBlock]]
+    fit: "Callable[[Mapping[str, NDArray[np.str_]]], None]" = lambda _: None

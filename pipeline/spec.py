@@ -38,6 +38,10 @@ class Inputs(Description):
         """Return the shape of one stored sample."""
         raise NotImplementedError
 
+    def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64] | None:  # noqa: ARG002  # for inputs that are padded
+        """Return the length of each stored sample without its padding, (n,). Return None, unless overridden: samples then have no padding."""
+        return None
+
     @classmethod
     def of(cls, spec: "Spec") -> Self:
         """Return the inputs of `spec`. Raises Refusal if they are not of this class."""
@@ -62,6 +66,9 @@ class Targets(Description):
     """Shape of the stored target of one sample."""
     has_classes: ClassVar[bool] = False
     """True if a target is one of several classes. If False, label smoothing, mixup and CutMix are refused."""
+    per_token: ClassVar[bool] = False
+    """True if every token of a sequence has a target: the token that follows. Such targets are not stored. The rows of a split are then
+    consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
     metrics: ClassVar[Mapping[str, Direction]]
     """Maps each metric of a validation to the direction in which it improves. `train.metric` is one of them with the prefix `valid/`."""
 

@@ -24,6 +24,7 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     class has no samples.
     """
     raw_dataset, assigned = survey(params, workers=environment.workers)
+    raw_dataset.fit(assigned)
     total = sum(len(targets) for targets in raw_dataset.targets.values())
     with progress("prepare", total, "samples") as advance, closing(raw_dataset.blocks()) as blocks:
         record = writer.write(raw_dataset, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))

@@ -1,0 +1,26 @@
+"""Holds the description of the texts, which is known once the tokenizer is fitted."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.inputs.text.description import TextInputs, TokenizerDescription
+
+
+class Statistics:
+    """Describes rows of `length` tokens. `tokenizer` must be set before `inputs` is called: it is fitted to the train split."""
+
+    dtype: ClassVar[type[np.generic]] = TextInputs.dtype
+
+    def __init__(self, length: int, tokenizer: TokenizerDescription | None = None) -> None:
+        self.row_shape = (length,)
+        self.tokenizer = tokenizer
+
+    def add(self, tokens: NDArray[Any]) -> None:
+        """Do nothing: the tokens of a text need no statistics."""
+
+    def inputs(self) -> TextInputs:
+        """Return the description of the texts."""
+        assert self.tokenizer is not None
+        return TextInputs(length=self.row_shape[0], tokenizer=self.tokenizer)

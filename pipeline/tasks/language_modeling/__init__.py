@@ -1,0 +1,1 @@
+"""Language modeling: the next token of a text."""

@@ -1,0 +1,34 @@
+"""Describes targets that are the next token at each position of a text."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pipeline import spec
+from pipeline.inputs.text.description import TextInputs
+
+
+class NextTokenTargets(spec.Targets):
+    """The target of a token is the token that follows. Nothing is stored for it: a split's array of targets has rows of no elements."""
+
+    dtype: ClassVar[type[np.generic]] = np.uint8
+    row_shape: ClassVar[tuple[int, ...]] = (0,)
+    per_token: ClassVar[bool] = True
+    metrics: ClassVar[Mapping[str, spec.Direction]] = {
+        "loss": "min",
+        "perplexity": "min",
+        "bits_per_character": "min",
+        "bits_per_byte": "min",
+        "accuracy": "max",
+    }
+
+    kind: Literal["language_modeling"] = "language_modeling"
+
+    def num_outputs(self, inputs: spec.Inputs) -> int:
+        """Return the number of different tokens."""
+        assert isinstance(inputs, TextInputs)
+        return inputs.num_tokens
+
+
+Targets = NextTokenTargets
