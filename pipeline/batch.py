@@ -19,14 +19,8 @@ def num_targets(targets: "Tensor") -> "Tensor":
 class Batch(NamedTuple):
     """Inputs and targets of the same samples.
 
-    `targets` is None in prediction. `mask` (n, length) is False at the padding of a sequence, and None if there is no padding to mark.
+    `targets` is None in prediction.
     """
 
     inputs: "Tensor"
     targets: "Tensor | None" = None
-    mask: "Tensor | None" = None
-
-    @property
-    def arguments(self) -> "tuple[Tensor, ...]":
-        """Return the arguments of the model's forward pass: the inputs, and the mask if there is one."""
-        return (self.inputs,) if self.mask is None else (self.inputs, self.mask)

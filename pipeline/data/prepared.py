@@ -44,10 +44,16 @@ class PreparedRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one split: `inputs` and `targets` are copy-on-write memory maps with one row per sample, whose shape and dtype the spec describes."""
+    """The samples of one split: `inputs` and `targets` are copy-on-write memory maps with one row per sample, whose shape and dtype the spec describes.
+
+    `lengths` (n,) are the lengths of the samples without their padding, and None if samples have no padding. If `per_token` is True, the
+    target of each token is the token that follows: `targets` has rows of no elements, and the rows of `inputs` form one sequence.
+    """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
+    lengths: NDArray[np.int64] | None = None
+    per_token: bool = False
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -109,7 +115,8 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
         folder / f"{name}-targets.npy", expected.targets_digest, (expected.samples, *spec.targets.row_shape), spec.targets.dtype
     )
     spec.targets.refuse_invalid(targets, f"{folder}: {name}")
-    return Split(inputs, targets)
+    per_token = spec.targets.per_token
+    return Split(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token)
 
 
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:

@@ -24,7 +24,7 @@ def predict(
     try:
         for batch, real in batches:
             with torch.no_grad(), autocast(precision, device):
-                outputs = model(*batch.arguments)
+                outputs = model(batch.inputs)
             targets = None if batch.targets is None else batch.targets[:real]
             del batch  # otherwise this reference would keep the inputs alive until the next batch is loaded
             yield outputs[:real].float(), targets

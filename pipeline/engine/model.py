@@ -16,7 +16,7 @@ def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
 
 
 class Model(nn.Module):
-    """Maps stored inputs, and their mask if they have one, to outputs. For a classification the outputs are logits (n, classes).
+    """Maps stored inputs to outputs. For a classification the outputs are logits (n, classes).
 
     If `half` is True, the preprocessed inputs and the network's weights, except those of BatchNorm, are bf16, and the outputs are
     converted to float32. `channels_last` sets the memory format of the network's weights.
@@ -30,8 +30,8 @@ class Model(nn.Module):
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
 
-    def forward(self, inputs: Tensor, *mask: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         prepared = self.preprocessing(inputs)
         if self.half_precision:
-            return cast("Tensor", self.network(precision.as_half(prepared), *mask).float())
-        return cast("Tensor", self.network(prepared, *mask))
+            return cast("Tensor", self.network(precision.as_half(prepared)).float())
+        return cast("Tensor", self.network(prepared))

@@ -16,8 +16,8 @@ from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.step_metrics import LOSS, NORM, SKIPPED
 from pipeline.seeding import reseed
 
-Forward = Callable[..., Tensor]
-"""A model, perhaps compiled: maps the inputs of a batch, and its mask if it has one, to outputs."""
+Forward = Callable[[Tensor], Tensor]
+"""A model, perhaps compiled: maps the inputs of a batch to outputs."""
 
 
 class WholeBatch(Protocol):
@@ -82,7 +82,7 @@ def accumulate_gradients(
     for number, part in enumerate(batch.parts(micro_batch_size)):
         reseed(state.device, step_settings.seed, "step", state.step, number)
         with autocast(state.precision, state.device):
-            outputs = forward(*part.arguments)
+            outputs = forward(part.inputs)
         assert part.targets is not None
         loss = objective.training_loss(outputs, part.targets) / batch.num_targets
         torch.autograd.backward(state.scaler.scale(loss))

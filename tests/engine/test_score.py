@@ -27,7 +27,7 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: M
     images = loader.SplitTensors(prepared.split("test"), cpu)
     found = score.score(model, lambda: loader.scoring(images, batch_size=batch_size), OBJECTIVE, precision="fp32", device=cpu)
     with torch.no_grad():
-        logits = model.eval()(images.stored)
+        logits = model.eval()(images.held)
     assert found["loss"] == pytest.approx(cross_entropy(logits, images.placement.targets).item(), rel=1e-5)
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
 

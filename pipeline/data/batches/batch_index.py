@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipeline.data.batches.order import Order
 from pipeline.data.batches.transfer import moved
+from pipeline.seeding import derive
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation
@@ -18,11 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """The rows (n,) of some samples, their targets (n,), and their augmentation draws (num_draws, n). `draws` is None if there is no augmentation."""
+    """The rows (n,) of some samples and their targets (n, ...).
+
+    `draws` (num_draws, n) are the random numbers of the augmentation, and None if there is no augmentation. `lengths` (n,), on the CPU,
+    are the lengths of the samples without their padding, and None if samples have no padding.
+    """
 
     rows: Tensor
     targets: Tensor
     draws: Tensor | None = None
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -31,7 +37,8 @@ class BatchIndex:
         if positions == slice(0, len(self)):
             return self
         draws = None if self.draws is None else self.draws[:, positions]
-        return BatchIndex(self.rows[positions], self.targets[positions], draws)
+        lengths = None if self.lengths is None else self.lengths[positions]
+        return BatchIndex(self.rows[positions], self.targets[positions], draws, lengths)
 
 
 def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
@@ -39,10 +46,11 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
     if len(batch_indices) == 1:
         return batch_indices[0]
     draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]
+    lengths = [batch_index.lengths for batch_index in batch_indices if batch_index.lengths is not None]
     rows, targets = (
         torch.cat(tensors) for tensors in zip(*((batch_index.rows, batch_index.targets) for batch_index in batch_indices), strict=True)
     )
-    return BatchIndex(rows, targets, torch.cat(draws, dim=1) if draws else None)
+    return BatchIndex(rows, targets, torch.cat(draws, dim=1) if draws else None, torch.cat(lengths) if lengths else None)
 
 
 @dataclass(frozen=True)
@@ -50,19 +58,28 @@ class Placement:
     """Builds batch indices of a split on the right devices.
 
     The rows of a batch index are placed on `rows_on`, where the inputs are stored. Its targets and draws are placed on `device`, where
-    the model is trained. `targets` are the targets of the whole split, on the CPU.
+    the model is trained. `targets` and `lengths` (see BatchIndex) are those of the whole split, on the CPU.
+
+    `window` is None, except for a split of windows: then it is their length. The number of a window is the position of its first token.
     """
 
     targets: Tensor
     device: torch.device
     rows_on: torch.device
+    lengths: Tensor | None = None
+    window: int | None = None
 
-    def batch_index(self, rows: Tensor, draws: Tensor | None = None) -> BatchIndex:
-        """Build the batch index of `rows` (n,). `draws` (num_draws, num_samples) are those of all samples of the split; both are on the CPU."""
+    def batch_index(self, rows: Tensor, draws: Tensor | None = None, *, offset: int = 0) -> BatchIndex:
+        """Build the batch index of `rows` (n,). `draws` (num_draws, num_samples) are those of all samples of the split; both are on the CPU.
+
+        Windows begin `offset` tokens after the first token of their row.
+        """
+        numbers = rows if self.window is None else (rows * self.window + offset) % (len(self.targets) * self.window)
         return BatchIndex(
-            moved(rows, self.rows_on),
+            moved(numbers, self.rows_on),
             moved(self.targets[rows], self.device),
             None if draws is None else moved(draws[:, rows], self.device),
+            None if self.lengths is None else self.lengths[rows],
         )
 
 
@@ -72,7 +89,10 @@ def training(placement: Placement, augmentation: "Augmentation | None", *, size:
 
     @lru_cache(maxsize=2)  # a batch may span two epochs
     def epoch(number: int) -> BatchIndex:
-        return placement.batch_index(order.permutation(number), augmentation.draw(number) if augmentation else None)
+        draws = augmentation.draw(number) if augmentation else None
+        # windows begin elsewhere in each epoch, so that a model sees every token in many contexts
+        offset = derive(seed, "window", number) % placement.window if placement.window else 0
+        return placement.batch_index(order.permutation(number), draws, offset=offset)
 
     for start in count(first, size):
         yield joined([epoch(number).part(positions) for number, positions in order.windows(start, size)])

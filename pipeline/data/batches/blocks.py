@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pipeline.batch import Batch
+from pipeline.batch import IGNORED, Batch
 from pipeline.data.batches.batch_index import BatchIndex
+from pipeline.inputs.text.description import PAD
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation
+
+NUM_LENGTHS = 8
+"""Largest number of different lengths to which batches of padded samples are cut."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +105,45 @@ class BlockBatch:
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
 
     def inputs(self, positions: slice) -> Tensor:
-        """Return the inputs at `positions` of the batch, before mixing.
+        """Return the inputs at `positions` of the batch, before mixing. Padding after the longest sample of the whole batch is cut off.
 
         If `positions` are not the whole batch, only their inputs are gathered, even if `at_once` is True.
         """
         if self.at_once and positions == slice(0, self.num_samples):
-            return self.block.gathered[self.positions]
+            return without_padding(self.block.gathered[self.positions], self.batch_index.lengths)
         first = self.positions.start
-        return self.block.gather(slice(first + positions.start, first + positions.stop))
+        gathered = self.block.gather(slice(first + positions.start, first + positions.stop))
+        return without_padding(gathered, self.batch_index.lengths)
+
+
+class WindowBatch(BlockBatch):
+    """The batch of a language model: windows of length + 1 tokens. The targets are the inputs shifted by one token."""
+
+    @property
+    def num_targets(self) -> int:
+        """Return the number of targets, computed on the host. Every token is a target, because the train split has no padding."""
+        return self.num_samples * (self.block.inputs.shape[-1] - 1)
+
+    def part(self, positions: slice) -> Batch:
+        return next_tokens(self.inputs(positions))
+
+
+def next_tokens(windows: Tensor) -> Batch:
+    """Return the first tokens of windows (n, length + 1) as inputs, and the token after each as its target, IGNORED at the padding."""
+    inputs, targets = windows[:, :-1], windows[:, 1:]
+    padded = (inputs == PAD) | (targets == PAD)
+    return Batch(inputs, targets.long().masked_fill_(padded, IGNORED))
+
+
+def without_padding(inputs: Tensor, lengths: Tensor | None) -> Tensor:
+    """Cut off padding of `inputs` (n, length) after the longest of `lengths`, rounded up to one of NUM_LENGTHS lengths.
+
+    Few different lengths let a compiler, and the cache of the allocator, reuse what they have.
+    """
+    if lengths is None:
+        return inputs
+    step = -(-inputs.shape[1] // NUM_LENGTHS)
+    return inputs[:, : -(-int(lengths.max()) // step) * step]
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:

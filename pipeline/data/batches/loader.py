@@ -11,8 +11,9 @@ import torch
 from pipeline.batch import Batch
 from pipeline.data.batches import batch_index
 from pipeline.data.batches.batch_index import BatchIndex, Placement
-from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock
+from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock, WindowBatch, next_tokens, without_padding
 from pipeline.data.batches.prefetch import read_ahead
+from pipeline.data.batches.stored import Samples, Stored, Windows
 from pipeline.data.prepared import Split
 
 if TYPE_CHECKING:
@@ -38,10 +39,17 @@ class SplitTensors:
         self.split, self.device = split, device
         self.augmentation = augmentation if augmentation and augmentation.active else None
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device) if resident is None else resident
-        self.placement = Placement(torch.from_numpy(split.targets), device, device if self.resident else torch.device("cpu"))
+        self.stored: Stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
+        self.placement = Placement(
+            torch.from_numpy(split.targets),
+            device,
+            device if self.resident else torch.device("cpu"),
+            lengths=None if split.lengths is None else torch.from_numpy(split.lengths),
+            window=split.inputs.shape[1] if split.per_token else None,
+        )
         if self.resident:
-            inputs = torch.from_numpy(split.inputs).to(device)
-            self.stored = self.augmentation.packed(inputs) if self.augmentation else inputs
+            inputs = self.stored.on_device(device)
+            self.held = self.augmentation.packed(inputs) if self.augmentation else inputs
 
     def __len__(self) -> int:
         return len(self.split)
@@ -59,9 +67,9 @@ class SplitTensors:
         """Yield one block per batch index. The inputs of a block are valid until the next iteration."""
         if self.resident:
             for batch_index in batch_indices:
-                yield ResidentBlock(batch_index, self.stored, self.augmentation)
+                yield ResidentBlock(batch_index, self.held, self.augmentation)
             return
-        for inputs, batch_index in read_ahead(self.split.inputs, batch_indices, self.device):
+        for inputs, batch_index in read_ahead(self.stored, batch_indices, self.device):
             yield StreamedBlock(batch_index, inputs, self.augmentation)
 
     def is_small(self, num_samples: int) -> bool:
@@ -81,10 +89,11 @@ def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -
     size = batch_size * tensors.block_size(batch_size)
     batch_indices = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     at_once = tensors.is_small(size)
+    batch_class = WindowBatch if tensors.split.per_token else BlockBatch
     with closing(tensors.blocks(batch_indices)) as blocks:
         for block in blocks:
             for first in range(0, size, batch_size):
-                yield BlockBatch(block, slice(first, first + batch_size), at_once)
+                yield batch_class(block, slice(first, first + batch_size), at_once)
 
 
 def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, int]]:
@@ -95,5 +104,6 @@ def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, 
     firsts = range(0, len(tensors), batch_size)
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)
     for first, block in zip(firsts, tensors.blocks(batch_indices), strict=True):
-        batch = Batch(block.gather(slice(0, batch_size)), block.batch_index.targets)
+        inputs, index = block.gather(slice(0, batch_size)), block.batch_index
+        batch = next_tokens(inputs) if tensors.split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
         yield batch, min(batch_size, len(tensors) - first)
