@@ -18,6 +18,8 @@ class Registry:
     noun: str
     needs_torch: bool = False
     """True if the modules import torch, which takes seconds. Sections with these choices are validated only if all others are valid."""
+    settings_part: str | None = None
+    """The module with the class `Settings`, if each choice is a folder; None if each choice is one module."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -25,8 +27,8 @@ class Registry:
         return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
     def settings(self, name: str) -> Any:
-        """Return the `Settings` class of the module `name`. Raises KeyError for a name that is not in `names`."""
-        return self.module(name).Settings
+        """Return the `Settings` class of the choice `name`. Raises KeyError for a name that is not in `names`."""
+        return self.module(name, self.settings_part).Settings
 
     def module(self, name: str, part: str | None = None) -> Any:
         """Return the module `name`, or the module `part` of the folder `name`. Raises KeyError for a name that is not in `names`."""
@@ -38,4 +40,4 @@ class Registry:
 MODELS = Registry("pipeline.models", "model", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")
 INPUTS = Registry("pipeline.inputs", "kind of inputs")
-TASKS = Registry("pipeline.tasks", "kind of targets")
+TASKS = Registry("pipeline.tasks", "task", settings_part="settings")

@@ -59,6 +59,11 @@ class Predictions:
             )
         return whole
 
+    def most_confident_mistakes(self, most: int) -> Integers:
+        """Return the numbers of at most `most` wrongly predicted samples, by descending confidence; ties are in sample order."""
+        wrong = np.flatnonzero(~self.correct)
+        return wrong[np.argsort(-self.confidence[wrong], kind="stable")][:most]
+
 
 def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:
     """Return prediction, confidence, loss and rank of a block of samples, each (n,)."""
