@@ -39,7 +39,7 @@ class Statistics(Protocol):
 class SampleBlock:
     """Some samples of one split of the source.
 
-    `inputs` is an array (n, *row_shape). `positions` (n,) are the indices of these samples in the targets of the split.
+    `inputs` is an array (n, *row_shape). `positions` (n,) are the indices of these samples in the split.
     """
 
     split: str

@@ -122,10 +122,10 @@ class Spec(BaseModel):
 
 
 def read_kind(value: Mapping[str, Any], registry: Registry, part: str, name: str) -> Any:
-    """Validate `value` with the class for its `kind`, and return the result.
+    """Validate the mapping `value` with the class for its `kind`, and return the validated object.
 
-    `registry` finds the folder of this kind. The class is `name` in the module `part` of this folder. Raises ValueError if there is no
-    such folder, or if `value` is invalid.
+    Each kind has a folder in `registry`. `part` is a module in this folder, and `name` is a class in this module. Raises ValueError if
+    there is no such folder, or if `value` is invalid.
     """
     kind = value.get("kind")
     if kind not in registry.names:

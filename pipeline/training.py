@@ -76,7 +76,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
 
 @dataclass
 class Training:
-    """One training, from fresh weights or the newest checkpoint to the exported weights."""
+    """One training, from its start (with fresh weights or the newest checkpoint) to the exported weights."""
 
     params: TrainParams
     prepared: Prepared
@@ -155,7 +155,7 @@ class Training:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Return the column names of the history."""
+        """Return the columns of the history, the CSV file of all reported metrics."""
         return history_and_metrics.columns(self.prepared.spec.targets.metrics)
 
     @cached_property
@@ -235,7 +235,7 @@ class Training:
     def exported(self) -> tuple[Tensors, int]:
         """Return the weights to export, and the step after which they were taken.
 
-        If a copy of the weights of the best validation was kept, it is returned. Otherwise the current weights are returned.
+        If the weights of the best validation were kept, these are returned. Otherwise the current weights are returned.
         """
         best, best_step = self.progress.best, self.progress.best_step
         if best is not None and best_step is not None:

@@ -33,7 +33,7 @@ class SplitRecord(BaseModel):
 
 
 class PreparedRecord(BaseModel):
-    """The contents of `spec.json`."""
+    """The contents of `data/prepared/spec.json`, the file that describes the prepared data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,7 +58,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The contents of `data/prepared/`. `digest` changes with any byte of its files."""
+    """The contents of the folder `data/prepared/`. `digest` is a hash of everything in this folder."""
 
     spec: Spec
     digest: str

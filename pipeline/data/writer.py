@@ -33,9 +33,9 @@ class GrowingArray:
         self.write(self.header(planned))
 
     def header(self, rows: int) -> bytes:
-        """Return the `.npy` header for an array with this number of rows.
+        """Return the `.npy` header for an array with `rows` rows.
 
-        The header has the same length for any number: numpy pads it so that the first dimension can grow.
+        The length of the header does not depend on `rows`: numpy pads the header so that the first dimension can grow.
         """
         header = io.BytesIO()
         npy.write_array_header_1_0(

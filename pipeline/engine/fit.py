@@ -76,8 +76,8 @@ def fit(
 def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
     """Return a Report with the averages since the last report, and with the validation metrics if a validation is due.
 
-    Adds the metrics to the history in `progress`, and starts new averages. Raises NotFinite or Refusal if a value is not finite. Raises
-    Refusal if every step since the last report was skipped and further steps would be skipped too.
+    Adds the metrics to the history in `progress`, and starts new averages. Raises NotFinite or Refusal if a value is not finite, and
+    raises Refusal if training would skip every step.
     """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
@@ -145,7 +145,7 @@ def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
         raise Refusal(f"every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
     if state.scaler.get_scale() < 1:
         raise Refusal(
-            f"the steps up to {state.step} overflowed in fp16 until the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
+            f"fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
         )
 
 

@@ -11,7 +11,10 @@ from pipeline.io import files
 
 
 def columns(metrics: Iterable[str]) -> tuple[str, ...]:
-    """Return the column names of the history. `metrics` are the names of the metrics that a validation of the task reports."""
+    """Return the columns of the history, the CSV file of all reported metrics.
+
+    `metrics` are the names of the metrics that a validation of the task reports.
+    """
     reported = [name for name in metrics if name != LOSS]
     return (
         "step",

@@ -49,8 +49,8 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
     """Raise RuntimeError if the names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
 
-    If `half` is True, bf16 weights are expected. The network takes no memory, because a small file may describe a network that is too
-    large for this machine. Compares nothing if the network cannot be built on the meta device.
+    If `half` is True, the weights must be bf16. The network is built on the meta device, so a file that describes a huge network cannot
+    exhaust the memory. If the network cannot be built there, nothing is compared.
     """
     network = build_on_meta(model, spec)
     if network is None:

@@ -60,7 +60,7 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
 
 
 def load(path: Path) -> tuple[Model, Manifest]:
-    """Rebuild the model on the CPU, for inference, from nothing but the file. Return the model and the file's metadata.
+    """Rebuild a model for inference, on the CPU, from its model file alone. Return the model and the metadata of the file.
 
     Raises Refusal if the file is damaged, is not a model file, or describes a model that the code of this checkout cannot build.
     """

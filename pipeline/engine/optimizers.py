@@ -1,4 +1,4 @@
-"""Builds the fused optimizer that the settings select. Only the weights of MATRIX_LAYERS get weight decay."""
+"""Builds the fused optimizer that the settings select. Only the weights of linear, convolutional and similar layers get weight decay."""
 
 import re
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build one optimizer for all trainable parameters of `module`. Only the weights of MATRIX_LAYERS get weight decay.
+    """Build one optimizer for all trainable parameters of `module`. Only the weights of MATRIX_LAYERS, such as Linear, get weight decay.
 
     The class of the layer that owns a parameter decides, not the number of dimensions: class tokens, positional embeddings, tables of
     relative positions and layer scales can have two or more dimensions, but get no weight decay.
@@ -70,10 +70,10 @@ def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]
 
 
 def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
-    """Return two sets of parameter ids: all weights of MATRIX_LAYERS, and those weights without the first and last layer of `module`.
+    """Return the ids of all weights of MATRIX_LAYERS, such as Linear, and the ids of the hidden weights among them.
 
-    The order of the layers is that of `module.modules()`. Frozen layers and embeddings count as layers. A weight that is shared with an
-    embedding is in neither set.
+    The hidden weights are those of all layers except the first and the last, in the order of `module.modules()`. Frozen layers and
+    embeddings count as layers. A weight that is shared with an embedding is in neither set.
     """
     layers = [
         (id(parameter), isinstance(layer, MATRIX_LAYERS))

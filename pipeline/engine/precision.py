@@ -29,7 +29,7 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
     if device.type == "cpu":
         if requested not in ("auto", "fp32"):
             print(
-                f"warning: train.precision: {requested} is slow on a CPU: for more than a trial, write `train.precision: auto` or `fp32`",
+                f"warning: train.precision: {requested} is slow on a CPU: write `train.precision: auto` or `fp32`, unless this is a short trial",
                 flush=True,
             )
         return "fp32" if requested == "auto" else requested

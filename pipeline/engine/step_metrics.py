@@ -87,7 +87,10 @@ class StepMetrics:
         return {name: stacked(values, known[0].device) for name, values in self.values.items()} if known else {}
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
-        """Restore the metrics from `tensors`, which the method `tensors` returned earlier, and move them to `device`."""
+        """Restore the metrics from `tensors`, which the method `tensors` returned earlier, and move them to `device`.
+
+        `num_targets` is the number of targets in all these steps together.
+        """
         self.values = {name: list(tensor.to(device).unbind()) for name, tensor in tensors.items()}
         self.num_targets = num_targets
 

@@ -75,7 +75,7 @@ def accumulate_gradients(
     objective: Objective,
     forward: Forward,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the gradients of `batch` in the parameters. Return the batch's mean loss, and its totals of `Objective.sums`.
+    """Accumulate the gradients of `batch` in the parameters. Return the batch's mean loss, and its sums by `Objective.sums`.
 
     The summed loss of each micro-batch is divided by the number of targets of the whole batch. Micro-batches of unequal size thus get
     the correct weights.

@@ -20,9 +20,9 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Augmentation:
-    """All configured augmentations. The random integers that control them are called draws: (num_draws, n) for n samples.
+    """All configured augmentations, controlled by random integers. A tensor (num_draws, n) of these integers for n samples is called draws.
 
-    The draws of a sample depend only on the seed, the epoch, the sample and the number of samples.
+    The draws of a sample depend only on the seed, the epoch, the position of the sample and the number of samples.
     """
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
@@ -48,16 +48,16 @@ class Augmentation:
         )
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
-        """Split `draws` (num_draws, n) into one tensor per augmenter, in the order of `augmenters`."""
+        """Split the random integers `draws` (num_draws, n) into one tensor per augmentation, in the order of `augmenters`."""
         return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
-        """Return the size in bytes of `num_samples` images in the packed format, including their borders."""
+        """Return the size in bytes of `num_samples` images in the packed format (see packed_pixels.py), including their borders."""
         images, border = self.pixels.images, 2 * self.window.border
         return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
 
     def packed(self, images: Tensor) -> Tensor:
-        """Pack images (n, height, width, channels) uint8 into the layout that `gather` reads."""
+        """Convert images (n, height, width, channels) uint8 to the packed format (see packed_pixels.py) that `gather` reads."""
         return self.pixels.packed(images, self.window.border)
 
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:

@@ -92,10 +92,10 @@ class ResizedCrop:
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the two source positions and the weight of the second, from which bilinear resizing computes each output pixel.
+    """Return, for bilinear resizing along one axis, two source positions per output pixel and the weight of the second position.
 
-    Each is a tensor (n, extent). The computation is along one axis: the crop of image i begins at `start[i]`, has `length[i]` pixels,
-    and is resized to `extent` pixels. The positions are never outside the crop. The weights are multiples of 1/256.
+    Each of the three is a tensor (n, extent). The crop of image i begins at `start[i]`, has `length[i]` pixels, and is resized to
+    `extent` pixels. The positions are never outside the crop. The weights are multiples of 1/256.
     """
     halves = 2 * torch.arange(extent, device=start.device) + 1
     last = start + length - 1

@@ -13,7 +13,7 @@ Table = NDArray[np.int64]
 
 
 class RandomSource(Protocol):
-    """Returns a random generator for one purpose: `generator_for("flip", epoch)`.
+    """A function that returns the random generator for one purpose, for example `generator_for("flip", epoch)`.
 
     Each augmentation has its own purpose, so that enabling one augmentation does not change the draws of another.
     """

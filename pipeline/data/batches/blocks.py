@@ -65,10 +65,10 @@ class StreamedBlock(Block):
 
 @dataclass(frozen=True)
 class BlockBatch:
-    """One batch: the samples at `positions` of a block.
+    """One batch: the samples at `positions` of a block. A block contains the samples of one or several batches.
 
-    If `at_once` is True, the first access to the inputs of the whole batch gathers the whole block. This takes fewer operations, but
-    more memory.
+    If `at_once` is True, the first access to the inputs of the whole batch gathers the inputs of the whole block. This takes fewer
+    operations, but more memory.
     """
 
     block: Block

@@ -53,7 +53,10 @@ class SplitTensors:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size in bytes of the split's inputs on the device. If there is an augmentation, the inputs are packed there."""
+        """Return the size in bytes of the split's inputs on the device.
+
+        If there is an augmentation, this is the size of the packed images (see packed_pixels.py).
+        """
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
     def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
