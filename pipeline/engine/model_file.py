@@ -107,7 +107,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
             model.network.load_state_dict(weights)
     except RuntimeError as error:
         raise Refusal(
-            f"{path}: its weights do not match the model {settings.title} of this checkout ({untrusted.reason(error)}): train it again with `dvc repro`"
+            f"{path}: its weights do not match the model {settings.title} of this checkout ({untrusted.reason(error)}): train the model again with `dvc repro`"
         ) from None
     return model.eval().requires_grad_(False)
 
