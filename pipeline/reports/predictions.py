@@ -55,7 +55,7 @@ class Predictions:
         if len(damaged):
             raise Refusal(
                 f"the model's logits are not finite for {len(damaged)} of {len(whole.targets)} samples (the first is sample {damaged[0]}): "
-                "its training diverged; lower optimizer.learning_rate, or set or lower train.clip_norm, and train again"
+                "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
             )
         return whole
 

@@ -1,4 +1,4 @@
-"""Batches of a split, gathered and augmented either for several batches at once or per micro-batch, with the same bytes."""
+"""Gathers and augments the inputs of batches, either for several batches at once or per micro-batch. The results are identical."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ NUM_LENGTHS = 8
 
 @dataclass(frozen=True)
 class Block:
-    """The samples of a batch index, from which one or several batches are made.
+    """The samples of one batch, or of several batches in a row whose inputs can be gathered at once.
 
-    `gather(positions)` returns the inputs (n, ...) at these positions, augmented except for mixup and CutMix.
+    `batch_index` describes these samples. `gather(positions)` returns the inputs (n, ...) of the samples at `positions`. The inputs are
+    augmented, but without mixup and CutMix.
     """
 
     batch_index: BatchIndex
@@ -35,12 +36,18 @@ class Block:
 
     @cached_property
     def gathered(self) -> Tensor:
-        """Return the inputs of all samples, gathered at the first access. This takes fewer operations than one `gather` per batch."""
+        """Return the inputs of all samples of the block, gathered at the first access.
+
+        This takes fewer operations than calling `gather` for each batch.
+        """
         return self.gather(slice(0, len(self.batch_index)))
 
 
 class ResidentBlock(Block):
-    """A block of a split that is on the device: `inputs` are all inputs of the split, packed if there is an augmentation."""
+    """A block of samples from a split that is stored on the device.
+
+    `inputs` are the inputs of the whole split. They are packed if there is an augmentation.
+    """
 
     def gather(self, positions: slice) -> Tensor:
         part = self.batch_index.part(positions)
@@ -50,7 +57,7 @@ class ResidentBlock(Block):
 
 
 class StreamedBlock(Block):
-    """A block that was read from the memory map: `inputs` are only those of the batch index, in the order of its rows."""
+    """A block of samples that was read from the disk. `inputs` are the inputs of these samples only, in the order of `batch_index`."""
 
     def gather(self, positions: slice) -> Tensor:
         part = self.batch_index.part(positions)
@@ -62,9 +69,10 @@ class StreamedBlock(Block):
 
 @dataclass(frozen=True)
 class BlockBatch:
-    """The batch at `positions` of a block.
+    """One batch: the samples at `positions` of a block. A block contains the samples of one or several batches.
 
-    If `at_once` is True, the first access to all inputs of the batch gathers the whole block, which takes more memory.
+    If `at_once` is True, the first access to the inputs of the whole batch gathers the inputs of the whole block. This takes fewer
+    operations, but more memory.
     """
 
     block: Block
@@ -77,7 +85,7 @@ class BlockBatch:
 
     @property
     def num_targets(self) -> int:
-        """Return the number of targets, computed on the host. It equals the number of elements, because no target is IGNORED."""
+        """Return the number of targets, without host synchronisation. All elements are counted, because no target is IGNORED."""
         return self.batch_index.targets.numel()
 
     @property
@@ -105,9 +113,10 @@ class BlockBatch:
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
 
     def inputs(self, positions: slice) -> Tensor:
-        """Return the inputs at `positions` of the batch, before mixing. Padding after the longest sample of the whole batch is cut off.
+        """Return the inputs at `positions` of the batch, before mixup or CutMix, without padding that no sample of the batch needs.
 
-        If `positions` are not the whole batch, only their inputs are gathered, even if `at_once` is True.
+        If `at_once` is True and `positions` is the whole batch, they are taken from the gathered block. Otherwise only they are
+        gathered.
         """
         if self.at_once and positions == slice(0, self.num_samples):
             return without_padding(self.block.gathered[self.positions], self.batch_index.lengths)
@@ -147,7 +156,10 @@ def without_padding(inputs: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:
-    """Return the positions of part `number` of `num_parts`; if the sizes cannot be equal, the first parts have one position more."""
+    """Divide `length` positions into `num_parts` parts, and return the slice of part `number`, counted from 0.
+
+    The sizes of the parts differ by at most one; larger parts come first.
+    """
     size, longer = divmod(length, num_parts)
     first = number * size + min(number, longer)
     return slice(first, first + size + (number < longer))

@@ -1,4 +1,4 @@
-"""Makes batches on the device from prepared arrays, without worker processes."""
+"""Makes batches on the device from the prepared data, without worker processes."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation
 
 RESIDENT_SHARE = 0.5
-"""A split is kept on the device if it takes at most this share of the device's free memory."""
+"""A split is stored on the device if it takes at most this share of the device's free memory."""
 BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
-"""Several batches are gathered at once, up to this size and this number, to share the fixed cost of each operation.
+"""Limits of the size and the number of batches that are gathered at once, to share the fixed cost of each operation.
 
 A single batch may be larger."""
 
 
 class SplitTensors:
-    """The samples of a split as tensors: kept on the device, or read from the memory map for each batch.
+    """The samples of a split as tensors: either stored on the device, or read from the disk for each batch.
 
-    Both give the same batches. If `resident` is None, the samples are kept on the device if they fit, see RESIDENT_SHARE.
+    Both ways give the same batches. `resident` is True to store the samples on the device, and False to read them from the disk. If
+    `resident` is None, they are stored on the device if they take at most the share RESIDENT_SHARE of its free memory.
     """
 
     def __init__(
@@ -60,11 +61,14 @@ class SplitTensors:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size in bytes of the inputs of the split on the device, where they are packed if there is an augmentation."""
+        """Return the size in bytes of the split's inputs on the device.
+
+        If there is an augmentation, this is the size of the packed images (see packed_pixels.py).
+        """
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
     def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
-        """Yield one block per batch index. The inputs of a block are valid until the next iteration."""
+        """Yield the block of samples for each BatchIndex. The next iteration may overwrite the inputs of a block."""
         if self.resident:
             for batch_index in batch_indices:
                 yield ResidentBlock(batch_index, self.held, self.augmentation)
@@ -76,7 +80,7 @@ class SplitTensors:
         return num_samples * math.prod(self.split.inputs.shape[1:]) * self.split.inputs.itemsize <= BLOCK_BYTES
 
     def block_size(self, batch_size: int) -> int:
-        """Return how many batches are gathered at once; always 1 if the split is read from the memory map."""
+        """Return how many batches are gathered at once. If the split is read from the disk, this is always 1."""
         return max((count for count in range(2, BLOCK_BATCHES + 1) if self.resident and self.is_small(count * batch_size)), default=1)
 
 
@@ -85,7 +89,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -> Generator[BlockBatch]:
-    """Yield full batches endlessly, beginning with the batch of step `start + 1`."""
+    """Yield training batches endlessly, beginning with the batch of step `start + 1`. All batches are full."""
     size = batch_size * tensors.block_size(batch_size)
     batch_indices = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     at_once = tensors.is_small(size)
@@ -97,9 +101,9 @@ def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -
 
 
 def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, int]]:
-    """Yield batches that together contain every sample once, in order, each with its number of samples that are not padding.
+    """Yield pairs (batch, number of samples that are not padding). Together the batches contain every sample once, in order.
 
-    All batches have the same size; the last batch is padded by repeating its first sample.
+    All batches have the same size: the last batch is padded by repeating its first sample.
     """
     firsts = range(0, len(tensors), batch_size)
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)
