@@ -40,7 +40,7 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
 
     `metadata` is stored as canonical JSON, together with a digest of the tensors and the metadata.
     """
-    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in unshared(tensors).items()}
     with_digest = {**metadata, "digest": digest(stored, metadata)}
     with files.replacing(path) as draft:
         draft.touch()  # creates the file with the mode of the umask; safetensors would set 0600
@@ -50,6 +50,17 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         except SafetensorError as error:
             raise as_os_error(error, path) from error
         draft.chmod(mode)
+
+
+def unshared(tensors: Tensors) -> Tensors:
+    """Return `tensors` with a copy of each that shares the memory of an earlier one, as tied weights do: safetensors refuses to save it."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return found
 
 
 def as_os_error(error: SafetensorError, path: Path) -> Exception:
