@@ -11,8 +11,8 @@ from pipeline.refusal import Refusal
 from pipeline.registry import INPUTS, TASKS, Registry
 
 Direction = Literal["max", "min"]
-MOST_BYTES = 2 * 2**20
-"""Upper bound for a file or header that holds a spec: enough for some hundred thousand class names."""
+MOST_BYTES = 3 * 2**20
+"""Upper bound for a file or header that holds a spec: enough for class names, a tokenizer (1 MiB) and the names of tensors."""
 
 
 class Description(BaseModel):
