@@ -53,9 +53,9 @@ class Environment(BaseSettings):
 
     @property
     def root(self) -> Path:
-        """The main checkout, even if the job runs in a temporary copy of it (`dvc exp run --temp`).
+        """The main checkout, which contains the journals of runs, the work folders and the default MLflow store.
 
-        The main checkout contains the journal, the work folders and the default MLflow store.
+        It is the main checkout even if the job runs in a temporary copy of it (`dvc exp run --temp`).
         """
         return self.dvc_root or Path.cwd()
 
@@ -76,7 +76,7 @@ class Environment(BaseSettings):
     def refuse_unfit_root(self) -> None:
         """Raise Refusal if tracking is on, MLflow's SQLite store is below `root`, and the path of `root` contains `?` or `%`.
 
-        The URI of the store contains the path: a `?` begins the query of a URI, and MLflow and Alembic interpret `%` differently.
+        The store's URI contains this path. A `?` would begin the query of the URI, and MLflow and Alembic interpret `%` differently.
         """
         root = str(self.root.resolve())
         below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)

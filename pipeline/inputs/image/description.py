@@ -14,7 +14,7 @@ Deviation = Annotated[float, Field(gt=0, le=1)]
 
 
 class ImageInputs(spec.Inputs):
-    """Describes images (height, width, channels) uint8; `mean` and `std` are those of `byte / 255` per channel, for normalisation."""
+    """Describes uint8 images (height, width, channels). `mean` and `std` normalise each channel; they refer to pixel values divided by 255."""
 
     dtype: ClassVar[type[np.generic]] = np.uint8
 

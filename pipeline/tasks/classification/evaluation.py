@@ -18,7 +18,7 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Evaluator:
-    """Collects logits and class numbers batch by batch. Of each sample, it keeps the five values in Predictions, not the logits."""
+    """Collects logits and class numbers batch by batch. To save memory, it keeps only the five values of `Predictions` for each sample."""
 
     def __init__(self, spec: Spec, settings: EvaluateSettings) -> None:
         assert isinstance(spec.targets, ClassTargets)
@@ -42,9 +42,10 @@ class Evaluator:
         return metrics.evaluate(self.predictions, self.classes, self.settings)
 
     def write(self, folder: Path, *, inputs: NDArray[np.uint8], history: Sequence[Mapping[str, object]]) -> None:
-        """Write tables and figures of confusion and reliability, a figure of the training history and, for images, a figure of the mistakes.
+        """Write the tables and figures of confusion and reliability, a figure of the training history and, for images, a figure of the
+        mistakes.
 
-        `inputs` are the inputs of the test split; only those of the plotted mistakes are read.
+        `inputs` are the inputs of the test split; only the samples of that last figure are read. `history` has the rows of `history.csv`.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import confusion, mistakes, reliability
