@@ -1,4 +1,4 @@
-"""Flattens nested mappings into one mapping, whose keys are the joined keys."""
+"""Flattens nested mappings into one mapping with joined keys, such as `model.width`."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -74,7 +74,7 @@ class Problems:
 
 
 def line_number(text: str) -> int:
-    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by it."""
+    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by this number."""
     number = re.match(r"[^:=]+:(\d+): ", text)
     return int(number[1]) if number else 0
 
@@ -83,8 +83,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
     `environment` is None if the environment variables are invalid; `problems` then already has their message. Raises Refusal with all
-    problems found so far, twice: before torch is imported, because the import takes seconds, and before anything is downloaded. Problems of
-    downloads are added to `problems`.
+    problems so far at two points: before torch is imported, because the import takes seconds, and before anything is downloaded. Problems
+    of downloads are only added to `problems`.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))

@@ -29,7 +29,7 @@ def run() -> None:
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
-    """Create a journal for a result that DVC restored from its run cache: no stage ran, so none has written a journal."""
+    """Create a journal for a result that DVC restored from its run cache. Then no stage ran, and so no stage has written a journal."""
     from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)

@@ -1,4 +1,4 @@
-"""`python -m pipeline sync`: send to MLflow what it lacks of the journals, the local records of runs. Can also follow a running stage."""
+"""`python -m pipeline sync`: send to MLflow all events of the journals, the local records of runs, that MLflow has not received yet."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -59,7 +59,9 @@ def experiment_of(store: Store) -> str:
         return store.experiment_id()
     except Exception as error:  # MLflow and its libraries raise many types
         reason = shown(store.address.redacted(str(error)), LONGEST_REASON)
-        raise Refusal(f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start it, or unset the variable") from None
+        raise Refusal(
+            f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start the server, or unset the variable"
+        ) from None
 
 
 def refuse_taken(host: str, port: int) -> None:

@@ -88,7 +88,7 @@ def is_kept(folder: Path) -> bool:
 
 
 def copy(source: Path, home: Path) -> list[str]:
-    """Copy the code from `source` to `home` and print why. Return the files in `home` that are kept because the user edited them."""
+    """Copy the code from `source` to `home`; for a mounted checkout, print why. Return the files that the user edited, which are kept."""
     if source != IMAGE_CODE:
         remedy = "mount it without `:ro`, or add `--user $(id -u):$(id -g)`, to run there"
         report(f"uid {os.getuid()} cannot write in {source}: this job runs in a copy, {home}; {remedy}")
@@ -99,7 +99,7 @@ def copy(source: Path, home: Path) -> list[str]:
 
 
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
-    """Return the commit of the image if the job runs in a copy of its code (with "-changed" if the user edited the copy), else ""."""
+    """Return the image's commit if the job has a copy of its code (SHA-256 by file: `built`), with "-changed" if edited; otherwise ""."""
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
     if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:  # if other code was mounted over it
         return ""

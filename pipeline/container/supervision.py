@@ -50,7 +50,7 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
 def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exit_code_file: Path) -> int:
     """Wait until DVC has ended and return its exit code.
 
-    After a signal, call `signal_stages` repeatedly. Until a stage has the signal or has written `exit_code_file`, also send SIGINT to DVC.
+    After a signal, call `signal_stages` repeatedly. Until a stage has received it or written `exit_code_file`, also send SIGINT to DVC.
     """
     stage_was_signalled = False
     while True:
@@ -63,9 +63,9 @@ def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exi
 
 
 def signal_stages(pid: int) -> bool:
-    """Send UNCOUNTED_STOP to each descendant of the process `pid` that handles this signal: a stage that can stop cleanly by now.
+    """Send UNCOUNTED_STOP, which stops a stage, to each descendant of the process `pid` that handles it. Return True if there are any.
 
-    Return True if there are any. The process that mirrors the run to MLflow never handles the signal.
+    A stage handles this signal once it can stop cleanly. The process that mirrors the run to MLflow never does.
     """
     num_signalled = 0
     with suppress(psutil.Error):

@@ -57,10 +57,10 @@ EXPECTED = {
 
 
 def load(document: Document, params: type[Params]) -> Params:
-    """Validate and return the sections of the file that are fields of `params`.
+    """Return the sections of the file that are fields of the class `params`, validated.
 
-    Raises Refusal with one line for each error, including unknown sections of the file. Some sections, such as `model`, are validated by
-    modules that import torch, which is slow. They are validated only if all others are valid, so that a typing error is reported at once.
+    Raises Refusal with one line for each error, including unknown sections of the file. The validation of some sections, such as `model`,
+    imports torch, which is slow. These sections are validated only if all others are valid, so that a typing error is reported quickly.
     """
     load_without_torch(document, params)
     return value_or_refusal(document, *validate(document.data, params))

@@ -22,7 +22,7 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return the type and the FieldInfo of a section, the arguments of pydantic's `create_model` for `field`.
+    """Return the type and the FieldInfo of the section `field`, which pydantic's `create_model` takes.
 
     If a registry lists the section's variants (as for `model`), the type is the union of their `Settings` classes, discriminated by `name`.
     """

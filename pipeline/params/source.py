@@ -20,7 +20,7 @@ class SourceSettings(Section):
 
     downloaded: ClassVar[bool] = False
     """True if `open` downloads files that are missing in `root`. `check` then calls `open`, so that a failed download is reported before
-    any stage runs. It does not if `prepare` is up to date.
+    any stage runs. If `prepare` is up to date, `check` does not call `open`.
     """
 
     inputs: ClassVar[str] = "image"
@@ -38,7 +38,7 @@ class SourceSettings(Section):
     has a validation split of its own.
     """
     test: Share
-    """Share of all samples to split off for the test, above 0. If the source has a test split of its own, it is not used and may be 0."""
+    """Share of all samples to split off for the test, above 0. Not used, and may be 0, if the source has a test split of its own."""
 
     @field_validator("root")
     @classmethod

@@ -49,7 +49,7 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
-        raise Refusal(f"{path}: was not written by this pipeline, or by an earlier version of it: run `dvc repro -f evaluate`") from None
+        raise Refusal(f"{path}: was not written by this version of the pipeline: run `dvc repro -f evaluate`") from None
     return found, of
 
 

@@ -44,8 +44,8 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
 
 
 def claim(file: TextIO, namespace: str, place: str) -> str | None:
-    """Try to take a shared lock on `file` for `namespace`, and return None. If another namespace has the lock, return the place it
-    recorded.
+    """Take a shared lock on `file` for `namespace` and return None, or return the place that the holder recorded if another namespace has
+    it.
 
     If no process has the lock yet, write `namespace` and `place` to `file`.
     """

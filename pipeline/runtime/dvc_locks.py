@@ -1,4 +1,4 @@
-"""Repairs the lock records (`rwlock`) that a killed DVC leaves behind. Without the repair, they would stop the next DVC."""
+"""Repairs the lock records (`rwlock`) that a killed DVC leaves behind, because these records would stop the next DVC."""
 
 import json
 import time
@@ -26,7 +26,7 @@ def repair(temporary: Path) -> list[str]:
 
 
 def records(temporary: Path) -> list[Path]:
-    """Return the paths of the lock records that exist."""
+    """Return the paths of the lock records that exist: of stages, and of experiments."""
     return [path for path in (temporary / RECORD, temporary / "exps" / RECORD) if path.exists()]
 
 
@@ -69,8 +69,8 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
     """Return True if `holder`, a process that a record names, may still be running.
 
-    It may if a process with the same id runs `dvc` or the recorded command, and started before `recorded_s`, when the record was last
-    changed. It also may if the system does not let this process inspect the process with that id.
+    This is so if a process with the same id runs `dvc` or the recorded command, and started before the record was last changed
+    (`recorded_s`). It is also so if the system does not let this process inspect that process.
     """
     try:
         process = psutil.Process(holder["pid"])

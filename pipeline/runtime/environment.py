@@ -35,7 +35,7 @@ class Environment(BaseSettings):
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
     summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
-    """True in jobs that end with `summary`, which prints the result: `evaluate` then does not print it."""
+    """True if the job ends with the verb `summary`. That verb prints the result, so the stage evaluate does not print it."""
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
@@ -48,7 +48,7 @@ class Environment(BaseSettings):
     def well_formed(cls, address: str | None) -> str | None:
         if address is not None and not is_address(address):
             # the message omits the address: it may contain a password
-            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it")
+            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable")
         return address
 
     @property

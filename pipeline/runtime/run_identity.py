@@ -1,4 +1,6 @@
-"""The identity of a training: digests of all inputs that dvc.yaml lists for a stage, and the properties of the machine that matter."""
+"""The identity of a training: digests of all inputs that dvc.yaml lists for its stage, and the properties of the machine that change
+results.
+"""
 
 import re
 from collections.abc import Mapping
@@ -80,7 +82,7 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of the Python files in `paths`, and of all Python files in those folders of `paths` that are below `pipeline/`.
+    """Return one digest of Python files: each file that `paths` lists, and all files in each folder below `pipeline/` that `paths` lists.
 
     `paths` are the dependencies of a stage, relative to the checkout `folder`.
     """

@@ -37,9 +37,9 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
-    """Return the dataset and the final split of each sample: for each split of the source, an array with the name of the final split.
+    """Return the dataset and, for each split that the source has, an array with the final split of each of its samples.
 
-    The two differ where samples of train are split off for valid or test. Reads only file names and targets, and decodes no sample.
+    Samples of train may be moved to valid or test. Reads only file names and targets, and decodes no sample.
     """
     source = params.source
     refuse_missing_root(source)

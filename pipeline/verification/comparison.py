@@ -32,7 +32,7 @@ class Sides:
 class Comparison:
     name: str
     description: str
-    """What was compared, for the output."""
+    """Text about what was compared, printed with the result."""
     difference: str | None
     """The first difference with both values; None if the values are equal."""
 

@@ -40,7 +40,7 @@ def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
 
 
 def are_halvings(switches: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
-    """Return True if out-of-memory retries can produce these switches: at increasing steps, each to the last size halved at least once."""
+    """Return True if the steps of `switches` increase and each halves the micro-batch, once or more, as out-of-memory retries do."""
     steps = [0, *(switch["step"] for switch in switches), num_steps + 1]
     sizes = [settings.micro_batch_size, *(switch["micro_batch_size"] for switch in switches)]
     halved = all(after in {before >> times for times in range(1, before.bit_length())} for before, after in pairwise(sizes))

@@ -28,8 +28,9 @@ class Averaged(nn.Module):
 def views(images: Tensor, requested: Views) -> Weighted:
     """Yield each view of the images with its weight; the weights sum to 1.
 
-    `none` yields the images alone. `mirror` yields the images and their mirror images, with weight 1/2 each. `mirror_translate` gives these
-    two views weight 1/4 each, and adds four views of weight 1/8: both are shifted by one pixel up and left, and one pixel down and right.
+    `none` yields the images alone. `mirror` yields the images and their mirror images, with weight 1/2 each. `mirror_translate` yields
+    these two views with weight 1/4 each. It also yields both of them shifted by one pixel up and left, and both shifted by one pixel down
+    and right, with weight 1/8 each.
     """
     if requested == "none":
         yield 1.0, images
@@ -47,15 +48,15 @@ def mirrored(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def moved(images: Tensor, by: int) -> Tensor:
-    """Shift the images by `by` pixels up and left (down and right if negative). The uncovered border shows the image, mirrored at its edge."""
+    """Shift the images by `by` pixels up and left, or down and right if `by` is negative. The border is filled by reflection."""
     height, width = images.shape[1:3]
     return images[:, reflected(height, by, images.device)][:, :, reflected(width, by, images.device)]
 
 
 def reflected(extent: int, by: int, device: torch.device) -> Tensor:
-    """Return the index of the source pixel (extent,) for each pixel of a side of `extent` pixels that is shifted by `by`.
+    """Return the index of the source pixel (extent,) for each pixel of a side with `extent` pixels, after a shift by `by`.
 
-    An index outside the side is mirrored at its first or last pixel.
+    An index outside the side is reflected at its end.
     """
     places = (torch.arange(extent, device=device) + by).abs()
     return ((extent - 1) - (extent - 1 - places).abs()).clamp(min=0)

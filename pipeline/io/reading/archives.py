@@ -61,7 +61,7 @@ def open_tree(root: Path) -> Tree:
 class Folder:
     """A folder, listed in byte order of the names.
 
-    Symbolic links are followed. A folder that links make appear twice is refused.
+    Symbolic links are followed. A folder that can be reached twice through links is refused.
     """
 
     root: Path
@@ -148,7 +148,7 @@ class Zip:
             open_zip.cache_clear()
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a member. Reading in blocks stops at its declared size: a damaged member may decompress to more."""
+        """Return the contents of a member. No more than its declared size is decompressed, because a damaged member may have more."""
         with open_zip(self.path, self.version).open(name) as file:
             return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
@@ -172,9 +172,7 @@ def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
 
 @dataclass(frozen=True)
 class Tar:
-    """A tar archive, listed in the order of the archive. The file is read from beginning to end twice: for the listing and for the
-    contents.
-    """
+    """A tar archive, listed in the order of the archive. The file is read from its beginning twice: for the listing, and for the contents."""
 
     path: Path
     opener: Callable[..., Any]

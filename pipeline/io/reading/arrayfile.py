@@ -52,7 +52,7 @@ class ArrayFile:
             raise Refusal(f"{place}: is in Fortran order: save `numpy.ascontiguousarray(x)`")
         if size_bytes != expected:
             raise Refusal(
-                f"{place}: has {size_bytes} bytes, but according to its header {expected}: it is truncated or damaged, write it again"
+                f"{place}: has {size_bytes} bytes, but according to its header it has {expected}: it is truncated or damaged, so write it again"
             )
         return cls(place, shape, dtype, stream)
 

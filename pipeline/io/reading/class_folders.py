@@ -68,7 +68,7 @@ def visible_parts(name: str) -> Parts:
 
 
 def enclosed(folders: set[Parts], depth: int) -> bool:
-    """Return True if all split or class folders are in one enclosing folder. A folder with the name of a split does not enclose.
+    """Return True if one folder contains all split or class folders. A folder with the name of a split does not count as enclosing.
 
     `depth` is the largest number of path parts of a file.
     """

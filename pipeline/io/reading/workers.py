@@ -114,7 +114,7 @@ class Worker(Generic[Item, Result]):
         if code == -signal.SIGKILL:
             return Refusal("PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: use a smaller number")
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode in the process of the stage")
+        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode without extra processes")
 
     def end(self) -> None:
         """Kill the process. If another thread is waiting for a result in `call`, `call` raises Refusal in that thread."""
@@ -130,7 +130,7 @@ class Worker(Generic[Item, Result]):
 def serve(connection: Connection, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
     """Run the loop of a worker process, until the parent closes its end of the pipe.
 
-    SIGINT and SIGTERM are ignored: they reach the whole process group, and the parent process then ends its workers itself.
+    SIGINT and SIGTERM are ignored. Such a signal reaches the whole process group, and the parent process then ends its workers.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -47,7 +47,7 @@ class ClassTargets(spec.Targets):
         return len(self.classes)
 
     def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
-        """Raise Refusal, which names `place`, if a class number is negative, or not less than the number of classes."""
+        """Raise Refusal if a class number is negative, or not less than the number of classes. `place` names the data in the message."""
         if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:
             raise Refusal(f"{place} has targets outside its {self.num_classes} classes: run `dvc repro -f prepare`")
 
@@ -79,8 +79,9 @@ class ClassTargets(spec.Targets):
 
 
 def described(classes: tuple[str, ...], place: str) -> ClassTargets:
-    """Return the description of targets with these class names. Raises Refusal, which names the dataset `place`, for fewer than two
-    classes.
+    """Return the description of targets with these class names.
+
+    Raises Refusal if there are fewer than two classes. `place` names the dataset in the message.
     """
     if len(classes) < 2:
         raise Refusal(f"source.root: {place} has only one class ({', '.join(classes)}): add samples of a second class")

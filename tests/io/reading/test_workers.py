@@ -142,8 +142,8 @@ def test_what_is_raised_reaches_whoever_reads(ordered) -> None:
     ("function", "said"),
     [
         (killed, "a decoding process was killed, most likely by the OOM killer: use a smaller number"),
-        (crashed, "a decoding process was ended by SIGSEGV: set this variable to 1 to decode in the process of the stage"),
-        (unpicklable, "a decoding process ended with exit code 1: set this variable to 1 to decode in the process of the stage"),
+        (crashed, "a decoding process was ended by SIGSEGV: set this variable to 1 to decode without extra processes"),
+        (unpicklable, "a decoding process ended with exit code 1: set this variable to 1 to decode without extra processes"),
     ],
 )
 def test_a_process_that_ended_before_its_time_is_said_in_words(function, said: str) -> None:
