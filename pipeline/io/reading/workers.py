@@ -92,7 +92,9 @@ class Worker(Generic[Item, Result]):
         try:
             self.process.start()
         except OSError as error:
-            raise Refusal(f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): use a smaller number") from None
+            raise Refusal(
+                f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set this variable to a smaller number"
+            ) from None
         child_end.close()
 
     def call(self, item: Item) -> Result:
@@ -112,7 +114,9 @@ class Worker(Generic[Item, Result]):
         self.process.join()
         code = self.process.exitcode or 0
         if code == -signal.SIGKILL:
-            return Refusal("PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: use a smaller number")
+            return Refusal(
+                "PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: set this variable to a smaller number"
+            )
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode without extra processes")
 

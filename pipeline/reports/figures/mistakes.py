@@ -88,7 +88,7 @@ def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
 
 
 def most_confident(predictions: Predictions, most: int) -> Integers:
-    """Return the numbers of at most `most` wrongly predicted samples, by descending confidence; ties are in sample order."""
+    """Return the indices of the wrongly predicted samples, at most `most`, by descending confidence. Ties keep the order of the samples."""
     wrong = np.flatnonzero(~predictions.correct)
     return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:most]
 
