@@ -21,6 +21,9 @@ class SourceSettings(Section):
     downloaded: ClassVar[bool] = False
     """True if `open` downloads files that are missing in `root`. `check` then calls `open` before any stage runs, unless `prepare` is up to date."""
 
+    divides: ClassVar[bool] = False
+    """True if `open` itself divides the dataset by `valid` and `test`. Its splits are then no reason to ignore these shares."""
+
     inputs: ClassVar[str] = "image"
     """The kind of the dataset's inputs: the name of a folder in `pipeline/inputs/`."""
 

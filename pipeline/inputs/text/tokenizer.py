@@ -1,6 +1,5 @@
 """Tokenizers: turn a text into token numbers and back. They are built from their description alone."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -21,7 +20,7 @@ BYTE_OF_SIGN = {ord(sign): byte for byte, sign in enumerate(BYTE_SIGNS)}
 SIGN_OF_BYTE = dict(enumerate(BYTE_SIGNS))
 
 
-class Tokenizer(ABC):
+class Tokenizer:
     """Turns texts into token numbers and back. `Tokenizer(description)` returns an instance of the subclass for the description's kind."""
 
     def __new__(cls, description: TokenizerDescription) -> "Tokenizer":
@@ -39,26 +38,29 @@ class Tokenizer(ABC):
         """Return the token numbers of each text."""
         return [self.encode(text) for text in texts]
 
-    def rows(self, texts: Iterable[str], length: int) -> Tokens:
-        """Return one row of `length` token numbers for each text, (n, length): a longer text is truncated, a shorter one followed by PAD."""
-        encoded = [tokens[:length] for tokens in self.encode_all(texts)]
+    def rows(self, texts: Iterable[str], length: int) -> tuple[Tokens, NDArray[np.int64]]:
+        """Return one row of `length` token numbers for each text, (n, length), and the number of tokens of each text, (n,).
+
+        A longer text is truncated, a shorter one followed by PAD.
+        """
+        encoded = self.encode_all(texts)
         rows = np.full((len(encoded), length), PAD, np.int32)
         for row, tokens in zip(rows, encoded, strict=True):
-            row[: len(tokens)] = tokens
-        return rows
+            row[: len(tokens)] = tokens[:length]
+        return rows, np.array([len(tokens) for tokens in encoded], np.int64)
 
     def decode(self, tokens: Iterable[int] | NDArray[Any]) -> str:
         """Return the text of token numbers. Special tokens are left out. Bytes that are not UTF-8 become U+FFFD."""
         numbers = np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
         return self.join(numbers[numbers >= NUM_SPECIAL] - NUM_SPECIAL)
 
-    @abstractmethod
     def encode_normalized(self, text: str) -> Tokens:
         """Return the token numbers of a text that is normalized."""
+        raise NotImplementedError
 
-    @abstractmethod
     def join(self, numbers: NDArray[np.int64]) -> str:
         """Return the text of tokens. `numbers` are the positions in `description.tokens`."""
+        raise NotImplementedError
 
     @cached_property
     def num_characters(self) -> NDArray[np.int64]:
