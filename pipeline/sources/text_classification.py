@@ -21,6 +21,8 @@ from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
 
 BLOCK_SAMPLES = 4096
+MOST_CHARACTERS = 2**30
+"""Upper bound for the texts in files by class, all together. A table may have `text.MOST_BYTES` bytes."""
 TABLES = ", ".join(tables.FORMATS)
 Assigned = Mapping[str, NDArray[np.str_]]
 
@@ -160,6 +162,7 @@ def refuse_unseen(rows: Mapping[str, list[Row]], paths: Mapping[str, Path], clas
 def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
     """Return the text of each file. Raises Refusal if one cannot be read, is no text in UTF-8, is empty or too long."""
     samples: dict[str, list[Sample]] = {split: [] for split in layout.targets}
+    num_characters = 0
     with tree.contents([sample.name for sample in layout.samples]) as members:
         for sample, member in zip(layout.samples, members, strict=True):
             place = f"{root}: {shown(sample.name)}"
@@ -169,5 +172,11 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            samples[sample.split].append(Sample(place, tables.checked_text(text.decode(content, place), f"source.root: {place}")))
+            found = Sample(place, tables.checked_text(text.decode(content, place), f"source.root: {place}"))
+            num_characters += len(found.text)
+            if num_characters > MOST_CHARACTERS:
+                raise Refusal(
+                    f"source.root: {root}: has texts of more than {MOST_CHARACTERS} characters, which must fit into memory: use fewer"
+                )
+            samples[sample.split].append(found)
     return samples

@@ -13,6 +13,7 @@ from pipeline.params.prepare import PrepareParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
+from pipeline.sources import text_classification
 from pipeline.stages.prepare import prepare, survey
 from tests.imports import TOP
 
@@ -183,6 +184,14 @@ def test_splits_without_train_or_with_two_tables_are_refused(tmp_path):
 def test_a_file_larger_than_the_bound_is_refused_without_being_read(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "MOST_BYTES", 10)
     assert "a.tsv: cannot be read (Has 19 bytes, more than 10): make it" in refusal(write(tmp_path / "a.tsv", GOOD))
+
+
+def test_files_with_more_text_than_the_bound_are_refused(tmp_path, monkeypatch):
+    for name in ("a/1", "a/2", "b/1", "b/2"):
+        write(tmp_path / f"data/{name}.txt", "fine rain")
+    monkeypatch.setattr(text_classification, "MOST_CHARACTERS", 30)
+    with pytest.raises(Refusal, match=r"has texts of more than 30 characters, which must fit into memory: use fewer"):
+        run(tmp_path / "data", tmp_path, **FILES)
 
 
 def test_a_text_without_tokens_is_refused(tmp_path):
