@@ -93,6 +93,8 @@ def values(field: dict[str, Any]) -> str:
         return " or ".join(values(option) for option in field["anyOf"])
     if "enum" in field or "const" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if field["type"] == "array":
+        return f"list of {values(field['items'])}"
     kind = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}[
         field["type"]
     ]

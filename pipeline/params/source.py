@@ -23,6 +23,9 @@ class SourceSettings(Section):
     any stage runs. If `prepare` is up to date, `check` does not call `open`.
     """
 
+    divides: ClassVar[bool] = False
+    """True if `open` itself divides the dataset by `valid` and `test`. Its splits are then no reason to ignore these shares."""
+
     inputs: ClassVar[str] = "image"
     """The kind of the dataset's inputs: the name of a folder in `pipeline/inputs/`."""
 

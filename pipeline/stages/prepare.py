@@ -30,7 +30,7 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
         record = writer.write(raw_dataset, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
-        if name in raw_dataset.targets and shares.get(name):
+        if name in raw_dataset.targets and shares.get(name) and not params.source.divides:
             print(f"prepare: {name}: the dataset has its own {name} split, so source.{name} is not used")
         if name in record.splits:
             entry = record.splits[name]

@@ -169,9 +169,9 @@ def test_the_number_of_workers_changes_no_byte(tmp_path, form):
 
 
 LAYOUTS = {
-    "no folders": (["a.png"], "has no images arranged as SPLIT/CLASS/image"),
-    "nothing": (["README"], "has no images"),
-    "too deep": (["x/train/cat/a/1.png", "y/train/cat/a/1.png"], "or CLASS/image; the deepest file is x/train/cat/a/1.png"),
+    "no folders": (["a.png"], "has no files arranged as SPLIT/CLASS/file"),
+    "nothing": (["README"], "has no files"),
+    "too deep": (["x/train/cat/a/1.png", "y/train/cat/a/1.png"], "or CLASS/file; the deepest file is x/train/cat/a/1.png"),
     "a split without classes": (["train/cat/1.png", "test/1.png"], "test/1.png: is not in a class folder"),
     "a stray image": (["train/cat/1.png", "test/cat/1.png", "train/1.png"], "train/1.png: is not in a class folder"),
     "splits without classes": (["train/1.png", "test/1.png"], "has splits (test, train) without class folders"),
@@ -190,7 +190,7 @@ def test_a_layout_that_is_not_clear_is_refused(tmp_path, case):
 def test_a_split_without_an_image_is_refused(tmp_path):
     write_folder(tmp_path, dataset())
     (tmp_path / "valid/cat").mkdir(parents=True)
-    assert "valid/ contains no class folder with images" in refusal(tmp_path)
+    assert "valid/ contains no class folder with files" in refusal(tmp_path)
 
 
 def test_a_class_name_that_cannot_be_printed_is_refused(tmp_path):

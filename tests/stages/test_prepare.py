@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -12,14 +13,21 @@ from PIL import Image
 from pipeline.data import writer
 from pipeline.data.prepared import Prepared
 from pipeline.engine.model_file import HEADER_BYTES
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.settings import TextSettings
 from pipeline.io import tensor_file
 from pipeline.params.prepare import PrepareParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.sources import arrays, digits, image_folder
+from pipeline.spec import MOST_BYTES, Spec
 from pipeline.stages.prepare import prepare
 from pipeline.tasks.classification.targets import ClassTargets
+
+SETTINGS = TextSettings(
+    name="text", root=Path("x"), valid=0.0, test=0.1, tokenizer="word", vocabulary=65_536, min_count=1, normalization=(), max_length=8
+)
 
 
 def picture(value):
@@ -179,3 +187,17 @@ def test_the_largest_class_names_fit_the_model_file(tmp_path):
     text = json.dumps({"spec": {"targets": {"classes": names}}})
     tensor_file.save(tmp_path / "model.safetensors", {f"layer.{n}.weight": torch.zeros(1) for n in range(4_000)}, json.loads(text))
     assert tensor_file.load(tmp_path / "model.safetensors", header_bytes=HEADER_BYTES)[1] == json.loads(text)
+
+
+def test_the_largest_tokenizer_and_class_names_fit_the_model_file_together(tmp_path):
+    words = [f"{'w' * 100}{number:05d}" for number in range(8_600)]
+    tokenizer = SETTINGS.fit_tokenizer([" ".join(words)]).description
+    with pytest.raises(Refusal, match="more than 1048576"):
+        SETTINGS.fit_tokenizer([" ".join(words), " ".join(f"{'v' * 100}{number:05d}" for number in range(500))])
+    names = tuple(f"{'n' * 240}{number:04d}" for number in range(6_140))
+    refuse(names)
+    spec = Spec(inputs=TextInputs(length=8, tokenizer=tokenizer), targets=ClassTargets(classes=names)).model_dump(mode="json")
+    assert len(json.dumps({"spec": spec}, indent=2)) < MOST_BYTES
+    tensor_file.save(tmp_path / "model.safetensors", {f"layer.{n}.weight": torch.zeros(1) for n in range(4_000)}, {"spec": spec})
+    _, metadata = tensor_file.load(tmp_path / "model.safetensors", header_bytes=HEADER_BYTES)
+    assert Spec.model_validate(metadata["spec"]).inputs == TextInputs(length=8, tokenizer=tokenizer)

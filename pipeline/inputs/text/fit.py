@@ -22,6 +22,7 @@ from pipeline.inputs.text.description import (
 from pipeline.inputs.text.normalization import normalize
 from pipeline.inputs.text.pieces import pieces, words
 from pipeline.inputs.text.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, code_points
+from pipeline.refusal import Refusal
 
 PARALLELISM = "TOKENIZERS_PARALLELISM"
 SEPARATOR = "\0"
@@ -33,7 +34,7 @@ def fit(
     """Return the description of a tokenizer for `texts`, which are read once.
 
     It has at most `most_tokens` tokens, special tokens included. `min_count` is how often a character or word, or a pair of tokens that
-    `bpe` joins, must occur. Both are None for `byte`. Raises ValueError if no character or word occurs `min_count` times.
+    `bpe` joins, must occur. Both are None for `byte`. Raises Refusal if fewer than two characters or words occur `min_count` times.
     """
     if kind == "byte":
         return TokenizerDescription(kind=kind, normalization=normalization)
@@ -45,6 +46,11 @@ def fit(
     counts = count_characters(normalized) if kind == "character" else count_words(normalized)
     frequent = sorted((-count, token) for token, count in counts.items() if count >= min_count and len(token) <= LONGEST_TOKEN)
     vocabulary = tuple(token for _, token in frequent[: most_tokens - NUM_SPECIAL])
+    if len(vocabulary) < 2:
+        raise Refusal(
+            f"source.min_count: the train texts have {len(vocabulary)} different {kind}s that occur at least {min_count} times and are "
+            f"no longer than {LONGEST_TOKEN} characters, so nothing can be learned: lower it, or use other texts"
+        )
     return TokenizerDescription(kind=kind, normalization=normalization, vocabulary=vocabulary)
 
 

@@ -38,13 +38,16 @@ class Tokenizer:
         """Return the token numbers of each text."""
         return [self.encode(text) for text in texts]
 
-    def rows(self, texts: Iterable[str], length: int) -> Tokens:
-        """Return one row of `length` token numbers for each text, (n, length): a longer text is truncated, a shorter one followed by PAD."""
-        encoded = [tokens[:length] for tokens in self.encode_all(texts)]
+    def rows(self, texts: Iterable[str], length: int) -> tuple[Tokens, NDArray[np.int64]]:
+        """Return one row of `length` token numbers for each text, (n, length), and the number of tokens of each text, (n,).
+
+        A longer text is truncated, a shorter one followed by PAD.
+        """
+        encoded = self.encode_all(texts)
         rows = np.full((len(encoded), length), PAD, np.int32)
         for row, tokens in zip(rows, encoded, strict=True):
-            row[: len(tokens)] = tokens
-        return rows
+            row[: len(tokens)] = tokens[:length]
+        return rows, np.array([len(tokens) for tokens in encoded], np.int64)
 
     def decode(self, tokens: Iterable[int] | NDArray[Any]) -> str:
         """Return the text of token numbers. Special tokens are left out. Bytes that are not UTF-8 become U+FFFD."""

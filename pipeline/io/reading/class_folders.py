@@ -1,4 +1,4 @@
-"""Derives splits, classes and samples from file names: `SPLIT/CLASS/image` or `CLASS/image`, optionally in one enclosing folder."""
+"""Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in one enclosing folder."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID
 MAX_NAME_LENGTH = 255
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
-EXPECTED_LAYOUT = "SPLIT/CLASS/image (SPLIT is train, valid or test) or CLASS/image"
+EXPECTED_LAYOUT = "SPLIT/CLASS/file (SPLIT is train, valid or test) or CLASS/file"
 
 Parts = tuple[str, ...]
 
@@ -51,7 +51,7 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
     inner = depth - outer
     if inner not in (2, 3):
         deepest = next((f"; the deepest file is {shown(name)}" for name, parts in files if len(parts) == depth), "")
-        raise Refusal(f"source.root: {place}: has no images arranged as {EXPECTED_LAYOUT}{deepest}")
+        raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}{deepest}")
     splits = split_names({parts[outer] for _, parts in files if len(parts) == depth}, place) if inner == 3 else {}
     refuse_stray((name for name, parts in files if len(parts) < depth), place)
     classes = class_names({parts[outer:] for parts in folders}, splits, place)
@@ -95,7 +95,7 @@ def split_names(top_folders: set[str], place: str) -> dict[str, str]:
         duplicates = [top for top, split in splits.items() if list(splits.values()).count(split) > 1]
         raise Refusal(f"source.root: {place}: has two folders for one split ({', '.join(duplicates)}): keep one folder")
     if TRAIN not in splits.values():
-        raise Refusal(f"source.root: {place}: has {', '.join(splits)}, but no train folder with images: add one")
+        raise Refusal(f"source.root: {place}: has {', '.join(splits)}, but no train folder with files: add one")
     return splits
 
 
@@ -115,9 +115,7 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> t
     if splits:
         empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
         if empty:
-            raise Refusal(
-                f"source.root: {place}: {shown(empty[0])}/ contains no class folder with images: add images, or remove the folder"
-            )
+            raise Refusal(f"source.root: {place}: {shown(empty[0])}/ contains no class folder with files: add some, or remove the folder")
         names = {parts[1] for parts in folders if len(parts) == 2 and parts[0] in splits}
     else:
         names = {parts[0] for parts in folders if len(parts) == 1}

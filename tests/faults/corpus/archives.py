@@ -148,7 +148,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a sparse file": (one("train/cat/x.png", type=tarfile.GNUTYPE_SPARSE), "is sparse"),
     "a name of 10,000 characters": (one("train/cat/" + "x" * 10_000 + ".png"), CORRUPT),
     "a class of 10,000 characters": (one("train/" + "x" * 10_000 + "/x.png"), "has a name of 10000 characters"),
-    "a name of 5,000 folders": (one("train/cat/" + "x/" * 5_000 + "x.png"), "has no images arranged as"),
+    "a name of 5,000 folders": (one("train/cat/" + "x/" * 5_000 + "x.png"), "has no files arranged as"),
     "a class that clears the screen": (one("train/\x1b[2J/x.png"), r"\x1b[2J"),
     "an image that clears the screen": (one("train/cat/\x1b]0;owned\a.png"), r"\x1b]0;owned"),
     "a name of broken UTF-8": (lambda: tar()[:-10240] + header(b"train/cat/\xff\xfe.png", b"0" * 11) + bytes(1024), ""),

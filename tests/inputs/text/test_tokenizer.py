@@ -25,6 +25,7 @@ from pipeline.inputs.text.description import (
 from pipeline.inputs.text.fit import PARALLELISM, fit
 from pipeline.inputs.text.normalization import normalize
 from pipeline.inputs.text.tokenizer import Tokenizer
+from pipeline.refusal import Refusal
 from tests.imports import TOP
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the café's mat ☕☕", "def f(x):\n    return x + 10\n", "==" * 400]
@@ -106,9 +107,15 @@ def test_the_vocabulary_has_the_most_frequent_tokens_that_occur_often_enough():
     assert fitted("word", ["b b a a c d"], most_tokens=NUM_SPECIAL + 3).description.vocabulary == ("a", "b", "c")
     assert fitted("word", ["b b a a c d"], min_count=2).description.vocabulary == ("a", "b")
     assert fitted("character", ["bbbaac"], min_count=2).description.vocabulary == ("b", "a")
-    assert fitted("word", ["x" * (LONGEST_TOKEN + 1) + " y"]).description.vocabulary == ("y",)
-    with pytest.raises(ValueError, match="must have tokens"):
-        fitted("word", ["a b"], min_count=2)
+    assert fitted("word", ["x" * (LONGEST_TOKEN + 1) + " y z"]).description.vocabulary == ("y", "z")
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "count"), [("word", ["a b"], 0), ("word", ["a a b"], 1), ("character", ["aaaa"], 1), ("word", [], 0)]
+)
+def test_a_vocabulary_of_less_than_two_is_refused(kind, texts, count):
+    with pytest.raises(Refusal, match=rf"^source\.min_count: the train texts have {count} different {kind}s that occur at least 2 times"):
+        fitted(kind, texts, min_count=2)
 
 
 def test_bpe_joins_the_most_frequent_pairs_up_to_the_number_of_tokens():
@@ -127,9 +134,11 @@ def test_no_token_of_bpe_is_longer_than_the_bound():
 
 
 def test_rows_are_truncated_and_padded():
-    assert BYTE.rows(["abc", "", "a"], 2).tolist() == [[100, 101], [PAD, PAD], [100, PAD]]
+    rows, lengths = BYTE.rows(["abc", "", "a"], 2)
+    assert rows.tolist() == [[100, 101], [PAD, PAD], [100, PAD]]
+    assert lengths.tolist() == [3, 0, 1]
     inputs = TextInputs(length=2, tokenizer=BYTE.description)
-    assert inputs.lengths(BYTE.rows(["abc", "", "a"], 2)).tolist() == [2, 0, 1]
+    assert inputs.lengths(rows).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +160,7 @@ def test_a_text_is_normalized_in_the_given_order(changes, text, expected):
 
 
 def test_the_tokenizer_is_fitted_to_normalized_texts():
-    assert fitted("word", ["The THE the"], normalization=("lowercase",)).description.vocabulary == ("the",)
+    assert fitted("word", ["The THE the A"], normalization=("lowercase",)).description.vocabulary == ("the", "a")
 
 
 def test_fitting_gives_the_same_description_in_every_process_with_any_number_of_threads():

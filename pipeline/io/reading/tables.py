@@ -1,0 +1,133 @@
+"""Reads tables of labelled texts: TSV, CSV or JSON lines, row by row, with the line of each row."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from pipeline.io.reading import text as text_files
+from pipeline.io.untrusted import reason, shown
+from pipeline.refusal import Refusal
+
+LONGEST_FIELD = 2**20
+"""Upper bound for the number of characters of a field."""
+LONGEST_LABEL = 255
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+Column = Annotated[str, Field(min_length=1, max_length=255)] | Annotated[int, Field(ge=1, le=1000)]
+"""A column by its name in the first line, or by its number from 1 in a file without such a line."""
+Record = tuple[int, Any]
+"""The number of a line, and the fields of its row by position or by name."""
+
+
+class Row(NamedTuple):
+    """A labelled text and the number of its line, from 1."""
+
+    line: int
+    text: str
+    label: str
+
+
+def read(path: Path, *, text: Column, label: Column) -> list[Row]:
+    """Return the rows of a file; its suffix is one of FORMATS. Blank lines are skipped.
+
+    Raises Refusal with the line if a row lacks one of the columns, has more or fewer columns than the first one, or has an empty text or
+    an empty, unprintable or overlong label.
+    """
+    place = f"source.root: {shown(path)}"
+    if path.suffix.lower() in JSON_SUFFIXES and isinstance(text, int):
+        raise Refusal(f"source.text_column: {shown(path)} has keys, not numbered columns: write the keys of text and label")
+    content = text_files.read(path)
+    records = FORMATS[path.suffix.lower()](content, place, text, label)
+    rows = [
+        Row(line, checked_text(fields[text], f"{place}:{line}"), checked_label(fields[label], f"{place}:{line}"))
+        for line, fields in records
+    ]
+    if not rows:
+        raise Refusal(f"{place}: has no rows: add some, or remove the file")
+    return rows
+
+
+def checked_text(text: object, place: str) -> str:
+    """Return `text`. Raises Refusal if it is no string, is empty, or has more than LONGEST_FIELD characters."""
+    if not isinstance(text, str) or not text.strip():
+        raise Refusal(f"{place}: has an empty text, or one that is no string: write a text, or remove it")
+    if len(text) > LONGEST_FIELD:
+        raise Refusal(f"{place}: has a text of {len(text)} characters, more than {LONGEST_FIELD}: shorten or divide it")
+    return text
+
+
+def checked_label(label: object, place: str) -> str:
+    """Return the label without white space around it. Raises Refusal unless it is printable text or a whole number."""
+    name = str(label).strip() if isinstance(label, str | int) and not isinstance(label, bool) else ""
+    if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
+        raise Refusal(
+            f"{place}: has the label {shown(json.dumps(label, default=str), 60)}: write printable text or a whole number, "
+            f"at most {LONGEST_LABEL} characters"
+        )
+    return name
+
+
+def tsv(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
+    lines = enumerate(content.split("\n"), 1)
+    return keyed(((line, fields.removesuffix("\r").split("\t")) for line, fields in lines), place, text, label)
+
+
+def csv_rows(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
+    return keyed(parsed_csv(content, place), place, text, label)
+
+
+def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(LONGEST_FIELD)
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    line = 1
+    try:
+        for fields in reader:
+            yield line, fields
+            line = reader.line_num + 1  # where the next row begins: a quoted field may have line breaks
+    except csv.Error as error:
+        raise Refusal(f"{place}:{line}: is not valid CSV ({reason(error)}): quote fields with line breaks, quotes or commas") from None
+
+
+def keyed(rows: Iterator[tuple[int, list[str]]], place: str, text: Column, label: Column) -> Iterator[Record]:
+    """Yield each row as a dict from `text` and `label` to its fields. Raises Refusal if the rows have no such columns, or are ragged."""
+    filled = ((line, fields) for line, fields in rows if any(fields))
+    first, names = next(filled, (1, [""]))
+    by_name = isinstance(text, str)
+    known: list[Any] = names if by_name else list(range(1, len(names) + 1))
+    for key, column in {"text_column": text, "label_column": label}.items():
+        if known.count(column) != 1:
+            raise Refusal(
+                f"{place}:{first}: has {known.count(column)} columns {shown(column)} (source.{key}): its first line has "
+                f"{shown(', '.join(map(str, known)))}: write one of these; a number counts the columns of a file without a line of names"
+            )
+    positions = {column: known.index(column) for column in (text, label)}
+    for line, fields in filled if by_name else chain([(first, names)], filled):
+        if len(fields) != len(names):
+            raise Refusal(f"{place}:{line}: has {len(fields)} columns, but line {first} has {len(names)}: make them equal")
+        yield line, {column: fields[position] for column, position in positions.items()}
+
+
+def json_lines(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
+    for line, item in enumerate(content.split("\n"), 1):
+        if item.strip():
+            try:
+                fields = json.loads(item)
+            except (ValueError, RecursionError) as error:
+                raise Refusal(f"{place}:{line}: is not valid JSON ({reason(error)}): write one object per line") from None
+            missing = [key for key in (text, label) if not isinstance(fields, dict) or key not in fields]
+            if missing:
+                raise Refusal(f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {text} and {label}")
+            yield line, fields
+
+
+FORMATS: dict[str, Callable[[str, str, Column, Column], Iterator[Record]]] = {
+    ".tsv": tsv,
+    ".csv": csv_rows,
+    **dict.fromkeys(JSON_SUFFIXES, json_lines),
+}
+"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv` a field in quotes may have line breaks."""

@@ -1,0 +1,87 @@
+"""The Python source of an installed package: a real corpus without a download, whose bytes the lock file decides."""
+
+import base64
+import csv
+import hashlib
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline.io import untrusted
+from pipeline.io.reading import text
+from pipeline.paths import Paths
+from pipeline.raw_dataset import RawDataset
+from pipeline.refusal import Refusal
+from pipeline.tasks.language_modeling import corpus
+from pipeline.tasks.language_modeling.corpus import CorpusSettings, Document
+
+REMEDY = "install what the lock pins: `uv pip sync requirements.lock`, or `uv pip install --reinstall` for this package"
+
+
+class Settings(CorpusSettings):
+    """Reads the `.py` files of a package that `requirements.lock` pins. Each file belongs to one split, chosen by the SHA-256 of its path.
+
+    `root` is not read: set it to `data/README.md`, because DVC requires a path that exists. The whole text is held in memory.
+    """
+
+    name: Literal["package_source"]
+    package: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")]
+    """The name of the package, such as `sympy`, which PyTorch needs: 26 MB."""
+    pattern: Annotated[str, Field(min_length=1, max_length=255)]
+    """Which of its files are read: a pattern for their paths, such as `*`, or `sympy/core/*` for a small part. `*` matches `/` too."""
+
+    def open(self, *, workers: int) -> RawDataset:
+        package = locked(self.package)
+        documents = list(read(package, self.package, self.pattern))
+        if not documents:
+            raise Refusal(
+                f"source.pattern: {self.package} has no Python file whose path matches `{untrusted.shown(self.pattern)}`: "
+                "write `*` for all its files"
+            )
+        return self.dataset(corpus.divide_by_name(documents, valid=self.valid, test=self.test))
+
+
+def locked(name: str) -> Distribution:
+    """Return the installed package. Raises Refusal if `requirements.lock` does not pin it by a hash, or another version or copy is installed."""
+    words = re.split(r"[-_.]+", name.lower())
+    pinned = re.search(rf"^{'-'.join(words)}==([^\s;\\]+)[^\n]*\\\n\s*--hash=", Paths().lock.read_text(encoding="utf-8"), re.MULTILINE)
+    if not pinned:
+        raise Refusal(f"source.package: requirements.lock pins no package {name} by its hash: choose one that it pins, such as sympy")
+    try:
+        package = distribution(name)
+    except PackageNotFoundError:
+        raise Refusal(f"source.package: {name} is not installed: {REMEDY}") from None
+    if package.version != pinned[1]:
+        raise Refusal(f"source.package: {name} {package.version} is installed, but requirements.lock pins {pinned[1]}: {REMEDY}")
+    if package.read_text("direct_url.json"):  # an editable package, or one from a folder or address
+        raise Refusal(f"source.package: {name} was installed from a folder or an address instead of by the lock: {REMEDY}")
+    return package
+
+
+def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
+    """Yield the Python files whose paths match, in the order of the paths, without empty ones.
+
+    Raises Refusal if a file is missing or differs from the SHA-256 that the installer recorded.
+    """
+    for path, recorded in sorted(recorded_files(package)):
+        if path.endswith(".py") and not path.startswith(("/", "..")) and fnmatch(path, pattern):
+            place = f"source.package: {name}: {untrusted.shown(path)}"
+            try:
+                content = untrusted.read(Path(str(package.locate_file(path))), text.MOST_BYTES)
+            except OSError as error:
+                raise Refusal(f"{place}: cannot be read ({error.strerror}): {REMEDY}") from None
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            if recorded != f"sha256={digest}":
+                raise Refusal(f"{place}: differs from what was installed: {REMEDY}")
+            if content:
+                yield Document(path, text.decode(content, untrusted.shown(path)))
+
+
+def recorded_files(package: Distribution) -> list[tuple[str, str]]:
+    """Return the path and the hash of each file, as the installer recorded them."""
+    return [(row[0], row[1]) for row in csv.reader((package.read_text("RECORD") or "").splitlines()) if len(row) == 3]

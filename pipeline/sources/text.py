@@ -1,0 +1,58 @@
+"""Files of text as a corpus for language models."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from pipeline.io.reading import text
+from pipeline.io.reading.archives import Folder
+from pipeline.io.reading.class_folders import visible_parts
+from pipeline.io.untrusted import shown
+from pipeline.raw_dataset import RawDataset
+from pipeline.refusal import Refusal
+from pipeline.tasks.language_modeling import corpus
+from pipeline.tasks.language_modeling.corpus import CorpusSettings, Document
+
+MOST_BYTES = 2**30
+"""Upper bound for the text of all files, which is held in memory."""
+
+
+class Settings(CorpusSettings):
+    """Reads a corpus in UTF-8. `root` is a file, or a folder whose files are read in the order of their names, those in its folders too.
+
+    Hidden and empty files are left out. The whole text is held in memory.
+    """
+
+    untrusted: ClassVar[bool] = True
+    name: Literal["text"]
+    pattern: Annotated[str, Field(min_length=1, max_length=255)]
+    """Which files of a folder are read: a pattern for their paths in it, such as `*.txt` or `novels/*`. `*` matches `/` too."""
+    divide: Literal["position", "files"]
+    """How the text is divided. `position`: train is its beginning, then valid, then test. `files`: each file belongs to one split, chosen by
+    the SHA-256 of its path."""
+
+    def open(self, *, workers: int) -> RawDataset:
+        documents = list(read(self.root, self.pattern))
+        if not documents:
+            raise Refusal(
+                f"source.pattern: {self.root} has no file with text whose path matches `{shown(self.pattern)}`: change it, or add files"
+            )
+        divide = corpus.divide_by_position if self.divide == "position" else corpus.divide_by_name
+        return self.dataset(divide(documents, valid=self.valid, test=self.test))
+
+
+def read(root: Path, pattern: str) -> Iterator[Document]:
+    """Yield the documents of a file or folder. Raises Refusal if one cannot be read, is no text, or if all have more than MOST_BYTES."""
+    names = Folder(root).listing().files if root.is_dir() else [""]
+    total_bytes = 0
+    for name in names:
+        if not name or (visible_parts(name) and fnmatch(name, pattern)):
+            content = text.read(root / name)
+            total_bytes += len(content.encode())
+            if total_bytes > MOST_BYTES:
+                raise Refusal(f"source.root: {root}: has more than {MOST_BYTES} bytes of text: choose fewer files by source.pattern")
+            if content:
+                yield Document(name or root.name, content)

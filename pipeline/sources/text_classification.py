@@ -1,0 +1,182 @@
+"""Labelled texts: tables (TSV, CSV or JSON lines), or files of text by class in a folder or archive."""
+
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationInfo, field_validator
+
+from pipeline.inputs.text.settings import TextSettings
+from pipeline.inputs.text.statistics import Statistics
+from pipeline.io.reading import archives, tables, text
+from pipeline.io.reading.class_folders import SPLIT_NAMES, ClassFolders, find_classes
+from pipeline.io.reading.file_tree import READ_ERRORS, Tree, name_bytes
+from pipeline.io.reading.tables import Column, Row
+from pipeline.io.untrusted import reason, shown
+from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
+from pipeline.refusal import Refusal
+from pipeline.tasks.classification.targets import described
+
+BLOCK_SAMPLES = 4096
+MOST_CHARACTERS = 2**30
+"""Upper bound for the texts in files by class, all together. A table may have `text.MOST_BYTES` bytes."""
+TABLES = ", ".join(tables.FORMATS)
+Assigned = Mapping[str, NDArray[np.str_]]
+
+
+class Sample(NamedTuple):
+    """A text, and the file and line where it begins, for messages."""
+
+    place: str
+    text: str
+
+
+Samples = Mapping[str, list[Sample]]
+"""The samples of each split of the source."""
+
+
+class Settings(TextSettings):
+    """Reads labelled texts in UTF-8. All texts are held in memory. `root` is one of:
+
+    - a table: a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file. All its rows belong to train, and `valid` and `test` are shares of them.
+    - a folder with the tables `train`, and optionally `valid` (or `val`, `validation`) and `test`, with one of these suffixes;
+    - a folder or archive with files `SPLIT/CLASS/file` or `CLASS/file`, each of which is one text.
+    """
+
+    untrusted: ClassVar[bool] = True
+    name: Literal["text_classification"]
+    text_column: Column | None
+    """The column with the text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON lines.
+    Null for files by class."""
+    label_column: Column | None
+    """The column with the label, in the same way as `text_column`."""
+
+    @field_validator("label_column")
+    @classmethod
+    def matches_the_text(cls, label: Column | None, info: ValidationInfo) -> Column | None:
+        if "text_column" in info.data and type(label) is not type(info.data["text_column"]):
+            raise ValueError("must be a name, a number or null, as text_column is")
+        if label is not None and label == info.data.get("text_column"):
+            raise ValueError("must be another column than text_column")
+        return label
+
+    def open(self, *, workers: int) -> RawDataset:
+        paths = find_tables(self.root)
+        return self.open_tables(paths) if paths else self.open_files()
+
+    def open_tables(self, paths: Mapping[str, Path]) -> RawDataset:
+        if self.text_column is None or self.label_column is None:
+            raise Refusal(f"source.text_column: {self.root} is a table: write the names or numbers of its columns here and in label_column")
+        rows = {split: tables.read(path, text=self.text_column, label=self.label_column) for split, path in paths.items()}
+        classes = tuple(sorted({row.label for row in rows[TRAIN]}, key=name_bytes))
+        refuse_unseen(rows, paths, set(classes))
+        numbers = {name: number for number, name in enumerate(classes)}
+        targets = {split: np.array([numbers[row.label] for row in found], np.int64) for split, found in rows.items()}
+        samples = {split: [Sample(f"{shown(paths[split])}:{row.line}", row.text) for row in found] for split, found in rows.items()}
+        return self.dataset(classes, targets, lambda: samples)
+
+    def open_files(self) -> RawDataset:
+        if self.text_column is not None or self.label_column is not None:
+            raise Refusal(
+                f"source.text_column: {self.root} has no table train with a suffix of {TABLES}: name it so; "
+                "or, for files by class, write null here and in label_column"
+            )
+        tree = archives.open_tree(self.root)
+        layout = find_classes(tree.listing(), str(self.root))
+        return self.dataset(layout.classes, layout.targets, partial(read_files, tree, layout, self.root))
+
+    def dataset(self, classes: tuple[str, ...], targets: Mapping[str, NDArray[np.int64]], load: Callable[[], Samples]) -> RawDataset:
+        """Return the dataset. `load` reads the samples of each split; it is called after `check`, which needs the targets alone."""
+        texts = TokenizedTexts(self, load)
+        return RawDataset(described(classes, str(self.root)), texts.statistics, targets, texts.blocks, texts.fit)
+
+
+class TokenizedTexts:
+    """The samples, and the tokenizer once it is fitted."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Samples]) -> None:
+        self.settings, self.load = settings, load
+        self.statistics = Statistics(settings.max_length)
+
+    def fit(self, assigned: Assigned) -> None:
+        """Load the samples, and fit the tokenizer to those that are assigned to train."""
+        self.samples = self.load()
+        self.tokenizer = self.settings.fit_tokenizer(
+            sample.text
+            for split, samples in self.samples.items()
+            for sample, destination in zip(samples, assigned[split], strict=True)
+            if destination == TRAIN
+        )
+        self.statistics.tokenizer = self.tokenizer.description
+        print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
+
+    def blocks(self) -> Generator[SampleBlock]:
+        """Yield the rows of tokens, and print at the end how many texts were truncated. Raises Refusal for a text without tokens."""
+        truncated = 0
+        for split, samples in self.samples.items():
+            for start in range(0, len(samples), BLOCK_SAMPLES):
+                block = samples[start : start + BLOCK_SAMPLES]
+                rows, lengths = self.tokenizer.rows((sample.text for sample in block), self.settings.max_length)
+                if not lengths.all():
+                    raise Refusal(
+                        f"source.root: {block[int(lengths.argmin())].place}: has a text without tokens: write a text, or remove it"
+                    )
+                truncated += int((lengths > self.settings.max_length).sum())
+                yield SampleBlock(split, np.arange(start, start + len(block)), rows)
+        total = sum(map(len, self.samples.values()))
+        if truncated:
+            print(
+                f"prepare: {truncated} of {total} texts have more than {self.settings.max_length} tokens (source.max_length) and were truncated"
+            )
+
+
+def find_tables(root: Path) -> dict[str, Path]:
+    """Return the table of each split, an empty dict if `root` is something else. Raises Refusal if a split has two, or train has none."""
+    if not root.is_dir():
+        return {TRAIN: root} if root.suffix.lower() in tables.FORMATS else {}
+    found: dict[str, Path] = {}
+    for path in sorted(root.iterdir(), key=lambda path: name_bytes(path.name)):
+        split = SPLIT_NAMES.get(path.stem.lower()) if path.suffix.lower() in tables.FORMATS else None
+        if split in found:
+            raise Refusal(f"source.root: {root}: has two tables of {split} ({found[split].name}, {path.name}): keep one")
+        if split:
+            found[split] = path
+    if found and TRAIN not in found:
+        raise Refusal(f"source.root: {root}: has {', '.join(path.name for path in found.values())}, but no table train ({TABLES}): add it")
+    return found
+
+
+def refuse_unseen(rows: Mapping[str, list[Row]], paths: Mapping[str, Path], classes: set[str]) -> None:
+    for split, found in rows.items():
+        for row in found:
+            if row.label not in classes:
+                raise Refusal(
+                    f"source.root: {shown(paths[split])}:{row.line}: has the label {shown(row.label)}, which no row of train has: "
+                    "correct it, or add such texts to train"
+                )
+
+
+def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
+    """Return the text of each file. Raises Refusal if one cannot be read, is no text in UTF-8, is empty or too long."""
+    samples: dict[str, list[Sample]] = {split: [] for split in layout.targets}
+    num_characters = 0
+    with tree.contents([sample.name for sample in layout.samples]) as members:
+        for sample, member in zip(layout.samples, members, strict=True):
+            place = f"{root}: {shown(sample.name)}"
+            try:
+                content = member.read()
+            except Refusal:
+                raise
+            except READ_ERRORS as error:
+                raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
+            found = Sample(place, tables.checked_text(text.decode(content, place), f"source.root: {place}"))
+            num_characters += len(found.text)
+            if num_characters > MOST_CHARACTERS:
+                raise Refusal(
+                    f"source.root: {root}: has texts of more than {MOST_CHARACTERS} characters, which must fit into memory: use fewer"
+                )
+            samples[sample.split].append(found)
+    return samples

@@ -1,0 +1,176 @@
+"""Files of text as a corpus: every token is in one row, splits are divided as documented, and what cannot be divided is refused."""
+
+import numpy as np
+import pytest
+
+from pipeline.commands.check import describe_dataset
+from pipeline.data.prepared import Prepared
+from pipeline.inputs.text.description import END, PAD, UNKNOWN
+from pipeline.inputs.text.tokenizer import Tokenizer
+from pipeline.io.reading import text as text_files
+from pipeline.params.load import from_data
+from pipeline.params.prepare import PrepareParams
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+from pipeline.sources import text
+from pipeline.stages.prepare import prepare
+from pipeline.tasks.language_modeling.corpus import Document, divide_by_name, divide_by_position
+from tests.imports import TOP
+
+SHAKESPEARE = TOP.parent / "shared/data/tinyshakespeare.txt"
+BYTE = {"tokenizer": "byte", "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
+CHARACTER = {"tokenizer": "character", "vocabulary": 100, "min_count": 1}
+
+
+def params(root, **changes):
+    fields = {"name": "text", "root": str(root), "valid": 0.25, "test": 0.2, "pattern": "*.txt", "divide": "position", **BYTE, **changes}
+    return from_data({"seed": 1, "source": fields}, PrepareParams, "test")
+
+
+def run(root, top, **changes):
+    prepare(params(root, **changes), Paths(top), Environment())
+    return Prepared.open(Paths(top).prepared)
+
+
+def refusal(root, top, **changes):
+    with pytest.raises(Refusal) as caught:
+        run(root, top, **changes)
+    return str(caught.value)
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def tokens_of(prepared, split):
+    return prepared.splits[split].inputs.ravel().tolist()
+
+
+def test_a_file_is_divided_by_position_into_rows_of_tokens(tmp_path, capsys):
+    content = "abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+    prepared = run(write(tmp_path / "a", content), tmp_path)
+    tokenizer = Tokenizer(prepared.spec.inputs.tokenizer)
+    assert prepared.spec.targets.kind == "language_modeling"
+    assert {name: split.targets.shape for name, split in prepared.splits.items()} == {"train": (3, 0), "valid": (2, 0), "test": (2, 0)}
+    assert tokens_of(prepared, "train") == [END, *tokenizer.encode(content[:23])]
+    assert tokens_of(prepared, "valid") == [END, *tokenizer.encode(content[24:32]), *[PAD] * 7]
+    assert tokens_of(prepared, "test") == [END, *tokenizer.encode(content[32:]), *[PAD] * 7]
+    assert prepared.spec.inputs.lengths(prepared.splits["test"].inputs).tolist() == [8, 1]
+    output = capsys.readouterr().out
+    assert "prepare: valid: 1 documents, 9 tokens\n" in output
+    assert "is not used" not in output
+
+
+def test_files_of_a_folder_are_joined_in_order_with_an_end_before_each(tmp_path):
+    for name, content in {
+        "b.txt": "bbbb",
+        "a/z.txt": "zzzz",
+        ".hidden.txt": "hhhh",
+        "c.md": "mmmm",
+        "empty.txt": "",
+        "d.txt": "dd",
+    }.items():
+        write(tmp_path / "data" / name, content)
+    prepared = run(tmp_path / "data", tmp_path, max_length=5, valid=0.0, test=0.2)
+    tokenizer = Tokenizer(prepared.spec.inputs.tokenizer)
+    assert tokens_of(prepared, "train") == [END, *tokenizer.encode("zzzz"), END, *tokenizer.encode("bbbb")]
+    assert tokens_of(prepared, "test") == [END, *tokenizer.encode("dd"), PAD, PAD]
+    assert set(prepared.splits) == {"train", "test"}
+
+
+@pytest.mark.parametrize("size", [0, 5, 39])
+def test_a_cut_within_a_document_divides_it(size):
+    documents = [Document("a", "a" * size), Document("b", "b" * (40 - size))]
+    divided = divide_by_position([document for document in documents if document.text], valid=0.25, test=0.2)
+    assert ["".join(part.text for part in divided[split]) for split in ("train", "valid", "test")] == [
+        ("a" * size + "b" * (40 - size))[begin:end] for begin, end in ((0, 24), (24, 32), (32, 40))
+    ]
+    assert all(part.text for parts in divided.values() for part in parts)
+
+
+def test_files_are_assigned_whole_by_their_names():
+    documents = [Document(f"{number}.txt", "x" * (50 + number)) for number in range(100)]
+    divided = divide_by_name(documents, valid=0.1, test=0.2)
+    assert sorted(document for parts in divided.values() for document in parts) == sorted(documents)
+    sizes = {split: sum(len(document.text) for document in parts) for split, parts in divided.items()}
+    assert 0.2 <= sizes["test"] / sum(sizes.values()) < 0.22
+    assert 0.1 <= sizes["valid"] / (sizes["train"] + sizes["valid"]) < 0.12
+    assert [document for document in documents if document in divided["train"]] == divided["train"], "the order of the documents is kept"
+    assert divide_by_name(documents[::-1], valid=0.1, test=0.2)["test"] == divided["test"][::-1]
+
+
+def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
+    prepared = run(write(tmp_path / "a", "ab" * 10 + "xbxb"), tmp_path, **CHARACTER, valid=0.0, max_length=4)
+    assert prepared.spec.inputs.tokenizer.vocabulary == ("a", "b")
+    assert tokens_of(prepared, "test") == [END, 4, UNKNOWN, 4, UNKNOWN, 4, PAD, PAD]
+    output = capsys.readouterr().out
+    assert "prepare: test: 1 documents, 6 tokens, 2 of them not in the vocabulary\n" in output
+    assert "prepare: train: 1 documents, 20 tokens\n" in output
+
+
+def test_equal_inputs_give_equal_bytes(tmp_path):
+    for number in range(8):
+        write(tmp_path / f"data/{number}.txt", f"the number {number} " * 40)
+    for changes in (CHARACTER, {**CHARACTER, "tokenizer": "bpe", "vocabulary": 300, "divide": "files"}):
+        assert len({run(tmp_path / "data", tmp_path / str(copy), **changes).digest for copy in range(2)}) == 1
+
+
+def test_check_finds_the_splits(tmp_path, capsys):
+    write(tmp_path / "a.txt", "ab" * 40)
+    assert describe_dataset(params(tmp_path)) == ({"train", "valid", "test"}, None)
+    assert describe_dataset(params(tmp_path, valid=0.0)) == ({"train", "test"}, None)
+    assert capsys.readouterr().out == ""
+
+
+LONG = "ab" * 40
+REFUSED = {
+    "no file": ({"a.md": LONG}, {}, "source.pattern: ", "has no file with text whose path matches `*.txt`: change it, or add files"),
+    "an empty file": ({"a.txt": ""}, {}, "source.pattern: ", "has no file with text"),
+    "a corpus shorter than a row": ({"a.txt": "abcdefghij"}, {}, "source.max_length: train has 7 tokens, less than the 8", "add text"),
+    "one file by files": ({"a.txt": LONG}, {"divide": "files"}, "source.valid: ", "nothing is left for valid: change the shares"),
+    "two files in three": ({"a.txt": LONG, "b.txt": LONG}, {"divide": "files"}, "source.test: ", "nothing is left for train"),
+    "a share of no character": ({"a.txt": LONG}, {"test": 0.001}, "source.test: ", "nothing is left for test"),
+    "no test": ({"a.txt": LONG}, {"test": 0.0}, "source.test: the dataset has no test split of its own", "`test: 0.2`"),
+    "a vocabulary of one": ({"a.txt": "a" * 80}, CHARACTER, "source.min_count: the train texts have 1 different characters", "lower it"),
+    "latin-1": ({"a.txt": b"abc\ncaf\xe9"}, {}, "source.root: ", "a.txt:2: is not UTF-8 (byte 0xE9): convert the file"),
+    "a NUL": ({"a.txt": "abc\n\n\0"}, {}, "source.root: ", "a.txt:3: has a NUL character"),
+}
+
+
+@pytest.mark.parametrize(("contents", "changes", "start", "end"), REFUSED.values(), ids=REFUSED)
+def test_a_corpus_that_cannot_be_used_is_refused_with_the_remedy(tmp_path, contents, changes, start, end):
+    for name, content in contents.items():
+        write(tmp_path / "data" / name, content)
+    message = refusal(tmp_path / "data", tmp_path, **changes)
+    assert message.startswith(start)
+    assert end in message
+
+
+def test_valid_documents_without_tokens_are_refused(tmp_path):
+    path = write(tmp_path / "a", "a b " * 30 + " " * 60)
+    assert "source.test: the documents of test have no tokens" in refusal(path, tmp_path, **{**CHARACTER, "tokenizer": "word"})
+
+
+def test_a_file_or_a_corpus_larger_than_the_bound_is_refused(tmp_path, monkeypatch):
+    for name in ("a.txt", "b.txt"):
+        write(tmp_path / "data" / name, LONG)
+    monkeypatch.setattr(text, "MOST_BYTES", 100)
+    assert "has more than 100 bytes of text: choose fewer files by source.pattern" in refusal(tmp_path / "data", tmp_path)
+    monkeypatch.setattr(text_files, "MOST_BYTES", 10)
+    assert "a.txt: cannot be read (Has 80 bytes, more than 10)" in refusal(tmp_path / "data", tmp_path)
+
+
+@pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="tinyshakespeare.txt is not in ../shared/data")
+def test_every_character_of_shakespeare_is_in_one_split(tmp_path):
+    prepared = run(SHAKESPEARE, tmp_path, **CHARACTER, valid=0.05, test=0.05, max_length=256)
+    tokenizer = Tokenizer(prepared.spec.inputs.tokenizer)
+    whole = SHAKESPEARE.read_text(encoding="utf-8")
+    parts = [tokenizer.decode(prepared.splits[split].inputs.ravel()) for split in ("train", "valid", "test")]
+    assert len(prepared.spec.inputs.tokenizer.vocabulary) == 65
+    assert whole.endswith(parts[1] + parts[2])
+    assert whole.startswith(parts[0])
+    assert 0 <= len(whole) - sum(map(len, parts)) < 256, "train drops an incomplete row"
+    assert np.count_nonzero(prepared.train.inputs == PAD) == 0

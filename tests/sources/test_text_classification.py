@@ -1,0 +1,242 @@
+"""Labelled texts from tables and files by class: what is read, and what is refused with its line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pipeline.data.prepared import Prepared
+from pipeline.inputs.text.tokenizer import Tokenizer
+from pipeline.io.reading import tables, text
+from pipeline.params.load import from_data
+from pipeline.params.prepare import PrepareParams
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+from pipeline.sources import text_classification
+from pipeline.stages.prepare import prepare, survey
+from tests.imports import TOP
+
+TREC = TOP.parent / "shared/data/trec"
+WORD = {"tokenizer": "word", "vocabulary": 50, "min_count": 1, "normalization": ["lowercase"], "max_length": 4}
+BYTE = {"tokenizer": "byte", "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
+NUMBERED = {"text_column": 2, "label_column": 1}
+NAMED = {"text_column": "text", "label_column": "label"}
+FILES = {"text_column": None, "label_column": None}
+LINES = ["good\ta fine day", "bad\tThe rain", "good\tsun and sun and sun", "bad\tcold", "good\twarm", "bad\tgrey"]
+
+
+def params(root, *, seed=1, **changes):
+    fields = {"name": "text_classification", "root": str(root), "valid": 0.0, "test": 0.4, **WORD, **NUMBERED, **changes}
+    return from_data({"seed": seed, "source": fields}, PrepareParams, "test")
+
+
+def run(root, top, **changes):
+    prepare(params(root, **changes), Paths(top), Environment())
+    return Prepared.open(Paths(top).prepared)
+
+
+def refusal(root, **changes):
+    with pytest.raises(Refusal) as caught:
+        survey(params(root, **changes), workers=1)
+    return str(caught.value)
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def texts_of(prepared, split):
+    tokenizer = Tokenizer(prepared.spec.inputs.tokenizer)
+    classes = prepared.spec.targets.classes
+    rows = prepared.splits[split]
+    return [(classes[target], tokenizer.decode(row)) for target, row in zip(rows.targets, rows.inputs, strict=True)]
+
+
+def test_a_table_is_split_tokenized_and_stored(tmp_path, capsys):
+    prepared = run(write(tmp_path / "a.tsv", "\n".join(LINES) + "\n"), tmp_path)
+    assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 4, "test": 2}
+    found = texts_of(prepared, "train") + texts_of(prepared, "test")
+    assert prepared.spec.inputs.length == 4
+    assert prepared.train.inputs.dtype == np.int32
+    assert ("good", "sun and sun and") in found or "sun" not in prepared.spec.inputs.tokenizer.vocabulary
+    assert sorted(label for label, _ in found) == ["bad"] * 3 + ["good"] * 3
+    output = capsys.readouterr().out
+    assert "prepare: 1 of 6 texts have more than 4 tokens (source.max_length) and were truncated\n" in output
+    assert f"prepare: the tokenizer `word` has {prepared.spec.inputs.num_tokens} tokens\n" in output
+
+
+def test_the_tokenizer_knows_the_train_texts_alone(tmp_path):
+    for split, words in {"train": ("red", "blue"), "valid": ("green", "blue"), "test": ("red", "grey")}.items():
+        write(tmp_path / f"data/{split}.tsv", "".join(f"{label}\t{word}\n" for label, word in zip("ab", words, strict=True)))
+    prepared = run(tmp_path / "data", tmp_path, valid=0.0, test=0.0)
+    assert prepared.spec.inputs.tokenizer.vocabulary == ("blue", "red")
+    assert texts_of(prepared, "valid") == [("a", ""), ("b", "blue")]
+    assert texts_of(prepared, "test") == [("a", "red"), ("b", "")]
+
+
+def test_of_one_table_only_the_texts_that_are_assigned_to_train_are_known(tmp_path):
+    prepared = run(write(tmp_path / "a.tsv", "".join(f"{label}\tword{n}{label}\n" for n in range(5) for label in "ab")), tmp_path)
+    assert len(prepared.spec.inputs.tokenizer.vocabulary) == len(prepared.train) == 6
+    assert {text for _, text in texts_of(prepared, "test")} == {""}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.tsv", 'good\t"fine", he said\r\nbad\train\r\n', NUMBERED),
+        ("a.tsv", '\ufefflabel\tid\ttext\n\ngood\t1\t"fine", he said\nbad\t2\train', NAMED),
+        ("a.csv", 'text,label\n"""fine"", he said",good\nrain,bad\n', NAMED),
+        ("a.CSV", '"""fine"", he said",good\nrain,bad\n', {"text_column": 1, "label_column": 2}),
+        ("a.jsonl", '{"text": "\\"fine\\", he said", "label": "good", "more": [1]}\n\n{"label": "bad", "text": "rain"}\n', NAMED),
+    ],
+)
+def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
+    rows = tables.read(write(tmp_path / name, content), text=columns["text_column"], label=columns["label_column"])
+    assert [row[1:] for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
+
+
+def test_a_row_has_the_line_where_it_begins(tmp_path):
+    path = write(tmp_path / "a.csv", 'text,label\n"two\nlines",1\nx,2\n')
+    assert [(row.line, row.text, row.label) for row in tables.read(path, text="text", label="label")] == [
+        (2, "two\nlines", "1"),
+        (4, "x", "2"),
+    ]
+
+
+def test_files_by_class_are_read(tmp_path):
+    for split, name, content in [("train", "a", "one two"), ("train", "b", "three"), ("test", "a", "two"), ("test", "b", "one\nthree")]:
+        write(tmp_path / f"data/{split}/{name}/1.txt", content)
+    prepared = run(tmp_path / "data", tmp_path, **FILES)
+    assert texts_of(prepared, "train") == [("a", "one two"), ("b", "three")]
+    assert texts_of(prepared, "test") == [("a", "two"), ("b", "one three")]
+
+
+def test_equal_inputs_give_equal_bytes(tmp_path):
+    path = write(tmp_path / "a.tsv", "\n".join(LINES))
+    for settings in (WORD, BYTE, {**WORD, "tokenizer": "bpe", "vocabulary": 280}):
+        digests = {run(path, tmp_path / str(number), **settings).digest for number in range(2)}
+        assert len(digests) == 1
+
+
+GOOD = "good\tfine\nbad\train\n"
+REFUSED = {
+    "an empty text": ("a.tsv", GOOD + "good\t \n", {}, "a.tsv:3: has an empty text"),
+    "no label": ("a.tsv", GOOD + "\tfine\n", {}, 'a.tsv:3: has the label ""'),
+    "an unprintable label": ("a.tsv", GOOD + "go\x1bod\tfine\n", {}, "a.tsv:3: has the label"),
+    "a label of 256 characters": ("a.tsv", GOOD + "g" * 256 + "\tfine\n", {}, "at most 255 characters"),
+    "a ragged row": ("a.tsv", GOOD + "good\tfine\tmore\n", {}, "a.tsv:3: has 3 columns, but line 1 has 2"),
+    "a row of one column": ("a.tsv", GOOD + "good\n", {}, "a.tsv:3: has 1 columns, but line 1 has 2"),
+    "latin-1": ("a.tsv", GOOD.encode() + b"good\tcaf\xe9\n", {}, "a.tsv:3: is not UTF-8 (byte 0xE9): convert the file, such as by `iconv"),
+    "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
+    "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1: has 0 columns 3 (source.text_column): its first line has 1, 2"),
+    "a missing name": ("a.csv", "text,class\n", NAMED, "has 0 columns label (source.label_column): its first line has text, class"),
+    "a name twice": ("a.csv", "text,label,text\n", NAMED, "has 2 columns text (source.text_column)"),
+    "a field of megabytes": ("a.csv", "text,label\n" + "x" * (2**20 + 1) + ",a\n", NAMED, "a.csv:2: is not valid CSV (field larger than"),
+    "an overlong text": ("a.tsv", "good\t" + "x" * (2**20 + 1), {}, "a.tsv:1: has a text of 1048577 characters, more than 1048576"),
+    "an open quote": ("a.csv", 'text,label\nx,a\n"y,b\nz,c\n', NAMED, "a.csv:3: is not valid CSV"),
+    "no JSON": ("a.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', NAMED, "a.jsonl:2: is not valid JSON"),
+    "a JSON list": ("a.jsonl", "[1, 2]\n", NAMED, "a.jsonl:1: has no key text: write one object per line with the keys text and label"),
+    "deep JSON": ("a.jsonl", "[" * 100_000 + "\n", NAMED, "a.jsonl:1: is not valid JSON"),
+    "a number as text": ("a.jsonl", '{"text": 3, "label": "b"}\n', NAMED, "a.jsonl:1: has an empty text, or one that is no string"),
+    "a label of true": ("a.jsonl", '{"text": "a", "label": true}\n', NAMED, "a.jsonl:1: has the label true"),
+    "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
+    "one class": ("a.tsv", "good\ta\ngood\tb\n", {}, "has only one class (good): add samples of a second class"),
+    "no rows": ("a.tsv", "\n\n", {}, "has 0 columns 2 (source.text_column)"),
+    "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
+    "no columns given": ("a.tsv", GOOD, FILES, "is a table: write the names or numbers of its columns"),
+    "columns of files": ("x/1.txt", "text", {}, "has no table train with a suffix of .tsv, .csv, .jsonl, .ndjson"),
+    "an empty file": ("x/1.txt", " \n", FILES, "x/1.txt: has an empty text"),
+    "a file in latin-1": ("x/1.txt", b"a\ncaf\xe9", FILES, "x/1.txt:2: is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "changes", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused_with_file_line_and_remedy(tmp_path, name, content, changes, message):
+    path = write(tmp_path / "data" / name, content)
+    if name == "x/1.txt":
+        for other in ("x/2", "x/3", "y/1", "y/2", "y/3"):
+            write(tmp_path / f"data/{other}.txt", "fine rain")
+        path = path.parents[1]
+    with pytest.raises(Refusal) as caught:
+        run(path, tmp_path, **changes)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("source.")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_that_train_lacks_is_refused(tmp_path):
+    write(tmp_path / "train.tsv", GOOD)
+    write(tmp_path / "test.tsv", GOOD + "fair\tmild\n")
+    assert "test.tsv:3: has the label fair, which no row of train has: correct it" in refusal(tmp_path)
+
+
+def test_splits_without_train_or_with_two_tables_are_refused(tmp_path):
+    write(tmp_path / "test.tsv", GOOD)
+    assert "has test.tsv, but no table train (.tsv, .csv, .jsonl, .ndjson): add it" in refusal(tmp_path)
+    write(tmp_path / "train.tsv", GOOD)
+    write(tmp_path / "train.csv", GOOD)
+    assert "has two tables of train (train.csv, train.tsv): keep one" in refusal(tmp_path)
+
+
+def test_a_file_larger_than_the_bound_is_refused_without_being_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "MOST_BYTES", 10)
+    assert "a.tsv: cannot be read (Has 19 bytes, more than 10): make it" in refusal(write(tmp_path / "a.tsv", GOOD))
+
+
+def test_files_with_more_text_than_the_bound_are_refused(tmp_path, monkeypatch):
+    for name in ("a/1", "a/2", "b/1", "b/2"):
+        write(tmp_path / f"data/{name}.txt", "fine rain")
+    monkeypatch.setattr(text_classification, "MOST_CHARACTERS", 30)
+    with pytest.raises(Refusal, match=r"has texts of more than 30 characters, which must fit into memory: use fewer"):
+        run(tmp_path / "data", tmp_path, **FILES)
+
+
+def test_a_text_without_tokens_is_refused(tmp_path):
+    path = write(tmp_path / "a.tsv", GOOD + "good\t\u0301\n" + GOOD)
+    with pytest.raises(Refusal, match=r"a\.tsv:3: has a text without tokens"):
+        run(path, tmp_path, normalization=["strip_accents"])
+
+
+def test_a_vocabulary_of_one_is_refused(tmp_path):
+    path = write(tmp_path / "a.tsv", "good\ta\nbad\ta\n" * 4)
+    with pytest.raises(Refusal, match=r"^source\.min_count: the train texts have 1 different words"):
+        run(path, tmp_path)
+
+
+def test_a_tokenizer_that_would_not_fit_into_the_model_file_is_refused(tmp_path):
+    words = [f"{'w' * 240}{number}" for number in range(8_000)]
+    path = write(tmp_path / "a.tsv", "".join(f"{'ab'[number % 2]}\t{word}\n" for number, word in enumerate(words)))
+    with pytest.raises(Refusal, match=r"^source\.vocabulary: the tokenizer of \d+ tokens has \d+ bytes as JSON, more than 1048576"):
+        run(path, tmp_path, vocabulary=65_536)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocabulary": None}, "source.vocabulary: must be a number for the tokenizer `word`"),
+        ({**BYTE, "min_count": 2}, "source.min_count: must be null for the tokenizer `byte`"),
+        ({"tokenizer": "bpe", "vocabulary": 259}, "source.vocabulary: must be at least 260 for the tokenizer `bpe`"),
+        ({"tokenizer": "wordpiece"}, "source.tokenizer: should be 'character', 'byte', 'word' or 'bpe'"),
+        ({"normalization": ["nfd"]}, "source.normalization.0: should be"),
+        ({"max_length": 0}, "source.max_length: should be"),
+        ({"label_column": "label"}, "source.label_column: must be a name, a number or null, as text_column is"),
+        ({"label_column": 2}, "source.label_column: must be another column than text_column"),
+        ({"text_column": 0}, "source.text_column"),
+    ],
+)
+def test_wrong_parameters_are_refused_with_their_key(tmp_path, changes, message):
+    with pytest.raises(Refusal) as caught:
+        params(tmp_path, **changes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.skipif(not TREC.is_dir(), reason="the TREC questions are not in ../shared/data")
+def test_trec_is_read_as_it_is_published(tmp_path):
+    prepared = run(TREC, tmp_path, valid=0.1, max_length=24, vocabulary=5_000)
+    assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 4906, "valid": 546, "test": 500}
+    assert prepared.spec.targets.classes == ("abbr", "desc", "enty", "hum", "loc", "num")
+    assert texts_of(prepared, "test")[0] == ("num", "how far is it from denver to ?")
+    assert json.loads((tmp_path / "data/prepared/spec.json").read_text())["spec"]["inputs"]["length"] == 24
