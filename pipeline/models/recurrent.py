@@ -90,7 +90,7 @@ class TextClassifier(nn.Module):
         if self.pooling == "mean":
             weights = real.to(states.dtype) / lengths.clamp(min=1)[:, None]
             return (states * weights[..., None]).sum(1)
-        last = states[torch.arange(len(states), device=states.device), (lengths - 1).clamp(min=0)]
+        last = states[torch.arange(states.shape[0], device=states.device), (lengths - 1).clamp(min=0)]
         # the backward direction ends at the first token
         return torch.cat((last[:, : self.width], states[:, 0, self.width :]), dim=1)
 
@@ -171,7 +171,7 @@ def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
 
 def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
     """Return what `cell(inputs)` returns, computed step by step, for `torch.export`: it would fix the length in a cell of torch's own."""
-    batch, width = len(inputs), cell.hidden_size
+    batch, width = inputs.shape[0], cell.hidden_size
     weight, bias = cast("tuple[Tensor, Tensor]", (cell.weight_hh_l0, cell.bias_hh_l0))
 
     def step(state: tuple[Tensor, ...], inputs: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -209,4 +209,4 @@ def reversed_positions(lengths: Tensor, longest: int) -> Tensor:
 
 def reordered(states: Tensor, positions: Tensor) -> Tensor:
     """Return `states` (n, length, features) in the order of `positions` (n, length)."""
-    return states[torch.arange(len(states), device=states.device)[:, None], positions]
+    return states[torch.arange(states.shape[0], device=states.device)[:, None], positions]

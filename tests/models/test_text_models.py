@@ -16,6 +16,9 @@ from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, buil
 from tests.specs import image_spec
 
 MODELS_OF_TEXT = CLASSIFIERS + LANGUAGE_MODELS
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)  # torch's compiler hides it only if it is no error
 
 
 @pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
