@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.io.untrusted import shown
-from pipeline.params.evaluate import EvaluateParams
+from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
 from pipeline.params.load import load, load_without_torch, with_lines
 from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
@@ -95,13 +95,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
             problems.gather(lambda: with_line(document, lambda: train.train.refuse_missing_validation(splits)))
             problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
         if evaluate:
-            problems.gather(
-                lambda: with_line(
-                    document, lambda: evaluate.evaluate.refuse_impossible_views(prepare.source.inputs, targets_of(prepare.source).metrics)
-                )
-            )
-        if evaluate and num_classes is not None:
-            problems.gather(lambda: with_line(document, lambda: evaluate.evaluate.refuse_rank_beyond(num_classes)))
+            problems.gather(lambda: with_line(document, lambda: refuse_unscorable(evaluate.evaluate, prepare.source, num_classes)))
     problems.refuse()
     assert prepare
     assert train
@@ -159,6 +153,14 @@ def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
             raise Refusal("train.label_smoothing: needs classes, which this task does not have: set it to 0.0")
         if train.augment and (train.augment.mixup or train.augment.cutmix):
             raise Refusal("augment: mixup and cutmix need classes, which this task does not have: set both to 0.0")
+
+
+def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:
+    """Raise Refusal for evaluation parameters that do not apply to the source's task or inputs, or to its number of classes if it is known."""
+    settings.refuse_other_task(source.task)
+    settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
+    if num_classes is not None:
+        settings.refuse_misfit(num_classes)
 
 
 def fetch_data(prepare: PrepareParams) -> None:

@@ -19,9 +19,10 @@ MOST_NAMED = 3
 
 
 class MetaDeviceMode(TorchFunctionMode):
-    """Makes the functions in ON_META create their tensors on the meta device if the call does not set `device`.
+    """Makes the functions in ON_META create tensors on the meta device, unless a call sets `device`.
 
-    The context manager `torch.device("meta")` would affect every function, so that 15 of torchvision's 80 classifiers could not be built.
+    `with torch.device("meta")` is not used, because it affects every function. 15 of torchvision's 80 classifiers cannot be built under
+    it.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +33,10 @@ class MetaDeviceMode(TorchFunctionMode):
 
 
 def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
-    """Return the network on the meta device, or None if `model.build` reads tensor values, which do not exist on that device."""
+    """Return the network on the meta device, or None if `model.build` needs tensor values.
+
+    Tensors on the meta device have no values.
+    """
     try:
         with MetaDeviceMode():
             return model.build(spec)
@@ -43,10 +47,10 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 
 
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
-    """Raise RuntimeError if names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
+    """Raise RuntimeError if the names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
 
-    If `half` is True, bf16 weights are expected. No memory is allocated for the network: a small file may describe one that
-    exhausts the memory. Compares nothing if the network cannot be built on the meta device.
+    If `half` is True, the weights must be bf16. The network is built on the meta device, so a file that describes a huge network cannot
+    exhaust the memory. If the network cannot be built there, nothing is compared.
     """
     network = build_on_meta(model, spec)
     if network is None:

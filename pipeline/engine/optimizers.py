@@ -1,4 +1,4 @@
-"""Builds the fused optimizer that the settings select, with weight decay on the weights of MATRIX_LAYERS only."""
+"""Builds the fused optimizer that the settings select. Only the weights of linear, convolutional and similar layers get weight decay."""
 
 import re
 from collections.abc import Iterable
@@ -24,19 +24,19 @@ MATRIX_LAYERS = (
     nn.RNNBase,
     nn.RNNCellBase,
 )
-"""Module classes, subclasses included, whose weights multiply their inputs as matrices."""
+"""Linear, convolutional, attention and recurrent layers: their weights multiply inputs as matrices. Subclasses are included."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*\.original1?")
 """Matches the name of a weight relative to its layer, parametrized or not. Does not match weight-norm magnitudes (`weight_g`, `original0`)."""
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build one optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS get weight decay.
+    """Build one optimizer for all trainable parameters of `module`. Only the weights of MATRIX_LAYERS, such as Linear, get weight decay.
 
-    Weight decay depends on the class of the module that owns a parameter, not on the parameter's shape: class tokens, positional
-    embeddings, tables of relative positions and layer scales also have two or more dimensions.
+    The class of the layer that owns a parameter decides, not the number of dimensions: class tokens, positional embeddings, tables of
+    relative positions and layer scales can have two or more dimensions, but get no weight decay.
 
-    The learning rate of a parameter group is the learning rate of the step times the group's `lr_scale`.
+    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     matrices, inner = matrix_ids(module)
@@ -61,19 +61,19 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
-    """Initialise the momentum buffers with zeros, which does not change the result of the first step.
+    """Initialise the momentum buffers of `parameters` with zeros. This does not change the result of the first step.
 
-    Otherwise torch allocates uninitialised buffers at the first step, and they stay uninitialised if the fp16 scaler skips that step.
+    Without this, torch allocates uninitialised buffers at the first step. They stay uninitialised if the fp16 scaler skips that step.
     """
     for parameter in parameters:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
-    """Return the ids of the weights of MATRIX_LAYERS, and the ids of those among them that belong to neither the first nor the last layer.
+    """Return the ids of all weights of MATRIX_LAYERS, such as Linear, and the ids of the hidden weights among them.
 
-    The order of the layers is that of `module.modules()`; frozen layers and embeddings count as layers.
-    A weight that is shared with an embedding is in neither set.
+    The hidden weights are those of all layers except the first and the last, in the order of `module.modules()`. Frozen layers and
+    embeddings count as layers. A weight that is shared with an embedding is in neither set.
     """
     layers = [
         (id(parameter), isinstance(layer, MATRIX_LAYERS))
@@ -88,7 +88,10 @@ def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
 
 
 def split_hidden(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
-    """Split `weights` into the group of hidden weights, whose ids are in `inner`, and the group of the weights of the first and last layers."""
+    """Split the parameter group `weights` in two: hidden weights, and the weights of the first and last layers.
+
+    `inner` contains the ids of the hidden weights.
+    """
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
     return (

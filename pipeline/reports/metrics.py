@@ -5,22 +5,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.params.evaluate import EvaluateSettings
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Floats, Integers, Predictions
 
 
-def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: EvaluateSettings) -> dict[str, Any]:
-    """Return the scores of the predictions. All scores are finite."""
+def evaluate(
+    predictions: Predictions, classes: tuple[str, ...], *, top_k: int, calibration_bins: int, confidence_level: float
+) -> dict[str, Any]:
+    """Return the scores of the predictions. All scores are finite. The settings are keys of the section `evaluate`."""
     correct = predictions.correct
     per_class = score_classes(predictions.targets, predictions.predicted, classes)
     return {
         "loss": float(predictions.loss.mean()),
         "accuracy": float(correct.mean()),
-        "top_k_accuracy": float((predictions.rank < settings.top_k).mean()),
+        "top_k_accuracy": float((predictions.rank < top_k).mean()),
         "macro_f1": float(np.mean([scores["f1"] for scores in per_class.values()])),
-        "expected_calibration_error": Calibration.of(predictions.confidence, correct, settings.calibration_bins).error,
-        "accuracy_interval": accuracy_interval(correct, settings.confidence_level),
+        "expected_calibration_error": Calibration.of(predictions.confidence, correct, calibration_bins).error,
+        "accuracy_interval": accuracy_interval(correct, confidence_level),
         "samples": len(correct),
         "per_class": per_class,
     }

@@ -12,7 +12,7 @@ from pipeline.refusal import Refusal
 
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
-HEADLINES = ("accuracy", "loss")
+HEADLINES = ("perplexity", "accuracy", "loss")
 """The scores that the result line may show; it shows the first that exists."""
 MOST_BYTES = 2**26
 """Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""

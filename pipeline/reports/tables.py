@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.io import files
 from pipeline.reports.calibration import Calibration
-from pipeline.reports.predictions import Integers
+from pipeline.reports.predictions import Integers, Predictions
 
 
 def write_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
@@ -21,6 +21,21 @@ def write_reliability(path: Path, calibration: Calibration) -> None:
     columns = (calibration.centres, calibration.confidence, calibration.accuracy, calibration.samples)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     write(path, ("bin_centre", "confidence", "accuracy", "samples"), rows)
+
+
+def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, texts: Sequence[str], classes: Sequence[str]) -> None:
+    """Write one row for each of `samples`, numbers of wrongly predicted samples; `texts` are their texts."""
+    rows = (
+        (
+            int(sample),
+            classes[predictions.targets[sample]],
+            classes[predictions.predicted[sample]],
+            float(predictions.confidence[sample]),
+            text,
+        )
+        for sample, text in zip(samples, texts, strict=True)
+    )
+    write(path, ("sample", "actual", "predicted", "confidence", "text"), rows)
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

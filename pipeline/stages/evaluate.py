@@ -45,7 +45,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
     evaluator, scores = judge(model, manifest, prepared, claimed, params)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
-    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=recorded.read_history(paths.history))
+    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=recorded.read_history(paths.history), model=model)
     info = run_description.of_evaluation(sections, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     with tracking.addition(environment, paths.model, info=info) as run:
         run_description.add_evaluation(run, paths, info, step=manifest.step, scores=scores)
@@ -62,6 +62,7 @@ def judge(
     averaged logits. Writes no files. Raises Refusal if the settings do not fit the data or the machine, or if a logit is not finite.
     """
     spec = prepared.spec
+    params.evaluate.refuse_other_task(spec.targets.kind)
     params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
     split, device = prepared.split(TEST), claimed.device
     machine.set_determinism(manifest.inference.train.deterministic)
@@ -85,10 +86,9 @@ def feed(
     """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split."""
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
-    position = 0
-    for outputs, _ in inference.predict(model, batches, precision=precision, device=device):
-        evaluator.add(outputs.cpu().numpy(), split.targets[position : position + len(outputs)])
-        position += len(outputs)
+    for outputs, targets in inference.predict(model, batches, precision=precision, device=device):
+        assert targets is not None
+        evaluator.add(outputs, targets)
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:

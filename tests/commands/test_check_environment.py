@@ -80,7 +80,7 @@ def test_a_precision_that_a_gpu_cannot_do_is_refused_at_its_line(
     line = parameters.put("train.precision", "bf16")
     parameters.write()
     assert refused("check") == [
-        f"params.yaml:{line}: train.precision: bf16 needs compute capability 8.0, Old GPU has 7.0: write `train.precision: auto`"
+        f"params.yaml:{line}: train.precision: bf16 needs compute capability 8.0, but Old GPU has 7.0: write `train.precision: auto`"
     ]
 
 

@@ -63,7 +63,7 @@ def test_weights_are_downloaded_once_and_damaged_ones_are_refused(
     assert downloads == [str(tmp_path / "torch/hub/checkpoints" / FILE)]
     Path(downloads[0]).write_bytes(b"not weights")
     [message] = refused("check")
-    assert f"model.weights: {downloads[0]}: is not a complete weights file: remove it" in message
+    assert f"model.weights: {downloads[0]}: is not a complete weights file: remove this file" in message
 
 
 def test_nothing_is_downloaded_or_read_for_a_training_that_dvc_would_not_run(

@@ -403,7 +403,7 @@ INVALID_METADATA = {
     "no parameters": ({"params": {}}, "model: is missing"),
     "an older format": (
         {"format": "pipeline-model-1"},
-        "has the format pipeline-model-1 of another version: train the model again with `dvc repro`",
+        "has the format pipeline-model-1 of another version of this pipeline: train the model again with `dvc repro`",
     ),
     "an unknown task": ({"spec.targets": {"kind": "guessing"}}, "there is no kind of targets 'guessing'"),
     "a model with a null byte": ({"params.model.name": "a\0b"}, "there is no model"),

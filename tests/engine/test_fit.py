@@ -132,7 +132,7 @@ def test_fp16_that_overflows_at_any_scale_ends_with_the_remedy(train_params, pre
     monkeypatch.setattr(last, "forward", lambda inputs: compute(inputs) * math.inf)
     # the scale begins at 65,536 and is halved by each overflow
     with pytest.raises(
-        Refusal, match=r"the steps up to 17 overflowed in fp16 until the loss scale fell below 1: lower optimizer\.learning_rate"
+        Refusal, match=r"fp16 gradients overflowed up to step 17, and the loss scale fell below 1: lower optimizer\.learning_rate"
     ):
         run(training)
 

@@ -77,9 +77,9 @@ def test_width_is_the_width_of_the_first_stage() -> None:
 @pytest.mark.parametrize(
     ("settings", "shape", "words"),
     [
-        (SMALL[2], (3, 8, 1), "model.name: convnet needs images of at least 4x4, these are 3x8: use mlp"),
-        (SMALL[3], (8, 7, 1), "model.name: resnet needs images of at least 8x8, these are 8x7: use convnet"),
-        (SMALL[5], (1, 7, 1), "model.name: airbench needs images of at least 2x2, these are 1x7: use mlp"),
+        (SMALL[2], (3, 8, 1), "model.name: convnet needs images of at least 4x4, but these are 3x8: write `model.name: mlp`"),
+        (SMALL[3], (8, 7, 1), "model.name: resnet needs images of at least 8x8, but these are 8x7: write `model.name: convnet`"),
+        (SMALL[5], (1, 7, 1), "model.name: airbench needs images of at least 2x2, but these are 1x7: write `model.name: mlp`"),
     ],
     ids=["convnet", "resnet", "airbench"],
 )

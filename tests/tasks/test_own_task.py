@@ -17,6 +17,7 @@ CHANGES: dict[str, Any] = {
     "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2},
     "model": {"name": "line"},
     "augment": None,
+    "evaluate": {"name": "regression", "batch_size": 32, "test_time_augmentation": "none"},
     "train.metric": "valid/mean_absolute_error",
     "train.label_smoothing": 0.0,
     "train.steps": 200,
@@ -86,6 +87,7 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",
         ),
         ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
+        ({"evaluate.name": "language_modeling"}, "evaluate."),
         ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: choose one of valid/loss, valid/accuracy"),
     ],
 )

@@ -1,10 +1,11 @@
 """Describes texts as rows of token numbers, with the tokenizer that makes them."""
 
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
 from pipeline import spec
 
@@ -14,40 +15,82 @@ NUM_SPECIAL = 3
 NUM_BYTES = 256
 MOST_TOKENS = 65_536
 LONGEST_TOKEN = 256
-"""Upper bound for the number of characters of a token in the vocabulary."""
+"""Upper bound for the number of characters of a token; for `bpe`, of its bytes."""
+TOKENIZER_BYTES = 2**20
+"""Upper bound for a description as JSON, enough for a `bpe` of 32,768 tokens. The file that holds it may have spec.MOST_BYTES."""
 
 TokenizerKind = Literal["character", "byte", "word", "bpe"]
 Normalization = Literal["nfc", "nfkc", "lowercase", "strip_accents", "collapse_whitespace"]
 Token = Annotated[str, Field(min_length=1, max_length=LONGEST_TOKEN)]
+Merge = Annotated[str, Field(min_length=3, max_length=LONGEST_TOKEN + 1)]
+
+
+def byte_signs() -> str:
+    """Return the printable character that stands for each of the 256 bytes in the tokens of `bpe`, as in GPT-2.
+
+    Printable characters of Latin-1 stand for themselves, and the characters from U+0100 on for the other bytes.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(NUM_BYTES, 2 * NUM_BYTES))
+    return "".join(chr(byte if byte in printable else next(others)) for byte in range(NUM_BYTES))
+
+
+BYTE_SIGNS = byte_signs()
 
 
 class TokenizerDescription(BaseModel):
     """Everything that a tokenizer is built from. No regular expression and no code comes from a file, so a model file of a stranger is safe to open.
 
-    `normalization` lists changes of the text before it is divided into tokens. `vocabulary` has the tokens from number NUM_SPECIAL on;
-    for `byte` it is empty, because the tokens are the 256 bytes. `merges` are the pairs of tokens that `bpe` joins, in order of priority.
+    `normalization` lists changes of the text, in their order, before it is divided into tokens. `vocabulary` has the characters or words
+    from number NUM_SPECIAL on. For `byte` and `bpe` it is empty: these numbers are those of the 256 bytes. `merges` has the pairs of tokens
+    that `bpe` joins, in order of priority. A pair is one string, with a space between the two tokens and each byte as in BYTE_SIGNS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: TokenizerKind
-    normalization: Annotated[tuple[Normalization, ...], Field(max_length=8)] = ()
-    vocabulary: Annotated[tuple[Token, ...], Field(max_length=MOST_TOKENS)] = ()
-    merges: Annotated[tuple[tuple[Token, Token], ...], Field(max_length=MOST_TOKENS)] = ()
+    normalization: Annotated[tuple[Normalization, ...], FailFast(), Field(max_length=8)] = ()
+    vocabulary: Annotated[tuple[Token, ...], FailFast(), Field(max_length=MOST_TOKENS)] = ()
+    merges: Annotated[tuple[Merge, ...], FailFast(), Field(max_length=MOST_TOKENS)] = ()
 
     @field_validator("vocabulary")
     @classmethod
-    def has_distinct_tokens(cls, vocabulary: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if bool(vocabulary) == (info.data.get("kind") == "byte"):
-            raise ValueError("must be empty for the kind `byte`, and have tokens for every other kind")
+    def fits_the_kind(cls, vocabulary: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        kind = info.data.get("kind")
+        if bool(vocabulary) != (kind in ("character", "word")):
+            raise ValueError("must have tokens for the kinds `character` and `word`, and be empty for the others")
         if len(set(vocabulary)) < len(vocabulary):
             raise ValueError("has the same token twice")
+        if kind == "character" and max(map(len, vocabulary)) > 1:
+            raise ValueError("has a token of more than one character, but the kind is `character`")
         return vocabulary
+
+    @field_validator("merges")
+    @classmethod
+    def join_known_tokens(cls, merges: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if merges and info.data.get("kind") != "bpe":
+            raise ValueError("must be empty, unless the kind is `bpe`")
+        known = set(BYTE_SIGNS)
+        for merge in merges:
+            left, _, right = merge.partition(" ")
+            if left not in known or right not in known:
+                raise ValueError("joins a token that is neither a byte nor joined by an earlier merge")
+            known.add(left + right)
+        if len(set(merges)) < len(merges):
+            raise ValueError("has the same pair twice")
+        return merges
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """Return the tokens from number NUM_SPECIAL on. Each byte of the kinds `byte` and `bpe` is a character of BYTE_SIGNS."""
+        if self.vocabulary:
+            return self.vocabulary
+        return tuple(dict.fromkeys((*BYTE_SIGNS, *(merge.replace(" ", "") for merge in self.merges))))  # two pairs may make one token
 
     @property
     def num_tokens(self) -> int:
         """Return the number of tokens, including padding, unknown and end of text."""
-        return NUM_SPECIAL + (len(self.vocabulary) or NUM_BYTES)
+        return NUM_SPECIAL + len(self.tokens)
 
 
 class TextInputs(spec.Inputs):

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from pipeline.reports.figures import canvas
-from pipeline.reports.predictions import Integers, Predictions
+from pipeline.reports.predictions import Predictions
 
 TITLE = "Most confident mistakes"
 MOST_SHOWN = 100
@@ -64,7 +64,7 @@ def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
     the figure says why.
     """
     wrong = np.count_nonzero(~predictions.correct)
-    shown = most_confident(predictions, min(most, MOST_SHOWN))
+    shown = predictions.most_confident_mistakes(min(most, MOST_SHOWN))
     if len(shown) == 0:
         why = (
             f"All {len(predictions.targets):,} test samples are predicted correctly."
@@ -82,12 +82,6 @@ def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
             axes.set_axis_off()
             show(axes, images[sample])
             caption(axes, predictions, sample, classes)
-
-
-def most_confident(predictions: Predictions, most: int) -> Integers:
-    """Return the numbers of at most `most` wrongly predicted samples, by descending confidence; ties are in sample order."""
-    wrong = np.flatnonzero(~predictions.correct)
-    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:most]
 
 
 def show(axes: Axes, image: NDArray[np.uint8]) -> None:

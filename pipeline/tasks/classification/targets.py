@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import FailFast, Field, field_validator
 
 from pipeline import spec
 from pipeline.io import untrusted
 from pipeline.refusal import Refusal
 
-NAMES_BYTES = spec.MOST_BYTES - 2**19
-"""Upper bound for the class names. It leaves room for the rest of `spec.json`, and for the tensor names in the header of the model file."""
+NAMES_BYTES = 3 * 2**19
+"""Upper bound for the class names. It leaves room for a tokenizer and for the tensor names in the spec.MOST_BYTES of a model file's header."""
 MOST_NAMED = 5
 
 
@@ -25,7 +25,7 @@ class ClassTargets(spec.Targets):
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max"}
 
     kind: Literal["classification"] = "classification"
-    classes: Annotated[tuple[str, ...], Field(min_length=2)]
+    classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2)]
 
     @field_validator("classes")
     @classmethod

@@ -1,0 +1,102 @@
+"""Fits a tokenizer to texts: finds its vocabulary or merges. The same texts give the same description, in any process."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.inputs.text.description import (
+    BYTE_SIGNS,
+    LONGEST_TOKEN,
+    MOST_TOKENS,
+    NUM_SPECIAL,
+    Normalization,
+    TokenizerDescription,
+    TokenizerKind,
+)
+from pipeline.inputs.text.normalization import normalize
+from pipeline.inputs.text.pieces import pieces, words
+from pipeline.inputs.text.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, code_points
+
+PARALLELISM = "TOKENIZERS_PARALLELISM"
+SEPARATOR = "\0"
+
+
+def fit(
+    texts: Iterable[str], kind: TokenizerKind, *, normalization: tuple[Normalization, ...], most_tokens: int | None, min_count: int | None
+) -> TokenizerDescription:
+    """Return the description of a tokenizer for `texts`, which are read once.
+
+    It has at most `most_tokens` tokens, special tokens included. `min_count` is how often a character or word, or a pair of tokens that
+    `bpe` joins, must occur. Both are None for `byte`. Raises ValueError if no character or word occurs `min_count` times.
+    """
+    if kind == "byte":
+        return TokenizerDescription(kind=kind, normalization=normalization)
+    assert most_tokens is not None
+    assert min_count is not None
+    normalized = (normalize(text, normalization) for text in texts)
+    if kind == "bpe":
+        return TokenizerDescription(kind=kind, normalization=normalization, merges=find_merges(normalized, most_tokens, min_count))
+    counts = count_characters(normalized) if kind == "character" else count_words(normalized)
+    frequent = sorted((-count, token) for token, count in counts.items() if count >= min_count and len(token) <= LONGEST_TOKEN)
+    vocabulary = tuple(token for _, token in frequent[: most_tokens - NUM_SPECIAL])
+    return TokenizerDescription(kind=kind, normalization=normalization, vocabulary=vocabulary)
+
+
+def count_characters(texts: Iterable[str]) -> dict[str, int]:
+    counts: NDArray[np.int64] = np.zeros(NUM_CODE_POINTS, np.int64)
+    for text in texts:
+        for start in range(0, len(text), BLOCK_CHARACTERS):
+            found, times = np.unique(code_points(text[start : start + BLOCK_CHARACTERS]), return_counts=True)
+            counts[found] += times
+    return {chr(number): int(counts[number]) for number in np.flatnonzero(counts)}
+
+
+def count_words(texts: Iterable[str]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(words(text))
+    return counts
+
+
+def find_merges(texts: Iterable[str], most_tokens: int, min_count: int) -> tuple[str, ...]:
+    """Return the merges of byte-pair encoding, by the trainer of the library `tokenizers`.
+
+    It gets each text divided into its pieces, with SEPARATOR between them, so training and `Tokenizer` divide a text alike.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer: Any = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.CharDelimiterSplit(SEPARATOR), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=most_tokens - NUM_SPECIAL,
+        min_frequency=min_count,
+        show_progress=False,
+        initial_alphabet=list(BYTE_SIGNS),
+        max_token_length=LONGEST_TOKEN,
+    )
+    with one_thread():
+        tokenizer.train_from_iterator((SEPARATOR.join(pieces(text)) for text in texts), trainer)
+    pairs = json.loads(tokenizer.to_str())["model"]["merges"]
+    return tuple(" ".join(pair) for pair in pairs[:MOST_TOKENS])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let the library `tokenizers` start no threads: a process that has started some prints a warning when it forks."""
+    before = os.environ.get(PARALLELISM)
+    os.environ[PARALLELISM] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PARALLELISM]
+        else:
+            os.environ[PARALLELISM] = before

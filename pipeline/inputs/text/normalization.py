@@ -1,0 +1,38 @@
+"""Changes of a text before it is divided into tokens, by the Unicode tables of the library `tokenizers`, which the lock file pins."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from pipeline.inputs.text.description import Normalization
+
+
+def normalize(text: str, changes: tuple[Normalization, ...]) -> str:
+    """Return the text with each of `changes` applied in order. A lone surrogate, which no file in UTF-8 has, becomes U+FFFD."""
+    if not text.isascii():
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    for name in changes:
+        text = " ".join(text.split()) if name == "collapse_whitespace" else by_lines(text, name)
+    return text
+
+
+def by_lines(text: str, name: Normalization) -> str:
+    """Apply one change of Unicode to each line that may need it. A line break combines with nothing, and the library needs 80 bytes per byte."""
+    if text.isascii():
+        return text.lower() if name == "lowercase" else text
+    change = normalizer(name)
+    return "".join(map(change, text.splitlines(keepends=True)))
+
+
+@cache
+def normalizer(name: Normalization) -> Callable[[str], str]:
+    from tokenizers import normalizers  # late: only texts beyond ASCII need it
+
+    steps: dict[str, list[Any]] = {
+        "nfc": [normalizers.NFC()],
+        "nfkc": [normalizers.NFKC()],
+        "lowercase": [normalizers.Lowercase()],
+        "strip_accents": [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()],
+    }
+    change: Callable[[str], str] = normalizers.Sequence(steps[name]).normalize_str
+    return change

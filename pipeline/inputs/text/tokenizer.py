@@ -1,0 +1,189 @@
+"""Tokenizers: turn a text into token numbers and back. They are built from their description alone."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.inputs.text.description import BYTE_SIGNS, NUM_SPECIAL, PAD, UNKNOWN, TokenizerDescription
+from pipeline.inputs.text.normalization import normalize
+from pipeline.inputs.text.pieces import pieces, words
+
+Tokens = NDArray[np.int32]
+BLOCK_CHARACTERS = 2**20
+NUM_CODE_POINTS = 0x110000
+MOST_CACHED = 200_000
+"""Number of different pieces whose tokens `bpe` remembers."""
+BYTE_OF_SIGN = {ord(sign): byte for byte, sign in enumerate(BYTE_SIGNS)}
+SIGN_OF_BYTE = dict(enumerate(BYTE_SIGNS))
+
+
+class Tokenizer(ABC):
+    """Turns texts into token numbers and back. `Tokenizer(description)` returns an instance of the subclass for the description's kind."""
+
+    def __new__(cls, description: TokenizerDescription) -> "Tokenizer":
+        return super().__new__(KINDS[description.kind])
+
+    def __init__(self, description: TokenizerDescription) -> None:
+        self.description = description
+        self.num_tokens = description.num_tokens
+
+    def encode(self, text: str) -> Tokens:
+        """Return the token numbers of the normalized text, (n,) int32, without an END. It is empty if the text has no tokens."""
+        return self.encode_normalized(normalize(text, self.description.normalization))
+
+    def encode_all(self, texts: Iterable[str]) -> list[Tokens]:
+        """Return the token numbers of each text."""
+        return [self.encode(text) for text in texts]
+
+    def rows(self, texts: Iterable[str], length: int) -> Tokens:
+        """Return one row of `length` token numbers for each text, (n, length): a longer text is truncated, a shorter one followed by PAD."""
+        encoded = [tokens[:length] for tokens in self.encode_all(texts)]
+        rows = np.full((len(encoded), length), PAD, np.int32)
+        for row, tokens in zip(rows, encoded, strict=True):
+            row[: len(tokens)] = tokens
+        return rows
+
+    def decode(self, tokens: Iterable[int] | NDArray[Any]) -> str:
+        """Return the text of token numbers. Special tokens are left out. Bytes that are not UTF-8 become U+FFFD."""
+        numbers = np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
+        return self.join(numbers[numbers >= NUM_SPECIAL] - NUM_SPECIAL)
+
+    @abstractmethod
+    def encode_normalized(self, text: str) -> Tokens:
+        """Return the token numbers of a text that is normalized."""
+
+    @abstractmethod
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        """Return the text of tokens. `numbers` are the positions in `description.tokens`."""
+
+    @cached_property
+    def num_characters(self) -> NDArray[np.int64]:
+        """Return the number of characters of each token, (num_tokens,): 0 for PAD and END, and 1 for UNKNOWN.
+
+        A character of several bytes belongs to the token with its first byte, so the sum over a text is its number of characters. `word`
+        does not count the white space, which it drops.
+        """
+        return self.table(len(token) for token in self.description.tokens)
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Return the number of UTF-8 bytes of each token, (num_tokens,): 0 for PAD and END, and 1 for UNKNOWN."""
+        return self.table(len(token.encode()) for token in self.description.tokens)
+
+    def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
+        special = np.zeros(NUM_SPECIAL, np.int64)
+        special[UNKNOWN] = 1
+        return np.append(special, np.fromiter(sizes, np.int64))
+
+
+class CharacterTokenizer(Tokenizer):
+    """One token for each character (code point) of the vocabulary."""
+
+    @cached_property
+    def code_points(self) -> NDArray[np.uint32]:
+        return code_points("".join(self.description.tokens))
+
+    @cached_property
+    def numbers(self) -> Tokens:
+        """Return the token number of every code point, UNKNOWN for most."""
+        numbers = np.full(NUM_CODE_POINTS, UNKNOWN, np.int32)
+        numbers[self.code_points] = np.arange(NUM_SPECIAL, self.num_tokens)
+        return numbers
+
+    def encode_normalized(self, text: str) -> Tokens:
+        tokens = np.empty(len(text), np.int32)
+        for start in range(0, len(text), BLOCK_CHARACTERS):
+            block = slice(start, start + BLOCK_CHARACTERS)
+            tokens[block] = self.numbers[code_points(text[block])]
+        return tokens
+
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        return self.code_points[numbers].tobytes().decode("utf-32-le")
+
+
+class ByteTokenizer(Tokenizer):
+    """One token for each byte of the text in UTF-8."""
+
+    def encode_normalized(self, text: str) -> Tokens:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + np.int32(NUM_SPECIAL)
+
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        return b"".join(map(self.contents.__getitem__, numbers.tolist())).decode("utf-8", "replace")
+
+    @cached_property
+    def contents(self) -> list[bytes]:
+        """Return the bytes of each token."""
+        return [token.translate(BYTE_OF_SIGN).encode("latin-1") for token in self.description.tokens]
+
+    @cached_property
+    def num_characters(self) -> NDArray[np.int64]:
+        return self.table(sum(byte & 0xC0 != 0x80 for byte in content) for content in self.contents)
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        return self.table(map(len, self.contents))
+
+
+class BpeTokenizer(ByteTokenizer):
+    """Bytes that are joined within a piece of the text, pair by pair, in the order of the merges (byte-pair encoding)."""
+
+    def __init__(self, description: TokenizerDescription) -> None:
+        from tokenizers import models  # late: other kinds do not need it
+
+        super().__init__(description)
+        numbers = {token: number for number, token in enumerate(description.tokens, NUM_SPECIAL)}
+        pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in description.merges)]
+        self.model = models.BPE(numbers, pairs)
+        self.cache: dict[str, bytes] = {}
+
+    def encode_normalized(self, text: str) -> Tokens:
+        tokens = bytearray()  # b"".join() would need 80 bytes for each piece
+        for piece in pieces(text):
+            tokens += self.encode_piece(piece)
+        return np.frombuffer(tokens, np.int32)
+
+    def encode_piece(self, piece: str) -> bytes:
+        """Return the bytes of the int32 token numbers of a piece. A text repeats its pieces, so they are remembered."""
+        known = self.cache.get(piece)
+        if known is None:
+            if len(self.cache) == MOST_CACHED:
+                self.cache.clear()
+            signs = as_signs(piece)
+            known = self.cache[piece] = np.array([token.id for token in self.model.tokenize(signs)], np.int32).tobytes()
+        return known
+
+
+class WordTokenizer(Tokenizer):
+    """One token for each word of the vocabulary. A decoded text has one space between words."""
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.description.tokens, NUM_SPECIAL)}
+
+    def encode_normalized(self, text: str) -> Tokens:
+        find = self.numbers.get
+        return np.fromiter((find(word, UNKNOWN) for word in words(text)), np.int32)
+
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        return " ".join(map(self.description.tokens.__getitem__, numbers.tolist()))
+
+
+KINDS: dict[str, type[Tokenizer]] = {
+    "character": CharacterTokenizer,
+    "byte": ByteTokenizer,
+    "bpe": BpeTokenizer,
+    "word": WordTokenizer,
+}
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def as_signs(text: str) -> str:
+    """Return the UTF-8 bytes of a text as characters of BYTE_SIGNS."""
+    return text.encode().decode("latin-1").translate(SIGN_OF_BYTE)
