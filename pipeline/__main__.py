@@ -86,10 +86,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def command(verb: str) -> Callable[..., int | None]:
-    """Return the function that runs a verb.
-
-    The three stages are run by `commands/stage.py`; every other verb has its own module in `commands/`.
-    """
+    """Return the function that runs a verb, `commands/VERB.py:run`. The stages prepare, train and evaluate are run by `commands/stage.py`."""
     if verb in ("prepare", "train", "evaluate"):
         return lambda: import_module("pipeline.commands.stage").run(verb)
     return import_module(f"pipeline.commands.{verb}").run  # type: ignore[no-any-return]
@@ -112,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_os_error(error: OSError) -> int:
-    """Print an OS error that the user can fix, with the remedy, and return the exit code. Re-raise any other OS error."""
+    """Print an OS error that the user can fix, with the remedy, and return the exit code. Raise any other OS error again."""
     if error.errno not in FIXABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]
@@ -120,9 +117,9 @@ def print_os_error(error: OSError) -> int:
 
 
 def lacks_inodes(path: str | None) -> bool:
-    """Return True if the file system of `path` has free space but no free inodes; False if not, or if this cannot be determined.
+    """Return True if the file system of `path` has free space but no free inodes, so that no file can be created.
 
-    If `path` is None, the file system is that of the working directory.
+    Return False if this cannot be determined. If `path` is None, the file system is that of the working directory.
     """
     try:
         status = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib

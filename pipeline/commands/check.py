@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 def run() -> None:
     """Repair the lock records that a killed DVC left, validate everything, and print model, data, device and precision.
 
-    Raises Refusal with one line per problem.
+    Raises Refusal with one line for each problem.
     """
     paths, problems = Paths(), Problems()
     if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # no lock file if there is nothing to repair: the checkout may be read-only
@@ -56,7 +56,7 @@ def refuse_curly_brace(top: Path) -> None:
 
 
 class Problems:
-    """Collects the message lines of several Refusals, without duplicates."""
+    """Collects the lines of the messages of several Refusals, each line once."""
 
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
@@ -74,7 +74,7 @@ class Problems:
 
 
 def line_number(text: str) -> int:
-    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Used to sort the messages."""
+    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by this number."""
     number = re.match(r"[^:=]+:(\d+): ", text)
     return int(number[1]) if number else 0
 
@@ -82,9 +82,9 @@ def line_number(text: str) -> int:
 def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
-    Raises Refusal with all problems found so far, including those already in `problems`: first those that are found without torch, because
-    its import takes seconds, then all others that are found without a download. Download problems are only added to `problems`.
-    `environment` is None if reading it failed, which is then one of the `problems`.
+    `environment` is None if the environment variables are invalid; `problems` then already has their message. Raises Refusal with all
+    problems so far at two points: before torch is imported, because the import takes seconds, and before anything is downloaded. Problems
+    of downloads are only added to `problems`.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))
@@ -111,7 +111,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
 
 
 def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
-    """Call `attempt`. If it raises Refusal, add the file and the line of the parameter to each message that begins with a key."""
+    """Return the result of `attempt`. If it raises Refusal, add file and line to each message that begins with a key of `params.yaml`."""
     try:
         return attempt()
     except Refusal as refusal:
@@ -121,7 +121,7 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Return the names of the splits and the number of classes (None if the data has no classes).
 
-    For the user's own files, splits and classes are determined from file names and targets. For a published dataset, no data is read.
+    For the user's own files, file names and targets are read to find them. For a published dataset they are known, and no file is read.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 
@@ -143,7 +143,7 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
 
 
 def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
-    """Raise Refusal for training parameters that do not apply to the source's task or inputs."""
+    """Raise Refusal if a training parameter cannot be used for the source: for its kind of task or its kind of inputs."""
     targets = targets_of(source)
     train.train.refuse_unknown_metric(targets.metrics)
     if train.augment is not None and source.inputs != "image":

@@ -1,6 +1,7 @@
 """Print the result of the last `dvc repro`.
 
-If tracking is on and no journal has the run of this model, create a journal, from which the run is sent to MLflow.
+A journal is the local record of a run, from which the run is sent to MLflow. If tracking is on and no journal has the run of this model,
+create one.
 """
 
 from dataclasses import replace
@@ -28,7 +29,7 @@ def run() -> None:
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
-    """Create a journal for a result that DVC restored from its run cache. The stages did not run, so they wrote no journal."""
+    """Create a journal for a result that DVC restored from its run cache. Then no stage ran, and so no stage has written a journal."""
     from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)

@@ -1,4 +1,4 @@
-"""Serve the MLflow UI of this checkout, opened at the comparison of its runs, or print the link to it on a remote server."""
+"""Serve the MLflow UI of this checkout, which opens with a comparison of the runs. For a remote server, print the link to the comparison."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ location.replace(target);
 
 
 def run(host: str, port: int) -> int:
-    """If MLFLOW_TRACKING_URI is a server, print the link to the comparison there; if not, serve the UI until interrupted.
+    """If MLFLOW_TRACKING_URI is a server, print the link to the comparison of runs there. Otherwise serve the UI until interrupted.
 
     Raises Refusal if that server does not answer, or if `port` cannot be used.
     """
@@ -54,12 +54,14 @@ def run(host: str, port: int) -> int:
 
 
 def experiment_of(store: Store) -> str:
-    """Return the id of the experiment on a server. Raises Refusal if the server does not answer."""
+    """Return the id of the experiment that has the runs on a server. Raises Refusal if the server does not answer."""
     try:
         return store.experiment_id()
     except Exception as error:  # MLflow and its libraries raise many types
         reason = shown(store.address.redacted(str(error)), LONGEST_REASON)
-        raise Refusal(f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start it, or unset the variable") from None
+        raise Refusal(
+            f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start the server, or unset the variable"
+        ) from None
 
 
 def refuse_taken(host: str, port: int) -> None:
@@ -104,9 +106,9 @@ def serve(store: Store, host: str, port: int) -> None:
 
 
 def page(store: Store) -> str:
-    """Update the stored view of the comparison, and return the HTML page that opens it.
+    """Update the stored view of the comparison, and return an HTML page that opens this view.
 
-    `<` is escaped in the JSON value of the view, because `</script>` would end the script element.
+    The page has the view as JSON in a script element. `<` is escaped in the JSON, because `</script>` would end the element.
     """
     experiment_id = store.experiment_id()
     comparison_view.update(store.client, experiment_id)

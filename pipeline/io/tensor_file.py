@@ -1,6 +1,6 @@
-"""Tensors and JSON metadata in one safetensors file, written atomically, verified by digest, without pickle.
+"""Files of tensors and JSON metadata in the safetensors format. They are written atomically, verified by a digest, and contain no pickle.
 
-Model files and checkpoints have this format.
+Model files and checkpoints are such files.
 """
 
 import hashlib
@@ -28,7 +28,9 @@ KEY = "pipeline"
 
 
 class Damaged(Refusal):
-    """Raised for a readable file whose contents have the digest `found`, not the stored digest `claimed`."""
+    """Raised for a readable file whose contents do not match its digest. `claimed` is the digest stored in the file, `found` that of its
+    contents.
+    """
 
     def __init__(self, path: Path, *, claimed: object, found: str) -> None:
         super().__init__(f"{path}: is damaged: its contents do not match its digest: run `dvc repro`, or download it again")
@@ -64,9 +66,9 @@ def unshared(tensors: Tensors) -> Tensors:
 
 
 def as_os_error(error: SafetensorError, path: Path) -> Exception:
-    """Return an OSError if the operating system caused `error`, as on a full disk; else return `error` unchanged.
+    """Return an OSError if the operating system caused `error`, for example because the disk is full. Otherwise return `error`.
 
-    SafetensorError has the error number only in its message.
+    SafetensorError has the error number of the operating system only in its message.
     """
     match = OS_ERROR.search(str(error))
     return OSError(int(match[1]), os.strerror(int(match[1])), str(path)) if match else error
@@ -76,7 +78,7 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     """Return the tensors of a tensor file, on the CPU, and its metadata, without the digest.
 
     Raises Refusal if the file is missing, cannot be read, was not written by this pipeline, or has a header of more than `header_bytes`
-    bytes. Raises Damaged, a Refusal, if the contents do not match the stored digest.
+    bytes. Raises Damaged, which is a Refusal, if the contents do not match the stored digest.
     """
     try:
         refuse_header(path, header_bytes)
@@ -101,7 +103,7 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
 def refuse_header(path: Path, max_bytes: int) -> None:
     """Raise ValueError if the header has more than `max_bytes` bytes, and OSError if `path` is not a regular file.
 
-    The header is not parsed: parsing would create objects for every tensor that it lists.
+    The header is not parsed for this, because parsing creates an object for every tensor that the header lists.
     """
     untrusted.size_bytes(path)
     with path.open("rb") as file:

@@ -34,9 +34,9 @@ class EvaluateSettings(Section):
         """
 
     def refuse_impossible_views(self, inputs: str, metrics: Container[str]) -> None:
-        """Raise Refusal if test-time augmentation is set, but the inputs are not images or the task has no accuracy.
+        """Raise Refusal if test-time augmentation is set, but the inputs are not images or the task has no metric `accuracy`.
 
-        `inputs` is the kind of the inputs, `metrics` are the names of the task's metrics.
+        `inputs` is the kind of the inputs, such as `image`. `metrics` are the names of the task's metrics.
         """
         if self.test_time_augmentation != "none" and (inputs != "image" or "accuracy" not in metrics):
             raise Refusal("evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy: write `none`")

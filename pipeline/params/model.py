@@ -31,18 +31,19 @@ class ModelSettings(Section):
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
-        """Set weights that are pretrained or computed from the data.
+        """Load pretrained weights, or compute weights from the data. Models that need neither do nothing.
 
-        `examples(n)` returns at most n preprocessed train samples. Called once, when a training begins, and never when a model file is opened.
+        `examples(n)` returns at most n preprocessed train samples. Called once, when a training begins, and never when a model file is
+        opened.
         """
 
     @property
     def downloaded(self) -> bool:
-        """Return True if `initialize_from_data` needs files that `fetch` downloads."""
+        """Return True if `initialize_from_data` needs files from the internet, which `fetch` then downloads."""
         return False
 
     def fetch(self) -> None:
-        """Download the files that `initialize_from_data` needs, if missing, and read them.
+        """Download the files that `initialize_from_data` needs unless they exist, and read them.
 
-        Raises Refusal with the remedy if that fails.
+        Raises Refusal with the remedy if the download or the reading fails.
         """

@@ -22,7 +22,7 @@ modules of the sections that it reads."""
 
 
 class Section(BaseModel):
-    """A frozen pydantic model that rejects unknown keys and wrong types and never coerces.
+    """A frozen pydantic model. It rejects unknown keys, and values of a wrong type instead of converting them.
 
     The docstring under a field is its description in docs/parameters.md and in the JSON schema.
     """

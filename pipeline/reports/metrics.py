@@ -28,9 +28,9 @@ def evaluate(
 
 
 def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:
-    """Return `low` and `high` of the Clopper-Pearson interval (1934) of the accuracy, at the confidence level `coverage`.
+    """Return `low` and `high` of the confidence interval of the accuracy (Clopper and Pearson, 1934), at the confidence level `coverage`.
 
-    Its width is above 0 even if all predictions are correct or all are wrong.
+    The interval has a width above 0 even if all predictions are correct, or all are wrong.
     """
     from scipy.stats import binomtest  # late: the import takes a second, which would delay a refusal
 
@@ -54,5 +54,5 @@ def score_classes(targets: Integers, predicted: Integers, classes: tuple[str, ..
 
 
 def share(part: Integers, whole: Integers) -> Floats:
-    """Return `part / whole`, and 0 where `whole` is 0, because `part` is then 0 as well."""
+    """Return `part / whole` elementwise. Where `whole` is 0, `part` is 0 too, and the result is 0."""
     return part / np.maximum(whole, 1)

@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for n samples; every array is (n,). Ties between logits go to the lower class number, in `predicted` and in `rank`."""
+    """Predictions for n samples; every array is (n,). Of two classes with equal logits, the one with the lower number ranks higher."""
 
     targets: Integers
     predicted: Integers

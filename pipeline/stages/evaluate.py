@@ -36,8 +36,9 @@ MAX_NAMES = 100
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
     """Score the model file on the test split, write metrics, tables and figures, and send them to tracking.
 
-    `sections` are all sections of `params.yaml`, for tracking only. Raises Refusal in the same cases as `judge`, if the model file, the
-    prepared data or the training history is missing or damaged, or if the inputs or targets of the model are not those of the prepared data.
+    `sections` are all sections of `params.yaml`, for tracking only. Raises Refusal if the model file, the prepared data or the training
+    history is missing or damaged, if the model was trained on other inputs or targets than those of the prepared data, or if `judge` raises
+    it.
     """
     claimed = Machine.claim(environment)
     model, manifest = model_file.load(paths.model)
@@ -56,10 +57,11 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
 def judge(
     model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine, params: EvaluateParams
 ) -> tuple[Evaluator, dict[str, Any]]:
-    """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`.
+    """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`. Write no files.
 
-    The evaluator has the outputs for the unmodified inputs. If test-time augmentation is set, the scores also have the accuracy of the
-    averaged logits. Writes no files. Raises Refusal if the settings do not fit the data or the machine, or if a logit is not finite.
+    `claimed` is this machine, with its device. The evaluator has the outputs for the unmodified inputs. With test-time augmentation, the
+    scores also have the accuracy of the averaged logits. Raises Refusal if the settings do not fit the data or the machine, or if a logit
+    is not finite.
     """
     spec = prepared.spec
     params.evaluate.refuse_other_task(spec.targets.kind)
@@ -92,9 +94,9 @@ def feed(
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
-    """Raise Refusal unless the model and the prepared data have the same kind and shape of inputs and the same targets.
+    """Raise Refusal unless the model and the prepared data have the same kind and shape of inputs, and the same targets.
 
-    The statistics of the inputs may differ.
+    `expected` describes the data that the model was trained on, `found` the prepared data. Their mean and standard deviation may differ.
     """
     alike = (expected.inputs.kind, expected.inputs.row_shape, expected.targets) == (
         found.inputs.kind,
@@ -106,6 +108,6 @@ def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -
 
 
 def shown(spec: Spec) -> str:
-    """Describe inputs and outputs for a message, such as `image inputs (8, 8, 1) and 2 outputs (cat, dog)`."""
+    """Return a text for a message about inputs and outputs, such as `image inputs (8, 8, 1) and 2 outputs (cat, dog)`."""
     names = untrusted.shown(", ".join(spec.targets.output_names), MAX_NAMES)
     return f"{spec.inputs.kind} inputs {spec.inputs.row_shape} and {spec.num_outputs} outputs" + (f" ({names})" if names else "")

@@ -1,4 +1,4 @@
-"""Compares everything that determines a model, and then the model, with the current checkout and machine."""
+"""Compares everything that determines a model, and then the model itself, with the current checkout and machine."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,10 +33,9 @@ RESTORE = "check out the run's commit, then run `dvc checkout`"
 
 
 def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
-    """Yield the comparisons, causes before their effects: data, code and parameters come before scores.
+    """Yield the comparisons: first the data, the code and the parameters, and last the scores, which depend on them.
 
-    With `retrain`, also train again and compare the weights. Each comparison assumes that the earlier ones found no difference: stop
-    iterating at the first difference.
+    With `retrain`, also train again and compare the weights. Stop at the first difference: later comparisons assume that there was none.
     """
     model, record = subject
     if record:
@@ -62,7 +61,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
 
 
 def compare_run(record: Record, model: Path) -> Comparison:
-    """Compare the digest of the model file with that in the run's journal. Raises Refusal if the file is missing."""
+    """Compare the SHA-256 of the model file with that in the journal of the run. Raises Refusal if the file is missing."""
     if not model.is_file():
         raise Refusal(f"{model}: is missing, and the journal of {record.name} has no copy, because MLflow has the model: {RESTORE}")
     sides = Sides("the journal", f"{model}, which is the model of another run, or damaged: {RESTORE}")
@@ -70,10 +69,7 @@ def compare_run(record: Record, model: Path) -> Comparison:
 
 
 def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
-    """Compare what the model file records with this checkout and machine: digests of data, code and lock file; parameters; fingerprint.
-
-    Raises Refusal if no data was prepared.
-    """
+    """Compare data, code, lock file, parameters and machine with what the model file records. Raises Refusal if no data was prepared."""
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
     read_record(paths.prepared)  # raises Refusal if no data was prepared
@@ -90,18 +86,17 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterat
         except FileNotFoundError as error:
             found = f"no {error.filename}"
         yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
-    path = str(paths.params)
     params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
-    yield Comparison.of_values("params", path, Sides("the file", path), expected=manifest.params, found=params)
+    yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=manifest.params, found=params)
     fingerprint, sides = machine.fingerprint(), Sides("the file", "this machine")
     description = f"{machine.name}, {machine.threads} threads, torch {fingerprint['libraries']['torch']}"
     yield Comparison.of_values("machine", description, sides, expected=manifest.fingerprint, found=fingerprint)
 
 
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
-    """Compare the commit and the uncommitted changes that the journal records with those of the checkout.
+    """Compare the commit and the uncommitted changes in the journal with those of the checkout.
 
-    A value that the journal records as unknown counts as a difference. Two commits that differ only in results count as equal.
+    If the journal has no known value, that is a difference. Commits that differ only in the files of results count as equal.
     """
     current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
@@ -119,7 +114,7 @@ def compare_scores(
 ) -> Iterator[Comparison]:
     """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
 
-    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, and in the same cases as `judge` of the stage evaluate.
+    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, or if `judge` of the stage evaluate raises it.
     """
     path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
     expected, label = recorded.read(path)
@@ -128,9 +123,8 @@ def compare_scores(
         _, found = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
     except Refusal as refusal:
         raise with_lines(document, refusal) from None
-    description = recorded.result_line(found)
     sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
-    yield Comparison.of_values("score", description, sides, expected=expected, found=found)
+    yield Comparison.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
     if subject.record:
         scores = subject.record.scores
         metrics = run_description.test_metrics(found) if scores else {}
@@ -141,10 +135,9 @@ def compare_scores(
 def compare_retraining(
     model: Path, weights: Tensors, manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine
 ) -> Iterator[Comparison]:
-    """Train again; compare weights, manifest and the bytes of the exported file.
+    """Train again, and compare the weights, the manifest (the metadata of the model file) and the bytes of the exported file.
 
-    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). Checkpoints are neither read nor
-    written, and the exported file is in a temporary folder.
+    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). All files are in a temporary folder.
     """
     set_determinism(params.train.deterministic)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:

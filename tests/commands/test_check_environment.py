@@ -8,7 +8,7 @@ from pipeline.__main__ import main
 from tests.commands.parameters import Parameters
 
 Refused = Callable[..., list[str]]
-NO_ADDRESS = "is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it"
+NO_ADDRESS = "is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable"
 DEVICES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 VARIABLES = [
     ("PIPELINE_DEVICE", "gpu", f"{DEVICES}, not 'gpu'"),

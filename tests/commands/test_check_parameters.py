@@ -22,7 +22,7 @@ VALUES = [
     ("train.epochs", "30.5", "should be a whole number, not 30.5"),
     ("train.epochs", "0", "should be greater than 0, not 0"),
     ("train.batch_size", "1" + "0" * 50, "should be less than or equal to 1000000, not 1" + "0" * 50),
-    ("train.micro_batch_size", "65", "is larger than train.batch_size (64): write at most that"),
+    ("train.micro_batch_size", "65", "is larger than train.batch_size: write at most 64"),
     ("train.steps", "3", "set either `epochs` or `steps`, and write null for the other"),
     ("train.validate_every_steps", "55", "is not a multiple of train.report_every_steps (10): write 60"),
     ("train.precision", "half", "`half` is now `bf16-true`: rename it"),
@@ -134,12 +134,15 @@ def test_bf16_true_is_refused_where_it_would_round_updates_away(parameters: Para
     parameters.write()
     [said] = refused("check")
     place = f"params.yaml:{parameters.line('train.ema_decay')}: train.ema_decay"
-    assert said == f"{place}: a bf16 EMA would round its updates away: write 0.0, or another train.precision than `bf16-true`"
+    assert (
+        said
+        == f"{place}: an EMA in bf16 would lose its small updates by rounding: write 0.0, or set train.precision to another value than `bf16-true`"
+    )
     parameters.put("train.ema_decay", "0.0")
     parameters.write()
     [said] = refused("check")
     assert said.startswith(
-        f"params.yaml:{parameters.line('train')}: train: precision: bf16-true would round away the updates of adamw's moments"
+        f"params.yaml:{parameters.line('train')}: train: precision: bf16-true would round away small updates of adamw's running averages"
     )
 
 

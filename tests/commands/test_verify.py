@@ -396,7 +396,7 @@ def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callabl
     Path("metrics/evaluate.json").write_text(content, encoding="utf-8")
     for verb in ("verify", "summary"):
         (line,) = refused(verb)
-        assert "metrics/evaluate.json: was not written by this pipeline" in line
+        assert "metrics/evaluate.json: was not written by this version of the pipeline" in line
 
 
 INVALID_METADATA = {

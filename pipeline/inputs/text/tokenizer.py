@@ -1,6 +1,5 @@
 """Tokenizers: turn a text into token numbers and back. They are built from their description alone."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -21,7 +20,7 @@ BYTE_OF_SIGN = {ord(sign): byte for byte, sign in enumerate(BYTE_SIGNS)}
 SIGN_OF_BYTE = dict(enumerate(BYTE_SIGNS))
 
 
-class Tokenizer(ABC):
+class Tokenizer:
     """Turns texts into token numbers and back. `Tokenizer(description)` returns an instance of the subclass for the description's kind."""
 
     def __new__(cls, description: TokenizerDescription) -> "Tokenizer":
@@ -52,13 +51,13 @@ class Tokenizer(ABC):
         numbers = np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
         return self.join(numbers[numbers >= NUM_SPECIAL] - NUM_SPECIAL)
 
-    @abstractmethod
     def encode_normalized(self, text: str) -> Tokens:
         """Return the token numbers of a text that is normalized."""
+        raise NotImplementedError
 
-    @abstractmethod
     def join(self, numbers: NDArray[np.int64]) -> str:
         """Return the text of tokens. `numbers` are the positions in `description.tokens`."""
+        raise NotImplementedError
 
     @cached_property
     def num_characters(self) -> NDArray[np.int64]:

@@ -36,15 +36,15 @@ class Oversized(Exception):
 
 
 def set_pixel_limit(max_pixels: int) -> None:
-    """Set Pillow's own pixel limit, which also applies to images within an image (icons). Silence Pillow's warnings in every thread."""
+    """Set Pillow's own limit of pixels, which also applies to an image inside an image (in icon files). Turn off Pillow's warnings."""
     Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow warns above this number and raises above twice this number
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class ImageStrip:
-    """Stacks square images vertically in one image, which is converted to NumPy at once.
+    """Stacks square images vertically into one tall image, which is converted to NumPy at once.
 
-    Converting each square by itself would take a sixth of the decoding time of a small image. `capacity` is the largest number of squares.
+    Converting each square separately would add a sixth to the decoding time of small images. `capacity` is the largest number of squares.
     """
 
     def __init__(self, capacity: int, size: int, channels: Literal[1, 3]) -> None:
@@ -61,10 +61,11 @@ class ImageStrip:
 
 
 def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
-    """Decode the first frame: rotated upright, on a white background, resized so that the shorter side has `size` pixels, centre-cropped.
+    """Decode the first frame of an image file with the contents `data`, and return a square of `size` pixels per side.
 
-    Raises Corrupt if the frame cannot be decoded, and Oversized, before decoding, if it declares more than `max_pixels` pixels.
-    Call `set_pixel_limit` first.
+    The frame is rotated upright, put on a white background, resized so that its shorter side has `size` pixels, and cropped at the centre.
+    Raises Corrupt if it cannot be decoded. Raises Oversized, before decoding, if it has more than `max_pixels` pixels. Call
+    `set_pixel_limit` first.
     """
     if data[:2] in ASCII_FORMATS:
         raise Corrupt("is an ASCII image (PNM P1 to P3), which takes seconds to read: store it in a binary format")
@@ -101,7 +102,7 @@ def formats() -> tuple[str, ...]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return the image rotated and mirrored by its EXIF orientation; damaged EXIF data are ignored."""
+    """Return the image rotated and mirrored as its EXIF orientation says. Damaged EXIF data is ignored."""
     try:
         if image.format in LOADED_ONCE and image.getexif().get(ExifTags.Base.Orientation) not in ROTATED:
             return image  # exif_transpose would copy it
@@ -111,9 +112,9 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def scale_transparency(image: Image.Image, *, depth: int) -> None:
-    """Scale the transparent value of a PNG with `depth` bits per channel to 8 bits.
+    """Scale the pixel value that a PNG declares as transparent to 8 bits. `depth` is the number of bits per channel in the file.
 
-    Only 2-bit and 4-bit grey and 16-bit colour need it: Pillow scales their pixels, but not their transparent value.
+    Needed for 2-bit and 4-bit grey and for 16-bit colour: Pillow scales the pixels of such an image, but not this value.
     """
     value = image.info["transparency"]
     if image.mode == "L" and depth in (2, 4):
@@ -123,9 +124,9 @@ def scale_transparency(image: Image.Image, *, depth: int) -> None:
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Convert to `mode` with 8 bits per channel, on a white background if the image is transparent.
+    """Convert the image to `mode` with 8 bits per channel. Transparent parts become white.
 
-    Raises Corrupt for float pixels, and for integer pixels outside 0 to MAX_16_BIT.
+    Raises Corrupt if the pixels are floats, or integers outside 0 to MAX_16_BIT.
     """
     if image.mode.startswith("I"):
         image = eight_bits(image)
@@ -139,9 +140,9 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey to 8 bits; transparent pixels become white. Raises Corrupt for pixels outside 16 bits.
+    """Scale 16-bit grey to 8 bits; transparent pixels become white. Raises Corrupt if a pixel does not fit in 16 bits.
 
-    Pillow's own conversion would clip at 255.
+    Pillow's own conversion is not used, because it would turn all values above 255 into 255.
     """
     pixels = np.asarray(image).astype(np.int64)
     if pixels.min() < 0 or pixels.max() > MAX_16_BIT:

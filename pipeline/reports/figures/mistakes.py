@@ -21,7 +21,9 @@ TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
 
 @dataclass(frozen=True)
 class Grid:
-    """The position of each image; sizes are in inches. Images are placed explicitly: matplotlib's layouts shrink them to fit the captions."""
+    """The position of each image; sizes are in inches. Positions are computed here, because matplotlib's layouts would shrink the images to
+    fit the captions.
+    """
 
     rows: int
     columns: int
@@ -29,7 +31,8 @@ class Grid:
 
     @classmethod
     def of(cls, shown: int, *, aspect: float) -> "Grid":
-        """Choose the grid for `shown` images that has the fewest empty places, with as many columns as a square grid or up to 1.6 times as many.
+        """Choose the numbers of rows and columns for `shown` images, so that few places stay empty. The grid is square, or up to 1.6 times
+        wider.
 
         `aspect` is height / width of an image.
         """
@@ -50,7 +53,7 @@ class Grid:
         return NUMBER_HEIGHT + self.picture_height + CAPTION_HEIGHT
 
     def rectangle(self, place: int) -> tuple[float, float, float, float]:
-        """Return left, bottom, width and height of image number `place` as fractions of the figure."""
+        """Return left, bottom, width and height of the image at position `place` (from 0, row by row), as fractions of the figure."""
         row, column = divmod(place, self.columns)
         left = (self.width - self.columns * TILE) / 2 + column * TILE + (TILE - PICTURE) / 2
         bottom = (self.rows - row - 1) * self.row_height + CAPTION_HEIGHT
@@ -85,7 +88,7 @@ def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
 
 
 def show(axes: Axes, image: NDArray[np.uint8]) -> None:
-    """Show three channels as colour, and the mean of any other number of channels as grey."""
+    """Show an image with three channels in colour. Show any other image in grey, as the mean of its channels."""
     picture = image if image.shape[-1] == 3 else image.mean(axis=-1)
     axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
 

@@ -20,7 +20,7 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Evaluator:
-    """Collects logits and class numbers batch by batch. Of each sample, it keeps the five values in Predictions, not the logits."""
+    """Collects logits and class numbers batch by batch. To save memory, it keeps only the five values of `Predictions` for each sample."""
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
         assert isinstance(spec.targets, ClassTargets)
@@ -51,10 +51,10 @@ class Evaluator:
         )
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:  # noqa: ARG002  # other tasks need the model
-        """Write tables and figures of confusion and reliability, and a figure of the training history.
+        """Write the tables and figures of confusion and reliability, a figure of the training history, and the mistakes.
 
-        Also write the mistakes: a figure for images, a table for texts. `inputs` are the inputs of the test split; only those of the shown
-        mistakes are read.
+        The mistakes are a figure of images, or a table of texts. `inputs` are the inputs of the test split; only the samples of the shown
+        mistakes are read. `history` has the rows of `history.csv`.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import confusion, mistakes, reliability

@@ -35,11 +35,11 @@ class Objective:
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return the number of correct predictions, as a tensor on the device of `outputs`.
 
-        If the targets are class probabilities, a prediction is correct if it is the most likely class.
+        If the targets are class probabilities, a prediction is correct if it is the class with the highest probability.
         """
         classes = targets.argmax(-1) if targets.is_floating_point() else targets
         return {"correct": (outputs.argmax(-1) == classes).sum()}
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
-        """Return the accuracy, computed from the totals of `sums` over `num_targets` targets."""
+        """Return the accuracy. `sums` are the results of the method `sums`, added up over `num_targets` targets."""
         return {"accuracy": sums["correct"] / num_targets}
