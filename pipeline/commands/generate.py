@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,8 +13,8 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 
 if TYPE_CHECKING:
-    from pipeline.engine.generation import Generative
-    from pipeline.engine.model import Model
+    from pipeline.inputs.text.description import TextInputs
+    from pipeline.inputs.text.generation import Generative
     from pipeline.inputs.text.tokenizer import Tokenizer
     from pipeline.spec import Spec
 
@@ -32,11 +31,8 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     `model` is a model file or a run. Raises Refusal for an invalid argument, or if the model does not generate text.
     """
     refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
-    import torch  # late: it takes seconds to import, and an invalid argument is reported before
-
-    from pipeline import seeding
-    from pipeline.engine import generation, model_file
-    from pipeline.inputs.text.description import TextInputs
+    from pipeline.engine import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
+    from pipeline.inputs.text.generation import GenerationSettings, generate
     from pipeline.inputs.text.tokenizer import Tokenizer
     from pipeline.runtime import machine
     from pipeline.verification import subject
@@ -44,26 +40,20 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     environment = Environment.read()
     path = subject.find(model, Paths(), environment).model
     loaded, manifest = model_file.load(path)
-    refuse_other_task(loaded, manifest.spec, path)
-    tokenizer = Tokenizer(TextInputs.of(manifest.spec).tokenizer)
+    tokenizer = Tokenizer(texts_of(manifest.spec, path).tokenizer)
     tokens = encode(prompt, tokenizer)
-    device = machine.Machine.claim(environment).device
+    loaded.to(machine.Machine.claim(environment).device)
     machine.set_determinism(manifest.inference.train.deterministic)
-    generated = generation.generate(
-        loaded.network.to(device),
-        tokens,
-        sampling=generation.Sampling(temperature, top_k, top_p),
-        generator=torch.Generator().manual_seed(seeding.derive(seed, "generate")),
-    )
+    settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, length=length, seed=seed)
     try:
-        count = show(prompt, tokens, islice(generated, length), tokenizer.decode)
+        count = show(prompt, tokens, generate(loaded, tokens, settings=settings), tokenizer.decode)
     except BrokenPipeError:  # the reader, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at its exit
         return
     if count < length:
         longest = cast("Generative", loaded.network).longest
         is_full = longest is not None and count + max(1, len(tokens)) == longest
-        reason = f"a text of this model has at most {longest} tokens, with the prompt" if is_full else "the model ended the text"
+        reason = f"a text of this model has at most {longest} tokens, with its prompt" if is_full else "the model ended the text"
         print(f"generate: stopped after {count} tokens: {reason}", file=sys.stderr)
 
 
@@ -89,12 +79,13 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def refuse_other_task(model: "Model", spec: "Spec", path: Path) -> None:
-    """Raise Refusal if the model of the file `path` is not a language model, or has no method `step`."""
+def texts_of(spec: "Spec", path: Path) -> "TextInputs":
+    """Return the description of the texts of a language model. Raises Refusal if the model of the file `path` has another task."""
+    from pipeline.inputs.text.description import TextInputs
+
     if not spec.targets.per_token:
         raise Refusal(f"{path}: is a model of the task {spec.targets.kind}, which generates no text: choose a language model")
-    if not hasattr(model.network, "step"):
-        raise Refusal(f"{path}: this language model has no method `step`, which generates text: see docs/text-models.md")
+    return TextInputs.of(spec)
 
 
 def encode(prompt: str, tokenizer: "Tokenizer") -> list[int]:
