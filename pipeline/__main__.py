@@ -20,6 +20,7 @@ VERBS = {
     "check": "validate params.yaml, the environment and the machine before anything runs",
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
+    "generate": "continue a text with a language model",
     "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
@@ -34,6 +35,19 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow",
         },
         "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
+    },
+    "generate": {
+        "model": {"metavar": "MODEL|RUN", "help": "a model file, or a run: the name of its journal folder or its id in MLflow"},
+        "--prompt": {"default": "", "help": "the text to continue (default: none, the model begins a new text)"},
+        "--temperature": {
+            "type": float,
+            "default": 1.0,
+            "help": "below 1, probable tokens become more probable; 0 always takes the most probable (default: %(default)s)",
+        },
+        "--top-k": {"type": int, "help": "draw from this many most probable tokens only"},
+        "--top-p": {"type": float, "help": "draw from the most probable tokens only whose probabilities together reach this share"},
+        "--seed": {"type": int, "default": 1, "help": "the same seed gives the same text (default: %(default)s)"},
+        "--length": {"type": int, "default": 256, "help": "the largest number of tokens to generate (default: %(default)s)"},
     },
     "preset": {"name": {}},
     "ui": {

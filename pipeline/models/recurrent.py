@@ -5,6 +5,8 @@ from typing import Any, Literal, Self, cast
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from torch.nn.functional import linear
 
 from pipeline.inputs.text.description import PAD, TextInputs
 from pipeline.params.model import ModelSettings
@@ -88,7 +90,7 @@ class TextClassifier(nn.Module):
         if self.pooling == "mean":
             weights = real.to(states.dtype) / lengths.clamp(min=1)[:, None]
             return (states * weights[..., None]).sum(1)
-        last = states[torch.arange(len(states), device=states.device), (lengths - 1).clamp(min=0)]
+        last = states[torch.arange(states.shape[0], device=states.device), (lengths - 1).clamp(min=0)]
         # the backward direction ends at the first token
         return torch.cat((last[:, : self.width], states[:, 0, self.width :]), dim=1)
 
@@ -135,7 +137,7 @@ class Layer(nn.Module):
     not be seeded for each step, and a resumed training would draw other numbers.
 
     The backward direction reads each text reversed within its own length, so that the padding stays at the end. This equals a packed
-    sequence, without its copy of the lengths to the host, and `torch.export` accepts it with any length.
+    sequence, without its copy of the lengths to the host.
     """
 
     def __init__(self, settings: Settings, inputs: int) -> None:
@@ -146,10 +148,10 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, states: Tensor, reversal: Tensor | None = None) -> Tensor:
-        outputs, _ = self.ahead(states)
+        outputs = run(self.ahead, states)
         if self.back is not None:
             assert reversal is not None
-            backwards, _ = self.back(reordered(states, reversal))
+            backwards = run(self.back, reordered(states, reversal))
             outputs = torch.cat((outputs, reordered(backwards, reversal)), dim=2)
         return cast("Tensor", self.dropout(outputs))
 
@@ -157,6 +159,46 @@ class Layer(nn.Module):
 def layers(settings: Settings) -> nn.ModuleList:
     between = settings.width * (2 if settings.bidirectional else 1)
     return nn.ModuleList(Layer(settings, between if number else settings.embedding_width) for number in range(settings.depth))
+
+
+def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
+    """Return the states (n, length, width) of `cell` at each of `inputs` (n, length, features)."""
+    if torch.compiler.is_exporting():
+        return scanned(cell, inputs)
+    outputs, _ = cell(inputs)
+    return cast("Tensor", outputs)
+
+
+def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
+    """Return what `cell(inputs)` returns, computed step by step, for `torch.export`: it would fix the length in a cell of torch's own."""
+    batch, width = inputs.shape[0], cell.hidden_size
+    weight, bias = cast("tuple[Tensor, Tensor]", (cell.weight_hh_l0, cell.bias_hh_l0))
+
+    def step(state: tuple[Tensor, ...], inputs: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        after = next_state(cell.mode, inputs, linear(state[0], weight, bias), state)
+        # `view` tells the compiler the number of samples, without which it cannot allocate the outputs; they must not share memory with the state
+        return after, after[0].clone().view(batch, width)
+
+    start = tuple(inputs.new_zeros(batch, width) for _ in range(2 if cell.mode == "LSTM" else 1))
+    from_inputs = linear(inputs, cast("Tensor", cell.weight_ih_l0), cast("Tensor", cell.bias_ih_l0))
+    _, outputs = scan(step, start, from_inputs.transpose(0, 1))
+    return cast("Tensor", outputs).transpose(0, 1)
+
+
+def next_state(mode: str, inputs: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the state after one step, as the documentation of `nn.LSTM`, `nn.GRU` and `nn.RNN` defines it.
+
+    `inputs` and `hidden` (n, gates * width) are the products of the inputs and of the state with the weights of all gates.
+    """
+    if mode == "LSTM":
+        ingate, forget, candidate, out = (inputs + hidden).chunk(4, dim=1)
+        memory = forget.sigmoid() * state[1] + ingate.sigmoid() * candidate.tanh()
+        return out.sigmoid() * memory.tanh(), memory
+    if mode == "GRU":
+        (reset, update, candidate), (reset_hidden, update_hidden, candidate_hidden) = inputs.chunk(3, dim=1), hidden.chunk(3, dim=1)
+        proposed = (candidate + (reset + reset_hidden).sigmoid() * candidate_hidden).tanh()
+        return (torch.lerp(proposed, state[0], (update + update_hidden).sigmoid()),)
+    return ((inputs + hidden).tanh(),)
 
 
 def reversed_positions(lengths: Tensor, longest: int) -> Tensor:
@@ -167,4 +209,4 @@ def reversed_positions(lengths: Tensor, longest: int) -> Tensor:
 
 def reordered(states: Tensor, positions: Tensor) -> Tensor:
     """Return `states` (n, length, features) in the order of `positions` (n, length)."""
-    return states[torch.arange(len(states), device=states.device)[:, None], positions]
+    return states[torch.arange(states.shape[0], device=states.device)[:, None], positions]

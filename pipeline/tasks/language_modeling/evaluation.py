@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.batch import IGNORED
-from pipeline.generation import GenerationSettings, generate
 from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.generation import GenerationSettings, generate
 from pipeline.inputs.text.tokenizer import Tokenizer
 from pipeline.io import files
 from pipeline.refusal import Refusal
