@@ -12,7 +12,7 @@ ROOMS = [
     ["container"],
     ["__main__"],
     ["commands"],
-    ["verification"],
+    ["export", "verification"],
     ["stages"],
     ["training"],
     ["nonfinite_dump"],
