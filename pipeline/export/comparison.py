@@ -61,7 +61,7 @@ def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variab
 def batches(rows: NDArray[np.generic], *, variable_length: bool) -> Iterator[NDArray[np.generic]]:
     """Yield all rows in batches of several sizes, because the batch size is variable. If the length is variable, also yield a shorter batch."""
     if variable_length:
-        yield rows[:2, : (rows.shape[1] + 1) // 2]
+        yield np.ascontiguousarray(rows[:2, : (rows.shape[1] + 1) // 2])  # compiled programs assume contiguous inputs
     yield rows[:1]
     for first in range(1, len(rows), BATCH_SIZE):
         yield rows[first : first + BATCH_SIZE]
