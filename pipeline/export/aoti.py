@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
+from pipeline.export import recurrent
 from pipeline.export.program import KEY
 from pipeline.refusal import Refusal
 
@@ -30,7 +31,7 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
     """Compile the program and write the package."""
     from torch import _inductor  # late: it imports the compiler, which takes seconds
 
-    with path.open("w+b") as file:
+    with path.open("w+b") as file, recurrent.lowered():
         _inductor.aoti_compile_and_package(program, package_path=file, inductor_configs={"aot_inductor.metadata": {KEY: metadata}})
 
 

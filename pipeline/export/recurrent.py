@@ -31,6 +31,14 @@ def variable_length() -> Iterator[None]:
             replace_kernels(operation, kernels)
 
 
+@contextmanager
+def lowered() -> Iterator[None]:
+    """Ignore a warning of torch about its own code, with which it turns a recurrent layer into a loop."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="_check_is_size will be removed", category=FutureWarning)
+        yield
+
+
 def replace_kernels(operation: Any, kernels: dict[Any, Any]) -> None:
     operation.py_kernels.update(kernels)
     operation._dispatch_cache.clear()

@@ -64,32 +64,39 @@ def metadata(path: Path, name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", FORMATS)
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mlp": (models.MLP, {}),
+    "convnet": (models.CONVNET, {"channels_last": True}),
+    "resnet": (models.RESNET, {"shape": (9, 12, 1)}),
+    "airbench-bf16": (models.AIRBENCH, {"half": True, "channels_last": True}),
+    "mobilenet": (models.MOBILENET, {}),
+    "vit": (models.VIT, {"shape": (64, 64, 3)}),
+}
+
+
 @pytest.mark.parametrize(
-    ("settings", "options"),
+    ("name", "model"),
     [
-        pytest.param(models.MLP, {}, id="mlp"),
-        pytest.param(models.CONVNET, {"channels_last": True}, id="convnet-channels-last"),
-        pytest.param(models.RESNET, {"shape": (9, 12, 1)}, id="resnet-grey"),
-        pytest.param(models.AIRBENCH, {"half": True, "channels_last": True}, id="airbench-bf16"),
-        pytest.param(models.MOBILENET, {}, id="mobilenet"),
-        pytest.param(models.VIT, {"shape": (64, 64, 3)}, id="vit", marks=SLOW),
+        *((name, model) for name in ("onnx", "pt2") for model in MODELS if model != "vit"),
+        pytest.param("onnx", "vit", marks=SLOW),
+        *(pytest.param("aoti", model, marks=[SLOW, COMPILER]) for model in ("convnet", "airbench-bf16", "mobilenet")),
     ],
 )
 def test_an_exported_model_has_the_outputs_of_the_model_for_any_batch_size(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str, settings: dict[str, Any], options: dict[str, Any]
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, model: str
 ) -> None:
+    settings, options = MODELS[model]
     path = models.write(folder / "model.safetensors", settings, **options)
     written = export(path, name)
     assert sorted(file.name for file in folder.iterdir()) == sorted([path.name, written.name])
     output = capsys.readouterr().out
     assert "compared on 64 random samples, because there is no data/prepared: largest difference " in output
     assert "the same class for 64 of 64 outputs" in output
-    model, run = models.in_float32(path), exporting.FORMATS[name].load(written, threads=1)
+    original, run = models.in_float32(path), exporting.FORMATS[name].load(written, threads=1)
     shape = options.get("shape", (8, 8, 3))
     for count in (1, 2, 7):
         images = np.random.default_rng(count).integers(0, 256, (count, *shape), dtype=np.uint8)
-        expected = model(torch.from_numpy(images)).numpy()
+        expected = original(torch.from_numpy(images)).numpy()
         found = run(images)
         assert (found.shape, found.dtype) == ((count, 3), np.float32)
         assert np.abs(found - expected).max() <= 1e-4
@@ -315,7 +322,7 @@ NETWORKS: dict[str, Callable[[TextInputs], nn.Module]] = {
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        *((name, network) for name in ("onnx", "pt2") for network in NETWORKS),
+        *(pytest.param(name, network, marks=SLOW if network == "gru" else ()) for name in ("onnx", "pt2") for network in NETWORKS),
         *(pytest.param("aoti", network, marks=[SLOW, COMPILER]) for network in NETWORKS if network != "lstm"),
     ],
 )
