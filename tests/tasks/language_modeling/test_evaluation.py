@@ -73,6 +73,11 @@ def test_logits_that_are_not_finite_are_refused_though_nan_marks_the_padding() -
         Evaluator(SPEC, SETTINGS).scores()
 
 
+def test_a_prompt_that_fills_the_window_is_refused_before_anything_is_scored() -> None:
+    with pytest.raises(Refusal, match=r"evaluate\.prompt: has 6 tokens, and a text of this model has at most 6"):
+        Evaluator(SPEC, SETTINGS.model_copy(update={"prompt": "abcabc"}))
+
+
 def test_the_most_surprising_passages_come_first_and_do_not_overlap() -> None:
     losses = np.array([1, 1, 1, 9, 0, 0, 5, 5, np.nan, np.nan], np.float32)
     found = surprising(losses, 4, 9)
