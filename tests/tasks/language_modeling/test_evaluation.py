@@ -82,7 +82,7 @@ def test_the_most_surprising_passages_come_first_and_do_not_overlap() -> None:
     losses = np.array([1, 1, 1, 9, 0, 0, 5, 5, np.nan, np.nan], np.float32)
     found = surprising(losses, 4, 9)
     assert [(passage.first, passage.length, passage.loss) for passage in found] == [(0, 4, 3.0), (4, 4, 2.5)]
-    assert surprising(losses, 3, 1) == [(3, 3, 3.0)]
+    assert surprising(losses, 3, 2) == [(6, 2, 5.0), (3, 3, 3.0)]
 
 
 def test_tables_figures_and_texts_are_written_and_repeat(tmp_path: Path) -> None:
