@@ -13,9 +13,9 @@ from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import parse
 from pipeline.paths import Paths
+from pipeline.provenance import facts, revision
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import provenance, revision
 from pipeline.tracking.run import Run
 from pipeline.tracking.run_info import Dataset, RunInfo
 
@@ -38,10 +38,10 @@ def of_training(
 
     `document` is the content of params.yaml, `prepared` that of spec.json. `more` is added to the provenance.
     """
-    origin = provenance.gather(environment)
+    origin = facts.gather(environment)
     return RunInfo(
         params=params_of(document),
-        tags=SOURCE | provenance.tags(origin) | evaluation_tags(document),
+        tags=SOURCE | facts.tags(origin) | evaluation_tags(document),
         provenance={**origin, **more},
         datasets=datasets_of(document, prepared, ("train", "valid")),
         subject=subject(document),
@@ -55,7 +55,7 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
     return RunInfo(
         params=params_of(document),
         tags=evaluation_tags(document),
-        provenance=provenance.gather(environment),
+        provenance=facts.gather(environment),
         datasets=datasets_of(document, prepared, ("test",)),
         subject=subject(document),
         description=f"{subject(document)}; trained elsewhere",

@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
+from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import events, provenance, run, run_description
+from pipeline.tracking import events, run, run_description
 from tests import project
 
 NEVER_MISSING = {
@@ -30,7 +31,7 @@ NEVER_MISSING = {
     "dvc.stage",
     "user",
     "inputs",
-    *(f"version.{library}" for library in provenance.LIBRARIES),
+    *(f"version.{library}" for library in facts.LIBRARIES),
 }
 PREPARED = {
     "spec": {"shape": [8, 8, 1]},

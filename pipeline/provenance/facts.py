@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline.io import files
+from pipeline.provenance import revision
+from pipeline.provenance.revision import Unknown, first_line
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import revision
-from pipeline.tracking.revision import Unknown, first_line
 
 LOCK = "requirements.lock"
 UNKNOWN = "unknown: "
