@@ -11,8 +11,8 @@ from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
+from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
-from pipeline.tracking import run_description
 
 
 def run() -> None:

@@ -22,8 +22,7 @@ from pipeline.reports import recorded
 from pipeline.runtime import run_identity
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.stages import evaluate
-from pipeline.tracking import run_description
+from pipeline.stages import evaluate, run_description
 from pipeline.training import Training
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Sides, short
 from pipeline.verification.consistency import compare_manifest

@@ -222,7 +222,7 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_process_of_a_stage_never_imports_mlflow() -> None:
     script = (
-        "import sys, pipeline.tracking.run, pipeline.tracking.run_description; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
+        "import sys, pipeline.tracking.run, pipeline.stages.run_description; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], cwd=mirror_process.CHECKOUT, check=True)
 

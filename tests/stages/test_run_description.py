@@ -12,7 +12,8 @@ from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import events, run, run_description
+from pipeline.stages import run_description
+from pipeline.tracking import events, mirror_process, run
 from tests import project
 
 NEVER_MISSING = {
@@ -63,6 +64,12 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
         return info(Environment.model_validate(environment)).name
 
     return name
+
+
+@pytest.fixture
+def without_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
+    return Environment.model_validate({"DVC_ROOT": tmp_path})
 
 
 def params() -> dict[str, Any]:
