@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.flatten import Scalar, flatten
+from pipeline.flatten import Scalar, flatten, formatted
 from pipeline.io import files
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
@@ -87,10 +87,7 @@ def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
 
     A model can be evaluated again with other settings, and MLflow can change tags but not params.
     """
-    return {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()
-    }
+    return {name: formatted(value) for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()}
 
 
 def subject(document: Mapping[str, Any]) -> str:
@@ -130,7 +127,7 @@ def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
 def short(value: Scalar) -> str:
     """Format a float in its shortest form, such as `5e-3`, and another value as in YAML, cut to `LONGEST_VALUE` characters."""
     if not isinstance(value, float):
-        return textwrap.shorten(value if isinstance(value, str) else json.dumps(value), LONGEST_VALUE, placeholder="...")
+        return textwrap.shorten(formatted(value), LONGEST_VALUE, placeholder="...")
     plain, (mantissa, _, exponent) = f"{value:g}", f"{value:e}".partition("e")
     scientific = f"{float(mantissa):g}e{int(exponent)}" if exponent else plain
     return min(plain, scientific, key=len)

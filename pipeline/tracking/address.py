@@ -62,7 +62,7 @@ class Address:
         variables. In the address of a SQLite database, a relative path is resolved against `root`.
         """
         if self.credentials:
-            return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2]).geturl()
+            return without_user(self.given).geturl()
         scheme, separator, path = self.given.partition(":///")
         if scheme.startswith("sqlite") and path and not path.startswith("/"):
             return f"{scheme}{separator}{self.root / path}"
@@ -71,30 +71,33 @@ class Address:
     @property
     def shown(self) -> str:
         """Return the address of a server for printing, without user, password, token and query."""
-        return self._parts._replace(netloc=self._parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
+        return without_user(self.given)._replace(query="", fragment="").geturl().rstrip("/")
 
     @property
     def key(self) -> str:
         """Return the key of this store in `delivered.json`: a digest of the address without the user and password before its host."""
-        bare = urlsplit(self.for_mlflow)
-        return files.digest_of(bare._replace(netloc=bare.netloc.rpartition("@")[2]).geturl())[:16]
+        return files.digest_of(without_user(self.for_mlflow).geturl())[:16]
 
     @property
     def secrets(self) -> list[str]:
         """Return all secrets of the address and of the environment, each in all encodings that `forms` returns, longest first."""
-        return sorted({form for secret in self._secrets() if secret for form in forms(secret)}, key=len, reverse=True)
-
-    def _secrets(self) -> Iterator[str]:
         # If a server's address has a user name but no password, the user name is a token.
-        yield self._parts.password or (self._parts.username if self.is_server else None) or ""
-        yield from (value for name, value in parse_qsl(self._parts.query) if SECRET.search(name))
-        yield from (value for name, value in os.environ.items() if name in CERTAIN or (SECRET.search(name) and len(value) >= SHORTEST))
+        found = [self._parts.password or (self._parts.username if self.is_server else None) or ""]
+        found += [value for name, value in parse_qsl(self._parts.query) if SECRET.search(name)]
+        found += [value for name, value in os.environ.items() if name in CERTAIN or (SECRET.search(name) and len(value) >= SHORTEST)]
+        return sorted({form for secret in found if secret for form in forms(secret)}, key=len, reverse=True)
 
     def redacted(self, text: str) -> str:
         """Return the text with every secret replaced by `***`."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
+
+
+def without_user(address: str) -> SplitResult:
+    """Return the parts of an address without the user and password before its host."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2])
 
 
 def forms(secret: str) -> set[str]:

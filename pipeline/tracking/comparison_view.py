@@ -9,7 +9,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.io import files
@@ -95,14 +95,15 @@ def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[s
     metrics = sorted({name for run in runs for name in run.data.metrics})
     chosen = chosen_metric(runs)
     test_metric = "test/" + chosen.partition("/")[2]
-    differing = differing_params(runs)[:most_differing]
+    params = differing([run.data.params for run in runs])[:most_differing]
+    tags = [name for name in differing([run.data.tags for run in runs]) if name.startswith("evaluate.")]
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
     columns += [f"metrics.`{name}`" for name in (test_metric, chosen)]
-    columns += [f"params.`{name}`" for name in dict.fromkeys((*ALWAYS_SHOWN, *differing))]
-    columns += [f"tags.`{name}`" for name in differing_tags(runs)]
+    columns += [f"params.`{name}`" for name in dict.fromkeys((*ALWAYS_SHOWN, *params))]
+    columns += [f"tags.`{name}`" for name in tags]
     columns += ["attributes.`Description`"]
     # MLflow's parallel coordinates chart omits a run that lacks one of the chart's parameters.
-    shared = [name for name in differing if all(name in run.data.params for run in runs)]
+    shared = [name for name in params if all(name in run.data.params for run in runs)]
     charts = list(cards(metrics[:most_cards], chosen=chosen, test_metric=test_metric, params=shared))
     return {
         "searchFilter": "",
@@ -137,24 +138,15 @@ def is_better_lower(metric: str) -> bool:
     return metric.endswith(("loss", "error", "perplexity"))
 
 
-def differing_params(runs: "Sequence[Run]") -> list[str]:
-    """Return the names of the parameters that have more than one value among the runs, in the order of `SECTIONS_OF_PARAMS`."""
-    values: dict[str, set[str]] = {}
-    for run in runs:
-        for name, value in run.data.params.items():
-            values.setdefault(name, set()).add(value)
-    rank = {section: position for position, section in enumerate(SECTIONS_OF_PARAMS)}
-    differing = [name for name, seen in values.items() if len(seen) > 1]
-    return sorted(differing, key=lambda name: (rank.get(name.partition(".")[0], len(rank)), name))
+def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of the parameters that have more than one value among the runs, in the order of `SECTIONS_OF_PARAMS`.
 
-
-def differing_tags(runs: "Sequence[Run]") -> list[str]:
-    """Return the names of the `evaluate` parameters in which the runs differ.
-
-    In MLflow, these parameters are tags, because they change if a model is evaluated again with other settings.
+    `values_of_runs` has one mapping for each run, from names to values. A run that lacks a parameter is ignored for it.
     """
-    names = {name for run in runs for name in run.data.tags if name.startswith("evaluate.")}
-    return sorted(name for name in names if len({run.data.tags.get(name) for run in runs}) > 1)
+    rank = {section: position for position, section in enumerate(SECTIONS_OF_PARAMS)}
+    names = sorted({name for values in values_of_runs for name in values})
+    found = [name for name in names if len({values[name] for values in values_of_runs if name in values}) > 1]
+    return sorted(found, key=lambda name: rank.get(name.partition(".")[0], len(rank)))
 
 
 def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -201,10 +193,10 @@ def note(runs: "Sequence[Run]", experiment_id: str) -> str:
     best = sorted(comparable, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
     name = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", best.info.run_name)
     linked_name = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
-    differing = ", ".join(f"`{name}`" for name in differing_params(runs)[:16]) or "no parameter"
+    names = ", ".join(f"`{name}`" for name in differing([run.data.params for run in runs])[:16]) or "no parameter"
     count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
     return with_digest(
-        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {differing}."
+        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {names}."
     )
 
 

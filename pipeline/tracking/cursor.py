@@ -1,5 +1,6 @@
 """The delivery progress of a journal for each store, saved in the journal's `delivered.json`."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from pipeline.io import files
 from pipeline.tracking.events import EVENTS, SYSTEM, has_more
 
 DELIVERED = "delivered.json"
+MARKED_BYTES = 1 << 16
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Cursor:
     run_id: str | None = None
     experiment_id: str | None = None
     offsets: dict[str, int] = field(default_factory=lambda: {EVENTS: 0, SYSTEM: 0})
+    marks: dict[str, str] = field(default_factory=dict)
     time_ms: int = 0
     has_ended: bool = False
     has_failed: bool = False
@@ -37,27 +40,29 @@ class Cursor:
         """
         try:
             cursor = cls(**read_stores(folder)[store])
-            is_valid = all(ends_line(folder / name, cursor.offsets[name]) for name in (EVENTS, SYSTEM))
-        except (KeyError, OSError, TypeError):
+            is_same_journal = cursor.marks == cursor._find_marks(folder)
+        except (AttributeError, KeyError, OSError, TypeError):
             return cls()
-        return cursor if is_valid else cls(cursor.run_id, cursor.experiment_id)
+        return cursor if is_same_journal else cls(cursor.run_id, cursor.experiment_id)
 
     def save(self, folder: Path, store: str) -> None:
         """Write this cursor to `delivered.json`. The cursors of other stores in this file are unchanged."""
+        self.marks = self._find_marks(folder)
         files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
 
     def is_complete(self, folder: Path) -> bool:
         """Return True if MLflow has the final status of the run and all events."""
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
-
-def ends_line(path: Path, offset: int) -> bool:
-    """Return True if a line of the file ends at this offset, or the offset is 0."""
-    if offset == 0:
-        return True
-    with path.open("rb") as file:
-        file.seek(offset - 1)
-        return file.read(1) == b"\n"
+    def _find_marks(self, folder: Path) -> dict[str, str]:
+        """Return, for each file of the journal, a digest of the last `MARKED_BYTES` bytes before its offset."""
+        marks = {}
+        for name in filter(self.offsets.get, (EVENTS, SYSTEM)):
+            begin = max(0, self.offsets[name] - MARKED_BYTES)
+            with (folder / name).open("rb") as file:
+                file.seek(begin)
+                marks[name] = hashlib.sha256(file.read(self.offsets[name] - begin)).hexdigest()
+        return marks
 
 
 def read_stores(folder: Path) -> dict[str, Any]:

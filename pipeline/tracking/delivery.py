@@ -63,7 +63,7 @@ class Delivery:
             self._retry_after_s *= 2
         if self._run is None:
             self._run = self._find_run()
-        sender = Sender(self._store, self._run.info.run_id, self._folder, self._build)
+        sender = Sender(self._store.client, self._run.info.run_id, self._folder, self._build)
         self._send_new(EVENTS, sender)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:

@@ -17,7 +17,6 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
     "start": STAGE_FIELDS,
     "reopen": STAGE_FIELDS,
     "metrics": {"step": int, "values": dict},
-    "tags": {"tags": dict},
     "description": {"text": str},
     "artifact": {"file": str, "folder": str},
     "model": {"file": str, "sha256": str, "step": int},
@@ -83,18 +82,17 @@ def has_more(path: Path, offset: int) -> bool:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line, or `{"kind": "unreadable"}` if the JSON is invalid, or if a field is missing or has the wrong type."""
+    """Return the fields of a line, or `{"kind": "unreadable"}` if the JSON is invalid, or if a field is missing or has the wrong type.
+
+    An event of a kind that is not in `FIELDS` needs only the fields `kind` and `time_ms`.
+    """
     try:
-        fields = json.loads(line)
-    except ValueError:
-        fields = None
-    return fields if isinstance(fields, dict) and is_whole(fields) else {"kind": UNREADABLE}
-
-
-def is_whole(fields: Mapping[str, Any]) -> bool:
-    """Return True if the event has every required field of its kind with the right type. For an unknown kind, these are `kind` and `time_ms`."""
-    wanted = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
-    return all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
+        fields = dict(json.loads(line))
+    except (ValueError, TypeError):
+        return {"kind": UNREADABLE}
+    types = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
+    is_whole = all(isinstance(fields.get(name), expected) for name, expected in types.items())
+    return fields if is_whole else {"kind": UNREADABLE}
 
 
 class Writer:

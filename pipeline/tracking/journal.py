@@ -157,9 +157,6 @@ class Journal:
             self._append("metrics", step=step, values=fresh)
             self._step = step
 
-    def tags(self, tags: Mapping[str, str]) -> None:
-        self._append("tags", tags=dict(tags))
-
     def describe(self, text: str) -> None:
         self._append("description", text=text)
 

@@ -9,12 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.tracking.store import MODEL_TAG, Store
+from pipeline.raw_dataset import SPLITS, TEST
+from pipeline.tracking.store import MODEL_TAG
 
 if TYPE_CHECKING:
     import numpy as np
+    from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Metric, Run
-    from mlflow.models import ModelSignature
     from numpy.typing import NDArray
     from torch import nn
 
@@ -25,10 +26,9 @@ The example batch has two images: with a batch of one, `torch.export` would fix 
 """
 SERVED = Path(__file__).with_name("served_model.py")
 LONGEST_LIST = 500
-SPLITS = ("train", "valid", "test")
 
 
-def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
+def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
     """Log the model file `path` with SHA-256 `digest` to the run `run_id`, at the training step `step`. `points` are the metrics at this step.
 
     If the run already has the complete model, do nothing. If an earlier attempt was interrupted, complete the logged model that it began.
@@ -36,8 +36,8 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-    client, run = store.client, store.client.get_run(run_id)
-    model = find_model(store, run, digest)
+    run = client.get_run(run_id)
+    model = find_model(client, run, digest)
     if model and model.status == LoggedModelStatus.READY:
         return
     if not path.is_file():
@@ -55,20 +55,20 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
-def find_model(store: Store, run: "Run", digest: str | None) -> "LoggedModel | None":
+def find_model(client: "MlflowClient", run: "Run", digest: str | None) -> "LoggedModel | None":
     """Return the run's logged model with this SHA-256; None if there is none. The upload of the model may be incomplete."""
-    found = store.client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
+    found = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
 
-def add_scores(store: Store, run_id: str, points: "list[Metric]") -> None:
+def add_scores(client: "MlflowClient", run_id: str, points: "list[Metric]") -> None:
     """Add the test metrics among `points` to the run's logged model, if it has one: the training logs the model before the evaluation."""
-    scores = [point for point in points if split_of(point.key) == "test"]
+    scores = [point for point in points if split_of(point.key) == TEST]
     if not scores:
         return
-    run = store.client.get_run(run_id)
-    if model := find_model(store, run, run.data.tags.get(MODEL_TAG)):
-        store.client.log_batch(run_id, metrics=linked(scores, run, model))
+    run = client.get_run(run_id)
+    if model := find_model(client, run, run.data.tags.get(MODEL_TAG)):
+        client.log_batch(run_id, metrics=linked(scores, run, model))
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
@@ -113,12 +113,14 @@ def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDAr
     """Write the MLflow model to `folder/model`: the program exported by `torch.export`, and `served_model.py`, which checks the input."""
     import mlflow.pyfunc
     import mlflow.pytorch
-    from mlflow.models import Model, ModelSignature
+    import torch
+    from mlflow.models import Model, ModelSignature, infer_signature
 
     from pipeline.tracking.served_model import EXPORTED
 
     requirements = [f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch")]
-    signature = signature_of(module, example)
+    with torch.inference_mode():
+        signature = infer_signature(example, module.eval()(torch.from_numpy(example)).numpy())
     mlflow.pytorch.save_model(
         module, folder / EXPORTED, signature=signature, input_example=example, pip_requirements=requirements, serialization_format="pt2"
     )
@@ -131,18 +133,4 @@ def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDAr
         input_example=example,
         pip_requirements=requirements,
         metadata={"classes": list(classes)},
-    )
-
-
-def signature_of(module: "nn.Module", example: "NDArray[np.uint8]") -> "ModelSignature":
-    """Return the MLflow signature of the module: dtypes and shapes of input and output, with a variable batch size."""
-    import torch
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
-
-    with torch.inference_mode():
-        logits = module.eval()(torch.from_numpy(example)).numpy()
-    return ModelSignature(
-        inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]), name=None)]),
-        outputs=Schema([TensorSpec(logits.dtype, (-1, *logits.shape[1:]), name=None)]),
     )

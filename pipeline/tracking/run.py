@@ -1,6 +1,5 @@
 """The tracking interface of the stages. It never raises an exception to a stage. A stage waits for MLflow only when it ends."""
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -9,8 +8,7 @@ from pathlib import Path
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
-from pipeline.tracking import comparison_view, cursor, journal, mirror_process
-from pipeline.tracking.address import Address
+from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.run_info import RunInfo
 
@@ -50,9 +48,6 @@ class Run:
     def describe(self, text: str) -> None:
         """Set the description of the run, unless it was edited in MLflow."""
         self._write(lambda journal: journal.describe(text))
-
-    def tags(self, tags: Mapping[str, str]) -> None:
-        self._write(lambda journal: journal.tags(tags))
 
     def model(self, path: Path) -> None:
         """Log a copy of the exported model file, which must be complete."""
@@ -147,17 +142,3 @@ def journal_of(environment: Environment, model: Path) -> str | None:
     """Return the name of the newest journal of this model file; None if there is none."""
     folder = journal.find(environment.root, files.digest(model))
     return folder.name if folder else None
-
-
-def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return the address at which an MLflow server compares the runs, or `make ui`, the command that starts the local UI.
-
-    `name` is the name of a journal. Return the address if this journal's run is on the server, and otherwise `make ui`; "" instead of
-    `make ui` if `make` is not installed, as in the container.
-    """
-    address = Address.of(environment)
-    if address.is_server and name:
-        experiment_id = cursor.Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
-        if experiment_id:
-            return f"{address.shown}/{comparison_view.link(experiment_id)}"
-    return "make ui" if shutil.which("make") else ""
