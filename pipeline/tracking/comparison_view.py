@@ -24,13 +24,11 @@ DIGEST_LINE = "\n\n[//]: # (pipeline {})"
 """The last line of a generated description. It contains a digest of the text before it, written as a link definition, which Markdown
 does not display."""
 COMPRESSED = "deflate;"
-MOST_TAG_CHARACTERS = 20_000
 MOST_RUNS = 200
+MOST_PARAMS, MOST_CHARTS = 16, 80
+"""Limits that keep the view far below 20,000 characters, MLflow's limit for a tag."""
 ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
 SECTIONS_OF_PARAMS = ("source", "model", "optimizer", "schedule", "augment", "train", "evaluate", "seed")
-SIZES = ((16, 80), (8, 40), (4, 10), (0, 0))
-"""Pairs of the maximum number of differing parameters and the maximum number of metrics with charts. A view uses the first pair with
-which it fits into a tag."""
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
 NO_BARS = ("/low", "/high", "/samples")
 """Suffixes of test metrics that get no bar chart, because they are bounds or counts."""
@@ -38,17 +36,13 @@ NO_BARS = ("/low", "/high", "/samples")
 
 def update(client: "MlflowClient", experiment_id: str) -> None:
     """Update view and description of the experiment from its newest runs. One that was edited in MLflow is not changed."""
-    runs = trained_here(client.search_runs([experiment_id], max_results=MOST_RUNS))
+    found = client.search_runs([experiment_id], max_results=MOST_RUNS)
+    runs = [run for run in found if "train.metric" in run.data.params]  # other programs may log to the same experiment
     tags = client.get_experiment(experiment_id).tags
     for tag, text in {VIEW_TAG: view(runs), NOTE_TAG: note(runs, experiment_id)}.items():
         current = tags.get(tag)
         if current is None or (is_unedited(current) and current != text):
             client.set_experiment_tag(experiment_id, tag, text)
-
-
-def trained_here(runs: "Sequence[Run]") -> "list[Run]":
-    """Return the runs that this pipeline logged. Other programs may log to the same experiment."""
-    return [run for run in runs if "train.metric" in run.data.params]
 
 
 def is_unedited(text: str) -> bool:
@@ -68,17 +62,14 @@ def with_digest(text: str) -> str:
 def view(runs: "Sequence[Run]") -> str:
     """Return the value of the tag `VIEW_TAG`: the view in MLflow's format, plus a digest of its state.
 
-    If the view would not fit into a tag, it has fewer parameters and charts. Its timestamps are the start of the newest run, so that the
-    same runs give the same view.
+    The timestamps of the view are the start of the newest run, so that the same runs give the same view.
     """
     time_ms = runs[0].info.start_time if runs else 0
-    for most_differing, most_cards in SIZES:
-        shown = json.dumps(state(runs, most_differing, most_cards), separators=(",", ":"))
-        packed = COMPRESSED + base64.b64encode(zlib.compress(shown.encode(), 9)).decode()
-        envelope = {"name": "Comparison", "createdAt": time_ms, "updatedAt": time_ms, "state": packed, "digest": files.digest_of(packed)}
-        if len(text := json.dumps(envelope)) <= MOST_TAG_CHARACTERS:
-            break
-    return text
+    shown = json.dumps(state(runs), separators=(",", ":"))
+    packed = COMPRESSED + base64.b64encode(zlib.compress(shown.encode(), 9)).decode()
+    return json.dumps(
+        {"name": "Comparison", "createdAt": time_ms, "updatedAt": time_ms, "state": packed, "digest": files.digest_of(packed)}
+    )
 
 
 def unpacked(text: str) -> dict[str, Any]:
@@ -87,15 +78,12 @@ def unpacked(text: str) -> dict[str, Any]:
     return dict(json.loads(zlib.decompress(base64.b64decode(packed))))
 
 
-def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[str, Any]:
-    """Return the state of table and charts in the format of the UI. `runs` are ordered from newest to oldest.
-
-    The state has at most `most_differing` of the parameters that differ, and charts of at most `most_cards` metrics.
-    """
+def state(runs: "Sequence[Run]") -> dict[str, Any]:
+    """Return the state of table and charts in the format of the UI. `runs` are ordered from newest to oldest."""
     metrics = sorted({name for run in runs for name in run.data.metrics})
     chosen = chosen_metric(runs)
     test_metric = "test/" + chosen.partition("/")[2]
-    params = differing([run.data.params for run in runs])[:most_differing]
+    params = differing([run.data.params for run in runs])[:MOST_PARAMS]
     tags = [name for name in differing([run.data.tags for run in runs]) if name.startswith("evaluate.")]
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
     columns += [f"metrics.`{name}`" for name in (test_metric, chosen)]
@@ -104,7 +92,7 @@ def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[s
     columns += ["attributes.`Description`"]
     # MLflow's parallel coordinates chart omits a run that lacks one of the chart's parameters.
     shared = [name for name in params if all(name in run.data.params for run in runs)]
-    charts = list(cards(metrics[:most_cards], chosen=chosen, test_metric=test_metric, params=shared))
+    charts = list(cards(metrics[:MOST_CHARTS], chosen=chosen, test_metric=test_metric, params=shared))
     return {
         "searchFilter": "",
         "orderByKey": f"metrics.`{chosen}`",
@@ -130,8 +118,8 @@ def state(runs: "Sequence[Run]", most_differing: int, most_cards: int) -> dict[s
 
 
 def chosen_metric(runs: "Sequence[Run]") -> str:
-    """Return the metric that selects the best weights: `train.metric` of the newest run with this parameter, or "valid/accuracy"."""
-    return next((run.data.params["train.metric"] for run in runs if "train.metric" in run.data.params), "valid/accuracy")
+    """Return the metric that selects the best weights: `train.metric` of the newest run, or "valid/accuracy" if there are no runs."""
+    return runs[0].data.params["train.metric"] if runs else "valid/accuracy"
 
 
 def is_better_lower(metric: str) -> bool:
@@ -141,7 +129,7 @@ def is_better_lower(metric: str) -> bool:
 def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names of the parameters that have more than one value among the runs, in the order of `SECTIONS_OF_PARAMS`.
 
-    `values_of_runs` has one mapping for each run, from names to values. A run that lacks a parameter is ignored for it.
+    `values_of_runs` has one mapping for each run, from names to values. A run that lacks a parameter does not count for this parameter.
     """
     rank = {section: position for position, section in enumerate(SECTIONS_OF_PARAMS)}
     names = sorted({name for values in values_of_runs for name in values})
@@ -152,8 +140,8 @@ def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
 def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield a chart for each metric, and, if `params` is not empty, one that compares these parameters.
 
-    In each section, the chart of `chosen` or `test_metric` comes first. If a metric had no chart, MLflow would add one for it, in a section
-    before these.
+    `chosen` is the metric that selects the best weights, and `test_metric` is the same metric on the test split. Their charts come first
+    in their sections. If a metric had no chart, MLflow would add one for it, in a section before these.
     """
     for name in sorted(metrics, key=lambda name: (name != chosen, name != "train/objective", name)):
         if name.startswith("valid/"):
@@ -170,7 +158,7 @@ def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequ
 
 
 def line(metric: str, section: str) -> dict[str, Any]:
-    """Return the line chart of a metric over the steps."""
+    """Return the line chart of a metric over the steps, for the section of the charts named `section`."""
     # The UI smooths the curve if the keys for axes and smoothing are missing.
     axes = {"xAxisKey": "step", "useGlobalXaxisKey": True, "scaleType": "linear", "xAxisScaleType": "linear", "range": {}}
     smoothing = {"lineSmoothness": 0, "useGlobalLineSmoothing": True}
@@ -178,7 +166,7 @@ def line(metric: str, section: str) -> dict[str, Any]:
 
 
 def card(name: str, section: str, kind: str, **more: Any) -> dict[str, Any]:
-    """Return a chart of the view. `kind` is the chart type of the MLflow UI; `more` has further keys of the chart."""
+    """Return a chart called `name` for a section of the view. `kind` is MLflow's type of chart, `more` has further keys of the chart."""
     # With `isGenerated: true`, the UI shows line charts instead of bar charts.
     return {"uuid": name, "type": kind, "metricSectionId": section, "deleted": False, "isGenerated": False, **more}
 
@@ -193,7 +181,7 @@ def note(runs: "Sequence[Run]", experiment_id: str) -> str:
     best = sorted(comparable, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
     name = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", best.info.run_name)
     linked_name = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
-    names = ", ".join(f"`{name}`" for name in differing([run.data.params for run in runs])[:16]) or "no parameter"
+    names = ", ".join(f"`{name}`" for name in differing([run.data.params for run in runs])[:MOST_PARAMS]) or "no parameter"
     count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
     return with_digest(
         f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {names}."

@@ -1,4 +1,4 @@
-"""The delivery progress of a journal for each store, saved in the journal's `delivered.json`."""
+"""How much of a journal each MLflow store has received, saved in `delivered.json` in the journal's folder."""
 
 import hashlib
 import json
@@ -15,12 +15,13 @@ MARKED_BYTES = 1 << 16
 
 @dataclass
 class Cursor:
-    """The delivery progress of a journal for one store.
+    """How much of a journal one MLflow store has received, and the ids of the journal's run and experiment in this store.
 
-    `offsets` has the number of delivered bytes of `events.jsonl` and of `system.jsonl`. `time_ms` is the time of the last delivered event.
-    `has_ended` is True if MLflow has the final status of the run, and the journal's copies of files are removed.
-    `has_failed` is True if MLflow failed to store an event: `offsets` stays before this event. Events after it may have been sent, and will
-    be sent again.
+    `offsets` has the number of received bytes of `events.jsonl` and of `system.jsonl`. `marks` has a digest of the last bytes before each
+    offset, by which a journal that was restored from a backup is recognised. `time_ms` is the time of the last received event.
+    `has_ended` is True once the run has its final status and the journal's copies of files are removed.
+    `has_failed` is True if MLflow failed to store an event. Then `offsets` are before this event, although events after it may have been
+    sent.
     """
 
     run_id: str | None = None
@@ -33,10 +34,10 @@ class Cursor:
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":
-        """Return the cursor saved under the store key `store`; a cursor at the beginning of the journal if none can be read.
+        """Return the cursor saved for a store, whose `Address.key` is `store`. If none can be read, return a cursor at the beginning.
 
-        If no line of the journal ends at a saved offset, as after restoring a backup, the cursor keeps the saved ids of run and experiment
-        but starts at the beginning. Delivering events again is safe, because MLflow ignores repeated metric points.
+        If the bytes before a saved offset have changed, the journal was restored from a backup. Then the cursor has the saved ids of run
+        and experiment, but is at the beginning of the journal. Sending events again is safe: MLflow ignores repeated metric points.
         """
         try:
             cursor = cls(**read_stores(folder)[store])
@@ -46,12 +47,12 @@ class Cursor:
         return cursor if is_same_journal else cls(cursor.run_id, cursor.experiment_id)
 
     def save(self, folder: Path, store: str) -> None:
-        """Write this cursor to `delivered.json`. The cursors of other stores in this file are unchanged."""
+        """Write this cursor to `delivered.json` as that of the store with the key `store`. Cursors of other stores remain in the file."""
         self.marks = self._find_marks(folder)
         files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
 
     def is_complete(self, folder: Path) -> bool:
-        """Return True if MLflow has the final status of the run and all events."""
+        """Return True if the store has all events in the journal `folder` and the final status of the run."""
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
     def _find_marks(self, folder: Path) -> dict[str, str]:
@@ -66,7 +67,7 @@ class Cursor:
 
 
 def read_stores(folder: Path) -> dict[str, Any]:
-    """Return the saved cursors by store key; an empty dict if `delivered.json` is missing or damaged."""
+    """Return the content of `delivered.json`: a cursor for each store, as a dict. If the file is missing or damaged, return {}."""
     try:
         stores = json.loads((folder / DELIVERED).read_bytes())
     except (OSError, ValueError):
@@ -75,5 +76,5 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if the journal has begun and no store has all of it. A journal that one store has completely is not sent to another."""
+    """Return True if the journal has an event and no store has all of it. A journal that one store has completely is not sent to another."""
     return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

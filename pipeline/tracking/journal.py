@@ -26,36 +26,33 @@ LOCK_ATTEMPTS, LOCK_PAUSE_S = 40, 0.025
 
 
 def journals_folder(root: Path) -> Path:
-    """Return the folder that contains the journal folders. Sorted by name, these are in the order of their creation."""
+    """Return the folder of all journals. Each journal is a folder in it, and the names sort in the order of creation."""
     return root / ".pipeline" / "journal"
 
 
 def new_name(root: Path) -> str:
-    """Return a name for a new journal that sorts after those of all existing ones.
-
-    It begins with a counter, because a clock can be set back.
-    """
+    """Return a name for a new journal. It begins with a counter, so that it sorts after all others even if the clock was set back."""
     numbers = (int(found[1]) for path in journals_folder(root).glob("*") if (found := NUMBERED.match(path.name)))
     return f"run-{max(numbers, default=0) + 1:06}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def short_name(name: str) -> str:
-    """Return the last part of a journal's name, a random number in hexadecimal that identifies the run."""
+    """Return the last part of a journal's name: eight random hexadecimal digits, which identify the run."""
     return name.rpartition("-")[2]
 
 
 def journals(root: Path) -> list[Path]:
-    """Return the folders of all journals, oldest first."""
+    """Return the folders of all journals that have an event, oldest first."""
     return sorted(filter(has_begun, journals_folder(root).glob("*")))
 
 
 def has_begun(folder: Path) -> bool:
-    """Return True if the journal has a whole first line. A kill can leave a journal without one; the resumed training then begins it again."""
+    """Return True if the journal has an event. A kill can leave a journal without one; the resumed training then begins it again."""
     return events.has_more(folder / events.EVENTS, 0)
 
 
 def find(root: Path, model_digest: str) -> Path | None:
-    """Return the folder of the newest journal whose model file has this SHA-256; None if there is none."""
+    """Return the folder of the newest journal whose model file has the SHA-256 `model_digest`; None if there is none."""
     for folder in reversed(journals(root)):
         try:
             if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
@@ -66,7 +63,7 @@ def find(root: Path, model_digest: str) -> Path | None:
 
 
 def is_written(folder: Path) -> bool:
-    """Return True while a process has the journal open for writing. The kernel releases the lock when that process exits."""
+    """Return True while a stage has the journal open for writing. If the stage is killed, the kernel releases its lock."""
     with (folder / WRITER_LOCK).open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check at the same time both succeed
@@ -77,10 +74,9 @@ def is_written(folder: Path) -> bool:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the writer's lock.
+    """Hold the lock of the process that writes the journal. Raises BlockingIOError if another process keeps the lock for a second.
 
-    Raises BlockingIOError if another process holds the lock for longer than `LOCK_ATTEMPTS * LOCK_PAUSE_S` seconds. A process that only
-    calls `is_written` holds the lock for a moment; therefore this function waits instead of raising at once.
+    A process that calls `is_written` holds the lock for a moment only. Therefore this function waits before it raises.
     """
     for _ in range(LOCK_ATTEMPTS):
         with files.locked(folder / WRITER_LOCK, wait=False) as taken:
@@ -92,13 +88,13 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 class Journal:
-    """A journal that this process has opened for writing, by `create` or `reopen`. No other process can open it for writing meanwhile.
+    """A journal that is open for writing in this process only. Open it by `create` or `reopen`.
 
-    Files are copied into the journal, because the originals may change before they are delivered.
+    Files are copied into the journal's folder, because the originals may change before they are sent to MLflow.
     """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
-        """Lock the journal and read its state. `stage` is the name of the stage that writes; `reopen` explains `amends`.
+        """Open a journal for writing. `create` and `reopen` explain the parameters and append the first event.
 
         Raises BlockingIOError if another process has the journal open for writing.
         """
@@ -114,10 +110,10 @@ class Journal:
 
     @classmethod
     def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
-        """Create a journal called `name` (default: a new name). Its first event contains `stage`, `info` and `more`.
+        """Create a journal called `name` (default: a new name) for the stage called `stage`, and append the event `start`.
 
-        `more` has the name of the MLflow `experiment` and the `run_id` that the user set (None if not set). If the journal is an addition
-        to the run of a model, `more` also has the `model_sha256`.
+        `more` has further fields of this event: the name of the MLflow `experiment`, the `run_id` that the user set, and, if the journal is
+        an addition to the run of a model, `model_sha256`. Raises BlockingIOError if another process has this journal open for writing.
         """
         folder = journals_folder(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,9 +126,10 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path, *, stage: str, info: RunInfo, amends: bool = False) -> "Journal":
-        """Reopen a journal. With `amends`, `metrics` may replace a metric's value at its last recorded step.
+        """Reopen a journal for the stage called `stage`, and append the event `reopen`.
 
-        Raises FileNotFoundError if the folder has no journal, and BlockingIOError if another process has it open for writing.
+        With `amends`, `metrics` accepts another value of a metric at the metric's last recorded step. Raises FileNotFoundError if the folder
+        has no journal, and BlockingIOError if another process has it open for writing.
         """
         if not has_begun(folder):
             raise FileNotFoundError(f"{folder} has no journal")
@@ -143,8 +140,8 @@ class Journal:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Append the values of metrics at a step.
 
-        A metric that the stage already recorded at this or a later step is skipped, because a resumed training repeats steps. A journal
-        opened with `amends` skips a metric at its last step only if the value is the same.
+        A metric that this stage already recorded at this or a later step is left out, because a resumed training repeats steps. With
+        `amends`, a metric at its last recorded step is left out only if its value is the same.
         """
         fresh = {}
         for name, value in values.items():
@@ -161,14 +158,11 @@ class Journal:
         self._append("description", text=text)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Copy a file into the journal, for the artifact folder `folder` in MLflow ("" is the top)."""
+        """Copy a file into the journal. In MLflow, it belongs to the artifact folder `folder` ("" is the top)."""
         self.text(path.name, path.read_bytes(), folder)
 
     def text(self, name: str, content: bytes, folder: str = "") -> None:
-        """Store content as the file `name` in the journal, for the artifact folder `folder` in MLflow ("" is the top).
-
-        The same content under the same name is stored once.
-        """
+        """Store `content` as a file called `name` in the journal. In MLflow, it belongs to the artifact folder `folder` ("" is the top)."""
         copy = self.folder / COPIES / hashlib.sha256(content).hexdigest()[:16] / name
         if not copy.exists():
             with files.replacing(copy) as draft:  # the copy must be on disk before the event that refers to it
@@ -178,7 +172,7 @@ class Journal:
     def model(self, path: Path) -> None:
         """Copy the model file into the journal, where it stays until MLflow has the whole run.
 
-        In MLflow, the model has the step of the last metrics event. After this call, `find` returns this journal for the model's digest.
+        In MLflow, the model belongs to the step of the last recorded metrics. Afterwards, `find` finds this journal by the model's digest.
         """
         with files.replacing(self.folder / MODEL) as draft:
             shutil.copyfile(path, draft)
@@ -191,7 +185,7 @@ class Journal:
         self._writer.sync()
 
     def close(self) -> None:
-        """Release the lock and close the files. If `end` was not called, MLflow shows the run as KILLED."""
+        """Close the journal, so that others can open it. If `end` was not called, MLflow shows the run as KILLED."""
         self._closing.close()
 
     def _append(self, kind: str, **fields: Any) -> None:
@@ -201,9 +195,9 @@ class Journal:
         self._writer.append({"kind": kind, "time_ms": self._time_ms, **fields})
 
     def _recall(self, stage: str) -> int:
-        """Read the last timestamp, the last step, and this stage's last point of each metric from the journal's events.
+        """Read the journal's last timestamp and step, and the last value of each metric that the stage called `stage` recorded.
 
-        Return the offset just after the last whole line.
+        Return the byte offset after the last whole line.
         """
         end = 0
         stage_of_line = ""

@@ -1,4 +1,4 @@
-"""Logs the trained model to MLflow. The logged model maps raw uint8 images to logits, loads without pickle and has the metrics of its run."""
+"""Logs the trained model to MLflow. The logged model maps raw images to logits, and MLflow loads it without pickle."""
 
 import math
 import re
@@ -20,19 +20,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8], Sequence[str]]"]
-"""A function that loads a model file and returns a module (which maps uint8 NHWC images to logits), an example batch and the class names.
-
-The example batch has two images: with a batch of one, `torch.export` would fix the batch size at 1.
-"""
-SERVED = Path(__file__).with_name("served_model.py")
+"""A function that loads a model file. It returns a module that maps uint8 images (n, height, width, channels) to logits, an example batch
+of two images, and the class names. With one image, `torch.export` would fix the batch size at 1."""
 LONGEST_LIST = 500
 
 
 def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
-    """Log the model file `path` with SHA-256 `digest` to the run `run_id`, at the training step `step`. `points` are the metrics at this step.
+    """Log the model file `path`, whose SHA-256 is `digest`, to the run `run_id`, unless the run already has the whole model.
 
-    If the run already has the complete model, do nothing. If an earlier attempt was interrupted, complete the logged model that it began.
-    Raises LookupError if the journal no longer has the model file.
+    `step` is the training step of the weights, and `points` are the run's metrics at this step. If an earlier attempt was interrupted,
+    complete the logged model that it began. Raises LookupError if the file is not in the journal, and the exceptions of `build` and MLflow.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
@@ -56,13 +53,13 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
 
 
 def find_model(client: "MlflowClient", run: "Run", digest: str | None) -> "LoggedModel | None":
-    """Return the run's logged model with this SHA-256; None if there is none. The upload of the model may be incomplete."""
+    """Return the run's logged model with the SHA-256 `digest`, which may be uploaded only in part; None if there is none."""
     found = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
 
 def add_scores(client: "MlflowClient", run_id: str, points: "list[Metric]") -> None:
-    """Add the test metrics among `points` to the run's logged model, if it has one: the training logs the model before the evaluation."""
+    """Add the test metrics among `points` to the run's logged model, if there is one. The model was logged before it was evaluated."""
     scores = [point for point in points if split_of(point.key) == TEST]
     if not scores:
         return
@@ -72,62 +69,70 @@ def add_scores(client: "MlflowClient", run_id: str, points: "list[Metric]") -> N
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
-    """Return the finite points as metrics of the logged model, each linked to the run's dataset for the metric's split, if any."""
+    """Return the finite points as metrics of the logged model. If the run has a dataset for the split of a metric, link the metric to it."""
     from mlflow.entities import Metric
 
     datasets = {each.dataset.name.rpartition(" ")[2]: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else [])}
-
-    def link(point: "Metric") -> "Metric":
-        dataset = datasets.get(split_of(point.key))
-        name, digest = (dataset.name, dataset.digest) if dataset else (None, None)
-        return Metric(point.key, point.value, point.timestamp, point.step, model.model_id, name, digest, run.info.run_id)
-
-    # MLflow would show NaN and infinity as 0.
-    return [link(point) for point in points if math.isfinite(point.value)]
+    metrics = []
+    for point in points:
+        if math.isfinite(point.value):  # MLflow would show NaN and infinity as 0
+            dataset = datasets.get(split_of(point.key))
+            name, digest = (dataset.name, dataset.digest) if dataset else (None, None)
+            metrics.append(Metric(point.key, point.value, point.timestamp, point.step, model.model_id, name, digest, run.info.run_id))
+    return metrics
 
 
 def split_of(metric: str) -> str:
-    """Return the split of a metric, or "" for a metric without a split, such as a system metric."""
+    """Return the split in the name of a metric, such as "valid" in `valid/loss`; "" if the metric has no split."""
     split = metric.partition("/")[0]
     return split if split in SPLITS else ""
 
 
 def name_of(run: "Run") -> str:
-    """Return architecture and dataset joined by "-"; "model" if both are unknown. Replace characters that MLflow rejects in names by "-"."""
+    """Return the name of the logged model, ARCHITECTURE-DATASET. Characters that MLflow rejects in names are replaced by "-"."""
     params = run.data.params
     names = [params.get("model.architecture") or params.get("model.name"), params.get("source.name")]
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
 
 
 def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]) -> str:
-    """Return the description of the logged model in Markdown."""
-    shape = ", ".join(map(str, example.shape[1:]))
+    """Return the description of the logged model in Markdown. `example` is an example batch of its input."""
+    from pipeline.inputs.image import served_model
+
     return (
         f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\n"
-        f"Input: raw images, integers from 0 to 255, shape (n, {shape}). Output: logits (n, {len(classes)}) of the classes "
+        f"Input: {served_model.expected(example.shape[1:])}. Output: logits of shape (n, {len(classes)}) of the classes "
         f"{textwrap.shorten(', '.join(classes), LONGEST_LIST, placeholder=' ...')}."
     )
 
 
 def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write the MLflow model to `folder/model`: the program exported by `torch.export`, and `served_model.py`, which checks the input."""
+    """Write an MLflow model to `folder/model`: the module as exported by `torch.export`, and `served_model.py`, which checks the input.
+
+    `model` is the logged model in MLflow to which the files will be uploaded. `example` is an example batch.
+    """
     import mlflow.pyfunc
     import mlflow.pytorch
     import torch
     from mlflow.models import Model, ModelSignature, infer_signature
 
-    from pipeline.tracking.served_model import EXPORTED
+    from pipeline.inputs.image import served_model
 
     requirements = [f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch")]
     with torch.inference_mode():
         signature = infer_signature(example, module.eval()(torch.from_numpy(example)).numpy())
     mlflow.pytorch.save_model(
-        module, folder / EXPORTED, signature=signature, input_example=example, pip_requirements=requirements, serialization_format="pt2"
+        module,
+        folder / served_model.EXPORTED,
+        signature=signature,
+        input_example=example,
+        pip_requirements=requirements,
+        serialization_format="pt2",
     )
     mlflow.pyfunc.save_model(
         folder / "model",
-        python_model=SERVED,
-        artifacts={EXPORTED: str(folder / EXPORTED)},
+        python_model=served_model.__file__,
+        artifacts={served_model.EXPORTED: str(folder / served_model.EXPORTED)},
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(outputs=signature.outputs),
         input_example=example,

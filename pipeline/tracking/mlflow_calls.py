@@ -1,4 +1,4 @@
-"""Translates each kind of event into MLflow calls."""
+"""Sends the events of a journal to MLflow: each kind of event is one or more calls of MLflow's client."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files 
 
 
 class Sender:
-    """Sends events to one MLflow run. An event sent again has the same data, because its timestamp comes from the journal."""
+    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads the model file, as in `logged_model.Build`."""
 
     def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: Build) -> None:
         self._client, self._run_id, self._folder, self._build = client, run_id, folder, build
 
     def send(self, batch: list[events.Event]) -> None:
-        """Send a batch: one event of any kind, or consecutive events of kind `metrics`.
+        """Send one event of any kind, or consecutive events of the kind `metrics`.
 
-        Raises MLflow's exceptions, and LookupError if a file to send is neither in the journal nor in the run.
+        Raises MLflow's exceptions, LookupError if a file is neither in the journal nor in the run, and what `build` raises for a model.
         """
         fields = batch[-1].fields
         match batch[-1].kind:
@@ -47,13 +47,16 @@ class Sender:
             case "end":
                 self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
             case kind:
-                print(f"tracking: {self._folder.name}: skipped an event of the kind {kind}, which another version wrote", flush=True)
+                print(
+                    f"tracking: {self._folder.name}: skipped an event of the kind {kind}, which this version of the pipeline does not know",
+                    flush=True,
+                )
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
-        """Set status, tags and params, and log datasets and provenance.
+        """Send an event `start` or `reopen`: status, params, tags, datasets and provenance of the run.
 
-        Params cannot change in MLflow. If the run already has another value of the param NAME, that value stays, and the tag
-        `pipeline.changed.NAME` is set to the new value.
+        MLflow's params cannot change. If the run already has another value of the param NAME, that value stays, and the tag
+        `pipeline.changed.NAME` gets the new value.
         """
         from mlflow.entities import Param
 
@@ -71,7 +74,7 @@ class Sender:
             self._client.log_dict(self._run_id, fields["provenance"], f"provenance/{fields['stage']}.json")
 
     def _describe(self, text: str) -> None:
-        """Set the description of the run, unless it was edited in MLflow."""
+        """Set the description of the run, unless a person edited it in MLflow."""
         tags = self._client.get_run(self._run_id).data.tags
         if NOTE_TAG not in tags or files.digest_of(tags[NOTE_TAG]) == tags.get(DESCRIBED_TAG):
             self.tag(describing(text))
@@ -123,6 +126,7 @@ class Sender:
 
 
 def metrics_of(event: events.Event) -> "list[Metric]":
+    """Return the values in an event of the kind `metrics` as MLflow's objects, rounded to `SIGNIFICANT_DIGITS`."""
     from mlflow.entities import Metric
 
     return [Metric(name, rounded(float(value)), event.time_ms, event.fields["step"]) for name, value in event.fields["values"].items()]

@@ -197,7 +197,7 @@ def test_metrics_are_sent_together_and_everything_else_alone(num_events: int) ->
 def test_a_delivery_stops_at_its_deadline_and_the_next_one_resumes(server: FakeServer, tmp_path: Path) -> None:
     folder = write_journal(tmp_path, "a", "b")
     server.pauses_s = 0.2
-    with pytest.raises(TimeoutError, match="the time for this delivery is over"):
+    with pytest.raises(TimeoutError, match="the time for delivering earlier runs is over"):
         Delivery(folder, server.store, tiny.build, time.monotonic() + 0.3).catch_up()
     server.store.client.set_terminated.assert_not_called()
     assert len(server.accepted) < 4
