@@ -16,9 +16,9 @@ from pipeline.refusal import Refusal
 CERTAIN = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are secrets, whatever their length."""
 SECRET = re.compile("password|passwd|token|secret|credential|(access|account|api|storage)_?key|connection_string", re.IGNORECASE)
-"""Matches the names of variables, and of parameters of an address, whose values are secrets."""
+"""Matches names of environment variables, and of parameters in the query of an address, whose values are secrets."""
 SHORTEST = 8
-"""The minimum length of a secret in a variable that is not in `CERTAIN`: replacing `1` or `true` would garble every text."""
+"""The minimum length of a secret in a variable that is not in `CERTAIN`. Replacing a value such as `1` or `true` would garble any text."""
 
 
 def redacted(text: str, secrets: Sequence[str]) -> str:

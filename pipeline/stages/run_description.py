@@ -1,4 +1,4 @@
-"""Selects what a stage records in the journal of its run: metadata, files and metrics."""
+"""Selects what a stage records of its run, for tracking: metadata, files and metrics."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ def of_training(
 ) -> RunInfo:
     """Return the metadata of a training run.
 
-    `document` is the content of params.yaml, `prepared` that of spec.json. `more` is added to the provenance.
+    `document` is the content of params.yaml, and `prepared` is the content of spec.json. `more` is added to the provenance.
     """
     origin = facts.gather(environment)
     return RunInfo(
@@ -51,7 +51,10 @@ def of_training(
 
 
 def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return the metadata that an evaluation adds to the model's run. Name and description are used only if that run is not found."""
+    """Return the metadata that an evaluation adds to the run that trained the model. Its name and description are for a new run.
+
+    Tracking creates a new run if it does not find that run. `document` and `prepared` are as for `of_training`.
+    """
     return RunInfo(
         params=params_of(document),
         tags=evaluation_tags(document),
@@ -64,7 +67,7 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
 
 
 def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
-    """Return one dataset for each split in `splits` that exists, with a digest of the split's inputs and targets."""
+    """Return a dataset for each split in `splits` that was prepared. Its digest is that of the split's inputs and targets."""
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
         Dataset(
@@ -91,7 +94,7 @@ def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def subject(document: Mapping[str, Any]) -> str:
-    """Return "ARCHITECTURE on DATASET"."""
+    """Return model and dataset of a run, such as "convnet on digits"."""
     return f"{document['model'].get('architecture', document['model']['name'])} on {document['source']['name']}"
 
 
@@ -107,7 +110,7 @@ def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment)
 
 
 def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
-    """Return `key=value` for each parameter that differs from params.yaml in HEAD; an empty list if that file cannot be read from git.
+    """Return `key=value` for each parameter that differs from the last commit's params.yaml; [] if git cannot read that file.
 
     `key` is the last part of the dotted key, or its abbreviation in `SHORT`. If two changed parameters have the same last part, `key` is
     the whole dotted key.
@@ -125,7 +128,10 @@ def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
 
 
 def short(value: Scalar) -> str:
-    """Format a float in its shortest form, such as `5e-3`, and another value as in YAML, cut to `LONGEST_VALUE` characters."""
+    """Return the text of a parameter's value for the name of a run: a float in its shortest form, such as `5e-3`, others as in YAML.
+
+    The text is cut to `LONGEST_VALUE` characters.
+    """
     if not isinstance(value, float):
         return textwrap.shorten(formatted(value), LONGEST_VALUE, placeholder="...")
     plain, (mantissa, _, exponent) = f"{value:g}", f"{value:e}".partition("e")
@@ -134,7 +140,7 @@ def short(value: Scalar) -> str:
 
 
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
-    """Log the files and the model of a finished training, and set its result as the description of the run."""
+    """Log the files and the model of a finished training, and describe the run by its result. `info` is the metadata of the run."""
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
@@ -147,9 +153,9 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
-    """Log the scores at `step`, the figures and the table per class, and set the result as the description of the run.
+    """Log the scores, the figures and the table of the classes, and describe the run by its result. `info` is the metadata of the run.
 
-    `step` is the training step of the evaluated weights.
+    `step` is the training step of the evaluated weights, at which the scores are logged.
     """
     run.metrics(step, test_metrics(scores))
     run.describe(f"{recorded.result_line(scores)}; {info.subject}")
@@ -162,7 +168,7 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
 
 
 def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores as metrics named `test/NAME`, without the four scores per class, among which the others would be hard to find."""
+    """Return the scores as metrics named `test/NAME`. The scores of single classes are left out: they would hide the others."""
     overall = {name: value for name, value in scores.items() if name != PER_CLASS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 

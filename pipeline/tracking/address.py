@@ -34,7 +34,7 @@ class Address:
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """Return the user and password in the address of a server; None if it has no password, or for a database."""
+        """Return the user and the password in the address of a server. Return None for a database, and for an address without password."""
         if self.is_server and self._parts.password is not None:
             return unquote(self._parts.username or ""), unquote(self._parts.password)
         return None
@@ -60,7 +60,7 @@ class Address:
 
     @property
     def key(self) -> str:
-        """Return the name of this server or database in `delivered.json`: a digest of the address without user and password."""
+        """Return a digest of the address without user and password, under which `delivered.json` lists this server or database."""
         return files.digest_of(without_user(self.for_mlflow).geturl())[:16]
 
     @property

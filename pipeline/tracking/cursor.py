@@ -34,10 +34,10 @@ class Cursor:
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":
-        """Return the cursor saved for a store, whose `Address.key` is `store`. If none can be read, return a cursor at the beginning.
+        """Return the cursor saved for the store whose `Address.key` is `store`. If none can be read, return a new one, with offsets of 0.
 
-        If the bytes before a saved offset have changed, the journal was restored from a backup. Then the cursor has the saved ids of run
-        and experiment, but is at the beginning of the journal. Sending events again is safe: MLflow ignores repeated metric points.
+        If the bytes before a saved offset have changed, the journal was restored from a backup. Then the offsets are 0 as well, but the
+        ids of run and experiment are the saved ones. Sending events again is safe: MLflow ignores repeated metric points.
         """
         try:
             cursor = cls(**read_stores(folder)[store])
@@ -47,7 +47,7 @@ class Cursor:
         return cursor if is_same_journal else cls(cursor.run_id, cursor.experiment_id)
 
     def save(self, folder: Path, store: str) -> None:
-        """Write this cursor to `delivered.json` as that of the store with the key `store`. Cursors of other stores remain in the file."""
+        """Write this cursor to `delivered.json`, under `store`, the `Address.key` of its store. Keep the cursors of other stores."""
         self.marks = self._find_marks(folder)
         files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
 
@@ -56,7 +56,10 @@ class Cursor:
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
     def _find_marks(self, folder: Path) -> dict[str, str]:
-        """Return, for each file of the journal, a digest of the last `MARKED_BYTES` bytes before its offset."""
+        """Return the marks of the journal in `folder`: for each file with an offset, a digest of the last `MARKED_BYTES` bytes before it.
+
+        Raises OSError if a file cannot be read.
+        """
         marks = {}
         for name in filter(self.offsets.get, (EVENTS, SYSTEM)):
             begin = max(0, self.offsets[name] - MARKED_BYTES)
@@ -76,5 +79,5 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if the journal has an event and no store has all of it. A journal that one store has completely is not sent to another."""
+    """Return True if the journal has an event and no MLflow store has all of it. A complete one is not sent to another store."""
     return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

@@ -31,7 +31,7 @@ class Delivery:
 
     If MLflow is reachable but fails to store an event, the events after it are sent nevertheless, and the saved position stays before the
     failed event. After `RETRY_AFTER_S` seconds, or in the next delivery, all events from the failed one on are sent again. This is safe:
-    MLflow ignores repeated metric points, because their timestamps come from the journal, and repeated tags and files replace the earlier.
+    MLflow ignores repeated metric points, because their timestamps come from the journal, and repeated tags and files replace the earlier ones.
     """
 
     def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
@@ -50,7 +50,7 @@ class Delivery:
         self._has_metrics = False
 
     def catch_up(self) -> bool:
-        """Send the events that this delivery has not sent yet. Return True if the stage has exited and MLflow has the whole run.
+        """Send all events that this delivery has not sent yet. Return True if the stage has exited and MLflow has the whole run.
 
         If the stage exited without an `end` event, the run gets the status KILLED. Raises MLflow's exception if MLflow is unreachable,
         Refusal for an unusable SQLite file, TimeoutError after the deadline, and BlockingIOError if a stage reopened the journal meanwhile.
@@ -79,7 +79,7 @@ class Delivery:
         if run.info.run_id != self._cursor.run_id:
             self._cursor = Cursor(run.info.run_id, str(run.info.experiment_id))
             self._positions = dict(self._cursor.offsets)
-            self._save()
+            self._cursor.save(self._folder, self._store.address.key)
         return run
 
     def _send_new(self, name: str, sender: Sender) -> None:
@@ -109,7 +109,8 @@ class Delivery:
                     self._send([event], sender)
                 return
             reason = self._store.address.redacted(f"{batch[0].kind}: {type(error).__name__}: {error}")[:500]
-            print(f"tracking: {self._folder.name}: MLflow does not accept an event: {reason}", flush=True)
+            consequence = "will be sent again" if is_delayed else "is left out, because MLflow rejects it"
+            print(f"tracking: {self._folder.name}: an event {consequence}: {reason}", flush=True)
             sender.tag({DELAYED if is_delayed else REFUSED: reason})
             if is_delayed and not self._cursor.has_failed:
                 self._cursor.has_failed, self._failure_s = True, time.monotonic()
@@ -124,7 +125,7 @@ class Delivery:
         # Only `_finish` saves the position after the `end` event.
         if not self._cursor.has_failed and last.kind != "end":
             self._cursor.offsets[name] = last.end
-        self._save()
+        self._cursor.save(self._folder, self._store.address.key)
         if last.kind == "start":
             self._update_comparison()
 
@@ -144,7 +145,7 @@ class Delivery:
             client.delete_tag(run_id, DELAYED)
         if self._remove_copies():
             self._cursor.offsets, self._cursor.has_ended = dict(self._positions), True
-            self._save()
+            self._cursor.save(self._folder, self._store.address.key)
 
     def _remove_copies(self) -> bool:
         """Remove the journal's copies of the model and other files, and return True. If the journal has unsent events, return False instead.
@@ -167,10 +168,11 @@ class Delivery:
         try:
             comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
-            print(f"tracking: the comparison was not updated: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-
-    def _save(self) -> None:
-        self._cursor.save(self._folder, self._store.address.key)
+            print(
+                f"tracking: the comparison of runs in MLflow was not updated; the next run updates it: {type(error).__name__}: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def send_twice(sender: Sender, batch: list[Event]) -> None:
@@ -190,7 +192,7 @@ def send_twice(sender: Sender, batch: list[Event]) -> None:
 
 
 def batches(lines: Iterable[Event]) -> Iterator[list[Event]]:
-    """Group events into batches: up to `EVENTS_AT_ONCE` consecutive events of kind `metrics`, or one event of another kind."""
+    """Yield the events in batches: up to `EVENTS_AT_ONCE` consecutive events of the kind `metrics`, or one event of another kind."""
     batch: list[Event] = []
     for line in lines:
         if batch and not (batch[-1].kind == line.kind == "metrics" and len(batch) < EVENTS_AT_ONCE):

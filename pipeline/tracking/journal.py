@@ -1,4 +1,4 @@
-"""The journal of a run: a local, append-only record. Each event is on disk before it is sent to MLflow."""
+"""The journal of a run: a local folder with a file of events, which only grows. Each event is on disk before it is sent to MLflow."""
 
 import fcntl
 import hashlib
@@ -7,7 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,16 +54,14 @@ def has_begun(folder: Path) -> bool:
 def find(root: Path, model_digest: str) -> Path | None:
     """Return the folder of the newest journal whose model file has the SHA-256 `model_digest`; None if there is none."""
     for folder in reversed(journals(root)):
-        try:
+        with suppress(FileNotFoundError):  # a run without a model
             if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
                 return folder
-        except OSError:
-            continue
     return None
 
 
 def is_written(folder: Path) -> bool:
-    """Return True while a stage has the journal open for writing. If the stage is killed, the kernel releases its lock."""
+    """Return True while a stage has the journal open for writing. When the stage ends or is killed, the kernel releases its lock."""
     with (folder / WRITER_LOCK).open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check at the same time both succeed
@@ -74,9 +72,9 @@ def is_written(folder: Path) -> bool:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock of the process that writes the journal. Raises BlockingIOError if another process keeps the lock for a second.
+    """Hold the lock that only one process, the writer of the journal, can hold. Raises BlockingIOError if it is not free within a second.
 
-    A process that calls `is_written` holds the lock for a moment only. Therefore this function waits before it raises.
+    This function waits, because a process that calls `is_written` holds the lock for a moment.
     """
     for _ in range(LOCK_ATTEMPTS):
         with files.locked(folder / WRITER_LOCK, wait=False) as taken:
@@ -94,10 +92,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
-        """Open a journal for writing. `create` and `reopen` explain the parameters and append the first event.
-
-        Raises BlockingIOError if another process has the journal open for writing.
-        """
+        """Open a journal for `create` or `reopen`. Raises BlockingIOError if another process has it open for writing."""
         self.folder = folder
         self._amends = amends
         self._step = 0
@@ -132,7 +127,7 @@ class Journal:
         has no journal, and BlockingIOError if another process has it open for writing.
         """
         if not has_begun(folder):
-            raise FileNotFoundError(f"{folder} has no journal")
+            raise FileNotFoundError(f"{folder} has no journal with an event")
         journal = cls(folder, stage=stage, amends=amends)
         journal._append("reopen", stage=stage, **asdict(info))
         return journal
@@ -158,11 +153,11 @@ class Journal:
         self._append("description", text=text)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Copy a file into the journal. In MLflow, it belongs to the artifact folder `folder` ("" is the top)."""
+        """Copy a file into the journal. In MLflow, the file belongs to the artifact folder `folder` ("" is the top)."""
         self.text(path.name, path.read_bytes(), folder)
 
     def text(self, name: str, content: bytes, folder: str = "") -> None:
-        """Store `content` as a file called `name` in the journal. In MLflow, it belongs to the artifact folder `folder` ("" is the top)."""
+        """Store `content` as a file called `name` in the journal. In MLflow, the file belongs to the artifact folder `folder` ("" is the top)."""
         copy = self.folder / COPIES / hashlib.sha256(content).hexdigest()[:16] / name
         if not copy.exists():
             with files.replacing(copy) as draft:  # the copy must be on disk before the event that refers to it
@@ -172,7 +167,7 @@ class Journal:
     def model(self, path: Path) -> None:
         """Copy the model file into the journal, where it stays until MLflow has the whole run.
 
-        In MLflow, the model belongs to the step of the last recorded metrics. Afterwards, `find` finds this journal by the model's digest.
+        In MLflow, the model belongs to the step of the last recorded metrics. `find` finds this journal by the digest of the file.
         """
         with files.replacing(self.folder / MODEL) as draft:
             shutil.copyfile(path, draft)
@@ -185,7 +180,7 @@ class Journal:
         self._writer.sync()
 
     def close(self) -> None:
-        """Close the journal, so that others can open it. If `end` was not called, MLflow shows the run as KILLED."""
+        """Close the journal, so that other processes can open it. If `end` was not called, MLflow shows the run as KILLED."""
         self._closing.close()
 
     def _append(self, kind: str, **fields: Any) -> None:

@@ -38,7 +38,7 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
     if model and model.status == LoggedModelStatus.READY:
         return
     if not path.is_file():
-        raise LookupError(f"{path.name} is no longer in the journal, because another store has received it")
+        raise LookupError(f"{path.name} was removed from the journal after another MLflow store had received it")
     module, example, classes = build(path)
     if model is None:
         tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, example, classes)}
@@ -53,7 +53,7 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
 
 
 def find_model(client: "MlflowClient", run: "Run", digest: str | None) -> "LoggedModel | None":
-    """Return the run's logged model with the SHA-256 `digest`, which may be uploaded only in part; None if there is none."""
+    """Return the run's logged model for the model file with the SHA-256 `digest`; None if there is none. Its upload may be incomplete."""
     found = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
     return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
 
@@ -69,7 +69,7 @@ def add_scores(client: "MlflowClient", run_id: str, points: "list[Metric]") -> N
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
-    """Return the finite points as metrics of the logged model. If the run has a dataset for the split of a metric, link the metric to it."""
+    """Return the points as metrics of the logged model, linked to the run's dataset for their split. Leave out NaN and infinity."""
     from mlflow.entities import Metric
 
     datasets = {each.dataset.name.rpartition(" ")[2]: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else [])}
@@ -89,14 +89,14 @@ def split_of(metric: str) -> str:
 
 
 def name_of(run: "Run") -> str:
-    """Return the name of the logged model, ARCHITECTURE-DATASET. Characters that MLflow rejects in names are replaced by "-"."""
+    """Return a name for the run's logged model, ARCHITECTURE-DATASET. Characters that MLflow rejects in names are replaced by "-"."""
     params = run.data.params
     names = [params.get("model.architecture") or params.get("model.name"), params.get("source.name")]
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
 
 
 def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]) -> str:
-    """Return the description of the logged model in Markdown. `example` is an example batch of its input."""
+    """Return a description of the run's logged model in Markdown. `example` is an example batch of the model's input."""
     from pipeline.inputs.image import served_model
 
     return (

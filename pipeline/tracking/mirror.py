@@ -28,14 +28,14 @@ OTHERS_S = 10.0
 
 
 def sync(environment: Environment, build: Build) -> int:
-    """Deliver all journals that MLflow lacks, and print one line for each. Return how many of them could not be delivered completely."""
+    """Deliver all journals that are not completely in MLflow, and print one line for each. Return how many are still incomplete there."""
     folders = journal.journals(environment.root)
     pending = [folder for folder in folders if is_pending(folder)]
     if not folders:
         print("tracking: nothing to deliver: there are no runs here")
         return 0
     if not pending:
-        print("tracking: nothing to deliver: every run is already in an MLflow store, and a run is never sent to a second store")
+        print("tracking: nothing to deliver: every run is already in an MLflow store, and such a run is not sent to another store")
         return 0
     if importlib.util.find_spec("mlflow") is None:
         print(f"tracking: MLflow is not installed: {len(pending)} runs are kept in their journals")
@@ -69,7 +69,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
     """Deliver the journal of a running stage. Return True once the stage has exited and MLflow has all events.
 
     While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler` and make at most `LAST_ATTEMPTS`
-    more attempts, none after an attempt that failed after more than `HANGING_S` seconds. Return False if events are left then.
+    more attempts. If one of these takes longer than `HANGING_S` seconds and fails, make no other. Return False if events are left then.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
@@ -87,7 +87,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
         except Exception as error:  # whatever MLflow raises
             failures += 1
             if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
-                print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                print(f"tracking: delivery attempt {failures} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
                 return False
             delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
@@ -116,9 +116,9 @@ def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: 
 
 
 def deliver(folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> bool:
-    """Deliver the present events of a journal, and print the outcome. Return True if its stage has exited and MLflow has all events.
+    """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
 
-    If another process is delivering the journal, only print that and return False. Raises the exceptions of `Delivery.catch_up`.
+    If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
     """
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
         is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()

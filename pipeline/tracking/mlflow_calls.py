@@ -22,7 +22,7 @@ SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files 
 
 
 class Sender:
-    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads the model file, as in `logged_model.Build`."""
+    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads the model file, as `logged_model.Build` says."""
 
     def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: Build) -> None:
         self._client, self._run_id, self._folder, self._build = client, run_id, folder, build
@@ -53,7 +53,7 @@ class Sender:
                 )
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
-        """Send an event `start` or `reopen`: status, params, tags, datasets and provenance of the run.
+        """Send an event `start` or `reopen`, given by its fields: status, params, tags, datasets and provenance of the run.
 
         MLflow's params cannot change. If the run already has another value of the param NAME, that value stays, and the tag
         `pipeline.changed.NAME` gets the new value.
@@ -93,7 +93,7 @@ class Sender:
         self._log_batch("tags", [RunTag(name, str(value)) for name, value in tags.items()])
 
     def _log_batch(self, kind: str, rows: Sequence[Any]) -> None:
-        """Send rows of one kind (`metrics`, `params` or `tags`), in as many requests as MLflow's limits need."""
+        """Send rows of one kind (`metrics`, `params` or `tags`). One request has at most `AT_ONCE` of them."""
         for start in range(0, len(rows), AT_ONCE[kind]):
             part: dict[str, Any] = {kind: rows[start : start + AT_ONCE[kind]]}
             self._client.log_batch(self._run_id, **part)
@@ -115,7 +115,7 @@ class Sender:
         if path.is_file():
             self._client.log_artifact(self._run_id, str(path), folder)
         elif path.name not in {Path(artifact.path).name for artifact in self._client.list_artifacts(self._run_id, folder)}:
-            raise LookupError(f"{fields['file']} is no longer in the journal, because another store has received it")
+            raise LookupError(f"{fields['file']} was removed from the journal after another MLflow store had received it")
 
     def _log_model(self, fields: Mapping[str, Any]) -> None:
         self.tag({MODEL_TAG: fields["sha256"]})

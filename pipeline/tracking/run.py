@@ -19,7 +19,7 @@ class Run:
     """One tracked run. What a stage logs is written to the run's journal, or discarded if tracking is off or the journal cannot be opened."""
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
-        """Open a journal and start its mirror process. If `open_journal` is None, tracking is off."""
+        """Open a journal by `open_journal`, and start its mirror process. If `open_journal` is None, tracking is off."""
         self._environment = environment
         self._has_failed = False
         self._journal: Journal | None = None
@@ -70,7 +70,7 @@ class Run:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Suppress exceptions inside the block. Print only the first one of the run, in one line."""
+        """Suppress exceptions inside the block. Print only the first exception of the run, in one line."""
         try:
             yield
         except Exception as error:  # tracking must never stop a training
@@ -78,15 +78,15 @@ class Run:
                 self._has_failed = True
                 mirror_process.say(
                     self._environment,
-                    f"the record of this run is incomplete, but the run continues: {type(error).__name__}: {error}",
+                    f"the run continues, but its journal is incomplete: {type(error).__name__}: {error}",
                 )
 
 
 def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
     """Track a training as one run, even if it is interrupted and resumed.
 
-    The file `resume_file` has the name of the training's journal, which is reopened. If this file does not exist, create a journal and
-    write its name to the file. `info` is the metadata of the run.
+    The file `resume_file` contains the name of the training's journal, which is reopened. If this file does not exist, create a journal
+    and write its name to the file. `info` is the metadata of the run, and `stage` the name of the stage.
     """
 
     def open_journal() -> Journal:
@@ -102,7 +102,7 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 
 
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
-    """Track an addition to the run that trained the model file `model`, such as an evaluation. `info` is the metadata that it adds.
+    """Add to the run that trained the model file `model`, for example an evaluation. `info` is metadata to add, `stage` the stage's name.
 
     Reopen the journal of that run. If this checkout does not have it, or another process is writing it, create a new journal. Its events
     are sent to the run that trained the model, or to a new run if MLflow does not have that run.
@@ -141,6 +141,6 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
 
 
 def journal_of(environment: Environment, model: Path) -> str | None:
-    """Return the name of the newest journal that has the model file `model`; None if there is none."""
+    """Return the name of the newest journal that recorded the model file `model`; None if there is none."""
     folder = journal.find(environment.root, files.digest(model))
     return folder.name if folder else None

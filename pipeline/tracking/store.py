@@ -36,7 +36,7 @@ QUIET = {
 
 
 class Store:
-    """The MLflow server or database that the environment names."""
+    """The MLflow server or database that the environment variables name."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -44,7 +44,7 @@ class Store:
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """Return the client, which is created at its first use. Raises Refusal for an unusable SQLite file, and MLflow's exceptions."""
+        """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
         self._set_variables()
         with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
             from mlflow import MlflowClient
@@ -100,7 +100,7 @@ class Store:
         return run if run.info.lifecycle_stage == "active" else None
 
     def experiment_id(self, name: str | None = None) -> str:
-        """Return the id of the experiment called `name` (default: the environment's experiment), creating it if it does not exist."""
+        """Return the id of the experiment called `name`, creating it if it does not exist. Without `name`, use MLFLOW_EXPERIMENT_NAME."""
         name = name or self._environment.mlflow_experiment_name
         if experiment := self.client.get_experiment_by_name(name):
             return str(experiment.experiment_id)
@@ -121,9 +121,9 @@ class Store:
 
 @contextlib.contextmanager
 def locked_database(address: Address) -> Iterator[None]:
-    """Hold a lock file while MLflow opens a database. If it is a SQLite file that does not exist, create it first.
+    """Hold a lock, so that only one process opens the database in the block. If a SQLite file does not exist, create it first.
 
-    Raises Refusal if MLflow cannot open an existing SQLite file, and MLflow's exception if a database is locked or unreachable.
+    Raises Refusal if the block cannot open an existing SQLite file. Passes on other exceptions, such as that of an unreachable database.
     """
     from sqlalchemy import make_url
 
@@ -179,7 +179,7 @@ def describing(text: str) -> dict[str, str]:
 
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
-    """Return the message that the run `named` in MLFLOW_RUN_ID is not used, and that the run `run_id` gets the journal instead."""
+    """Return the message that the run `named`, given by MLFLOW_RUN_ID, is not used, and that the journal goes to the run `run_id`."""
     return (
         f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, or the model already has a run. "
         f"The journal {journal} is delivered to the run {run_id}"

@@ -15,7 +15,6 @@ class Sampler(threading.Thread):
     """A thread that appends system metrics to `system.jsonl` at growing intervals. It begins early, so that short runs have some too."""
 
     def __init__(self, folder: Path) -> None:
-        """Prepare the thread for the journal in `folder`."""
         super().__init__(name="system metrics", daemon=True)
         self._path = folder / events.SYSTEM
         self._stopped = threading.Event()
