@@ -1,4 +1,4 @@
-"""Selects what a stage records of its run, for tracking: metadata, files and metrics."""
+"""Selects what tracking records of the run of a stage: metadata, files and metrics."""
 
 import csv
 import io
@@ -51,9 +51,10 @@ def of_training(
 
 
 def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return the metadata that an evaluation adds to the run that trained the model. Its name and description are for a new run.
+    """Return the metadata that an evaluation adds to the run that trained the model.
 
-    Tracking creates a new run if it does not find that run. `document` and `prepared` are as for `of_training`.
+    If that run is not found, a new run gets this metadata, including the name and the description. `document` and `prepared` are as for
+    `of_training`.
     """
     return RunInfo(
         params=params_of(document),

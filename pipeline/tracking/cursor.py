@@ -56,7 +56,7 @@ class Cursor:
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
     def _find_marks(self, folder: Path) -> dict[str, str]:
-        """Return the marks of the journal in `folder`: for each file with an offset, a digest of the last `MARKED_BYTES` bytes before it.
+        """Return a digest for each file of the journal in `folder`: that of the last `MARKED_BYTES` bytes before the file's offset.
 
         Raises OSError if a file cannot be read.
         """

@@ -83,7 +83,7 @@ class Delivery:
         return run
 
     def _send_new(self, name: str, sender: Sender) -> None:
-        """Send the new lines of the journal's file called `name`. Raises MLflow's exception if MLflow is unreachable, or TimeoutError.
+        """Send the new lines of the journal's file `name`. Raises TimeoutError after the deadline, and MLflow's exceptions.
 
         Only lines that fsync has put on disk are sent. Otherwise a power cut could remove a line that was already sent. The resumed training
         would write it again with another timestamp, and MLflow would have a second metric point.
@@ -178,8 +178,8 @@ class Delivery:
 def send_twice(sender: Sender, batch: list[Event]) -> None:
     """Send a batch of events. After a temporary failure, such as a reset connection, send it once more.
 
-    Raises the exception of the last attempt. There is no second attempt if the first took longer than `LONGEST_FIRST_S` seconds, as a
-    request that timed out, or if MLflow rejected the batch.
+    If the first attempt took longer than `LONGEST_FIRST_S` seconds, as a request that times out does, there is no second attempt. Raises
+    the exception of the last attempt.
     """
     begin_s = time.monotonic()
     try:

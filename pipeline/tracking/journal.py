@@ -54,7 +54,7 @@ def has_begun(folder: Path) -> bool:
 def find(root: Path, model_digest: str) -> Path | None:
     """Return the folder of the newest journal whose model file has the SHA-256 `model_digest`; None if there is none."""
     for folder in reversed(journals(root)):
-        with suppress(FileNotFoundError):  # a run without a model
+        with suppress(OSError):  # a run without a model
             if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
                 return folder
     return None
