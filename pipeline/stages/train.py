@@ -14,8 +14,8 @@ from pipeline.runtime import interruption, machine, run_identity, training_folde
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
 from pipeline.runtime.machine import Machine
+from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
-from pipeline.tracking import run_description
 from pipeline.tracking.run import Run
 from pipeline.training import Training
 

@@ -16,13 +16,13 @@ from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.progress import progress
+from pipeline.provenance import facts, revision
 from pipeline.refusal import Refusal
 from pipeline.reports import recorded
 from pipeline.runtime import run_identity
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.stages import evaluate
-from pipeline.tracking import provenance, revision, run_description
+from pipeline.stages import evaluate, run_description
 from pipeline.training import Training
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Sides, short
 from pipeline.verification.consistency import compare_manifest
@@ -98,7 +98,7 @@ def compare_commit(record: Record, environment: Environment) -> Iterator[Compari
 
     If the journal has no known value, that is a difference. Commits that differ only in the files of results count as equal.
     """
-    current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
+    current, sides = facts.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
         expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
         if expected.startswith(UNKNOWN):

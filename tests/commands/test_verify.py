@@ -13,8 +13,8 @@ import torch
 from pipeline.__main__ import main
 from pipeline.engine import inference, update
 from pipeline.io import files, tensor_file
+from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import provenance
 from pipeline.verification import consistency
 from tests import project
 from tests.conftest import changed
@@ -240,7 +240,7 @@ def test_an_unknown_commit_is_a_difference(checkout: Path, verify: Verify) -> No
     journal = Path(".pipeline/journal", run_name(), "events.jsonl")
     commit = call(checkout, "git", "rev-parse", "HEAD").strip()
     shutil.rmtree(".git")
-    unknown = provenance.gather(Environment.read())["git.commit"]
+    unknown = facts.gather(Environment.read())["git.commit"]
     journal.write_text(journal.read_text(encoding="utf-8").replace(commit, unknown), encoding="utf-8")
     assert verify(run_name())[-1] == f"differs: commit: {unknown} in the journal, but {unknown} in this checkout"
 

@@ -21,6 +21,7 @@ ROOMS = [
     ["reports"],
     ["inputs"],
     ["params"],
+    ["provenance"],
     ["runtime"],
     ["io"],
 ]
