@@ -1,6 +1,6 @@
 """The model from stored inputs to outputs: preprocessing, then the network. Training, evaluation and serving use the same model."""
 
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,14 @@ class Model(nn.Module):
         self.half_precision = half
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
+        self.frozen_norms: list[nn.Module] = []
+        """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for norm in self.frozen_norms:
+            norm.eval()
+        return self
 
     def forward(self, inputs: Tensor, *mask: Tensor) -> Tensor:
         prepared = self.preprocessing(inputs)

@@ -45,7 +45,7 @@ class Manifest(BaseModel):
     switches: list[SwitchRecord] = Field(default_factory=list)
     """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
     inputs: dict[str, str]
-    """SHA-256 of the prepared data, the code and the lock file."""
+    """SHA-256 of the prepared data, the code, the lock file and, if the training started from a file, of this file (`weights`)."""
     fingerprint: dict[str, str | int | dict[str, str]]
 
     @cached_property

@@ -19,17 +19,22 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The SHA-256 digests of a stage's data, code and lock file; its sections of params.yaml; and the fingerprint of the machine."""
+    """The SHA-256 digests of a stage's data, code, lock file and starting weights; its sections of params.yaml; and the fingerprint of the machine.
+
+    `weights` is None if the training starts from no file.
+    """
 
     data: str
     code: str
     lock: str
     params: Mapping[str, Any]
     fingerprint: Mapping[str, Any]
+    weights: str | None = None
 
     @property
     def digests(self) -> dict[str, str]:
-        return {"data": self.data, "code": self.code, "lock": self.lock}
+        weights = {} if self.weights is None else {"weights": self.weights}
+        return {"data": self.data, "code": self.code, "lock": self.lock, **weights}
 
     @property
     def record(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
     params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.claim(environment)
-    yield from compare_inputs(manifest, paths, machine)
+    yield from compare_inputs(manifest, paths, machine, weights=params.model.weights_file)
     if record:
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
@@ -69,10 +69,10 @@ def compare_run(record: Record, model: Path) -> Comparison:
     return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
-def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
+def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weights: Path | None) -> Iterator[Comparison]:
     """Compare what the model file records with this checkout and machine: digests of data, code and lock file; parameters; fingerprint.
 
-    Raises Refusal if no data was prepared.
+    `weights` is the file from which the training started; its digest is compared too. Raises Refusal if no data was prepared.
     """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
@@ -82,6 +82,8 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterat
         "code": ("the dependencies of train in dvc.yaml", lambda: run_identity.code_digest(code, paths.top)),
         "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
     }
+    if weights is not None:
+        digests["weights"] = (str(weights), lambda: files.digest(weights))
     for name, (description, digest) in digests.items():
         try:
             found = digest()

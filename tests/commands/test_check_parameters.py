@@ -257,7 +257,7 @@ def test_good_parameters_are_called_fine_with_what_will_run(parameters: Paramete
 def test_check_names_the_architecture_and_not_the_library_that_it_comes_from(
     parameters: Parameters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
+    model = {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None}
     project.write_params(Path(), {"model": model})
     assert main(["check"]) == 0
     assert capsys.readouterr().out.startswith("check: params.yaml is valid: mobilenet_v3_small on digits, training on ")

@@ -24,17 +24,46 @@ COMMON = {
     "augment.flip": "random",
     "augment.cutout": 2,
 }
-CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
-AIRBENCH = {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4}
-MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
-SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "bias_lr_scale": 0.5, "momentum": 0.9, "nesterov": True}
+CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2}
+AIRBENCH = {
+    "name": "airbench",
+    "weights": None,
+    "block1_width": 8,
+    "block2_width": 16,
+    "block3_width": 16,
+    "whiten_images": 20,
+    "whiten_eps": 5e-4,
+}
+MOBILENET = {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None}
+SGD = {
+    "name": "sgd",
+    "learning_rate": 0.05,
+    "weight_decay": 1e-3,
+    "bias_lr_scale": 0.5,
+    "layer_decay": None,
+    "groups": [],
+    "momentum": 0.9,
+    "nesterov": True,
+}
 NO_MOMENTUM = {**SGD, "momentum": 0.0, "nesterov": False}
-ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "bias_lr_scale": 0.5, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+ADAM = {
+    "name": "adam",
+    "learning_rate": 1e-3,
+    "weight_decay": 1e-3,
+    "bias_lr_scale": 0.5,
+    "layer_decay": None,
+    "groups": [],
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "epsilon": 1e-8,
+}
 MUON = {
     "name": "muon",
     "learning_rate": 0.05,
     "weight_decay": 1e-3,
     "bias_lr_scale": 0.5,
+    "layer_decay": None,
+    "groups": [],
     "outer_lr_scale": 0.5,
     "momentum": 0.6,
     "sgd_momentum": 0.9,
@@ -50,7 +79,7 @@ VARIANTS = {
     "sgd without momentum": {"model": CONVNET, "optimizer": NO_MOMENTUM},
     "muon": {"model": CONVNET, "optimizer": MUON},
     "muon in fp16": {"model": CONVNET, "optimizer": MUON, "train.precision": "fp16"},
-    "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
+    "fp16 with its scaler": {"model": {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
     "bf16-true": {"model": AIRBENCH, "optimizer": MUON, **HALF},
     "bf16-true with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},

@@ -17,7 +17,7 @@ BASE = RunIdentity(
     data="d" * 64,
     code="c" * 64,
     lock="l" * 64,
-    params={"seed": 1, "model": {"name": "mlp", "width": 16}},
+    params={"seed": 1, "model": {"name": "mlp", "weights": None, "width": 16}},
     fingerprint={"device": "cpu", "threads": 2},
 )
 
@@ -67,7 +67,7 @@ def test_every_input_changes_the_key() -> None:
         replace(BASE, code="x"),
         replace(BASE, lock="x"),
         replace(BASE, params={**BASE.params, "seed": 2}),
-        replace(BASE, params={**BASE.params, "model": {"name": "mlp", "width": 17}}),
+        replace(BASE, params={**BASE.params, "model": {"name": "mlp", "weights": None, "width": 17}}),
         replace(BASE, fingerprint={"device": "cpu", "threads": 1}),
     ]
     assert len({BASE.key, *(other.key for other in changed)}) == 7
