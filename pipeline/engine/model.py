@@ -1,5 +1,6 @@
 """The model from stored inputs to outputs: preprocessing, then the network. Training, evaluation and serving use the same model."""
 
+from collections.abc import Sequence
 from typing import Self, cast
 
 import torch
@@ -22,6 +23,9 @@ class Model(nn.Module):
     converted to float32. `channels_last` sets the memory format of the network's weights.
     """
 
+    frozen_norms: Sequence[nn.Module] = ()
+    """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
+
     def __init__(self, network: nn.Module, preprocessing: nn.Module, *, half: bool = False, channels_last: bool = False) -> None:
         super().__init__()
         if half:
@@ -29,8 +33,6 @@ class Model(nn.Module):
         self.half_precision = half
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
-        self.frozen_norms: list[nn.Module] = []
-        """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

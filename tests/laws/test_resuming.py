@@ -72,6 +72,13 @@ MUON = {
     "normalize_weights": True,
 }
 HALF = {"train.precision": "bf16-true", "train.ema_decay": 0.0}
+GROUPED = {
+    "optimizer.layer_decay": 0.75,
+    "optimizer.groups": [
+        {"patterns": ["8.*"], "lr_scale": 2.0, "weight_decay": 0.1},
+        {"patterns": ["2.0.*", "*.bias"], "lr_scale": 0.5, "weight_decay": None},
+    ],
+}
 VARIANTS = {
     "adamw": {"model": CONVNET},
     "adam": {"model": CONVNET, "optimizer": ADAM},
@@ -84,6 +91,15 @@ VARIANTS = {
     "bf16-true": {"model": AIRBENCH, "optimizer": MUON, **HALF},
     "bf16-true with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},
     "airbench": {"model": AIRBENCH, "optimizer": MUON, "train.label_smoothing": 0.2},
+    "frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], **GROUPED},
+    "muon, frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], "optimizer": {**MUON, "normalize_weights": False}, **GROUPED},
+    "fp16, frozen, recomputed": {
+        "model": CONVNET,
+        "train.freeze": ["0.*"],
+        "train.precision": "fp16",
+        "train.activation_checkpointing": True,
+        **GROUPED,
+    },
     "mobilenet": {"model": MOBILENET},
     "mixed samples": {
         "model": CONVNET,
