@@ -50,7 +50,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
     params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.claim(environment)
-    yield from compare_inputs(manifest, paths, machine)
+    yield from compare_inputs(manifest, paths, machine, weights=params.model.weights_file)
     if record:
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
@@ -68,8 +68,11 @@ def compare_run(record: Record, model: Path) -> Comparison:
     return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
-def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
-    """Compare data, code, lock file, parameters and machine with what the model file records. Raises Refusal if no data was prepared."""
+def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weights: Path | None) -> Iterator[Comparison]:
+    """Compare data, code, lock file, parameters and machine with what the model file records. Raises Refusal if no data was prepared.
+
+    `weights` is the file from which the training started, if any; its digest is compared too.
+    """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
     read_record(paths.prepared)  # raises Refusal if no data was prepared
@@ -78,6 +81,8 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterat
         "code": ("the dependencies of train in dvc.yaml", lambda: run_identity.code_digest(code, paths.top)),
         "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
     }
+    if weights is not None:
+        digests["weights"] = (str(weights), lambda: files.digest(weights))
     for name, (description, digest) in digests.items():
         try:
             found = digest()

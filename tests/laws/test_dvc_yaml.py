@@ -83,7 +83,7 @@ def test_data_and_model_flow_from_stage_to_stage() -> None:
 
 def test_every_placeholder_is_a_parameter_of_its_own_stage_or_the_chosen_model() -> None:
     found = {REFERENCE.findall(dep)[0] for stage in STAGES.values() for dep in stage["deps"] if "$" in dep}
-    assert found == {"source.root", "source.name", "model.name"}
+    assert found == {"source.root", "source.name", "model.name", "model.weights"}
 
 
 @pytest.mark.parametrize(

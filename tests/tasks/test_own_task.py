@@ -86,7 +86,7 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             {"evaluate.test_time_augmentation": "mirror"},
             "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",
         ),
-        ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
+        ({"model": {"name": "mlp", "weights": None, "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
         ({"evaluate.name": "language_modeling"}, "evaluate."),
         ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: choose one of valid/loss, valid/accuracy"),
     ],
