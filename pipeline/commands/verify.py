@@ -9,7 +9,7 @@ def run(subject: str, retrain: bool) -> int:
 
     Stops and returns 1 at the first difference; returns 0 if there is none. Writes nothing to the checkout.
     """
-    from pipeline.verification import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
+    from pipeline.tracking import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.checks import comparisons
 
     paths, environment = Paths(), Environment.read()

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.tracking.journal import MODEL
 from pipeline.tracking.store import MODEL_TAG, Store
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def log_model(store: Store, run_id: str, path: Path, *, digest: str, step: int, 
         tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, example, classes)}
         model = client.create_logged_model(run.info.experiment_id, name_of(run), source_run_id=run_id, tags=tags, params=run.data.params)
     with tempfile.TemporaryDirectory() as folder:
-        save(Path(folder), model, module, example, classes)
+        save(Path(folder), path, model, module, example, classes)
         client.log_model_artifacts(model.model_id, f"{folder}/model")
     if model.model_id not in {output.model_id for output in (run.outputs and run.outputs.model_outputs) or []}:
         client.log_outputs(run_id, models=[LoggedModelOutput(model.model_id, step)])
@@ -109,8 +110,11 @@ def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]
     )
 
 
-def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write the MLflow model to `folder/model`: the program exported by `torch.export`, and `served_model.py`, which checks the input."""
+def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
+    """Write the MLflow model to `folder/model`: the exported program, `served_model.py`, which checks the input, and the model file `path`.
+
+    `predict` reads the model file: it needs no code from the store.
+    """
     import mlflow.pyfunc
     import mlflow.pytorch
     from mlflow.models import Model, ModelSignature
@@ -125,7 +129,7 @@ def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDAr
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=SERVED,
-        artifacts={EXPORTED: str(folder / EXPORTED)},
+        artifacts={EXPORTED: str(folder / EXPORTED), MODEL: str(path)},
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(outputs=signature.outputs),
         input_example=example,

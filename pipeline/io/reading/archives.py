@@ -79,7 +79,7 @@ class Folder:
         if len(parents) > MAX_DEPTH:
             raise Refusal(
                 f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: "
-                "set source.root to the folder that contains the split or class folders"
+                "choose the folder that contains the split or class folders"
             )
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -157,7 +157,7 @@ def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
     """Open a zip archive once per process. Raises Refusal if it cannot be read or has changed since `version` was recorded."""
     with errors_as_refusal(path):
         if version_of(path) != version:
-            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it until the stage has ended")
+            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it meanwhile")
         return zipfile.ZipFile(path)
 
 
@@ -205,5 +205,5 @@ class Tar:
         if name is not None:
             raise Refusal(
                 f"source.root: {self.path}: {shown(name)}: is missing: the archive was changed while it was read: "
-                "do not modify it until the stage has ended"
+                "do not modify it meanwhile"
             )

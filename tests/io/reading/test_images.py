@@ -27,7 +27,7 @@ def encoded(image, kind="PNG", **options):
 
 def decode(data, size=8, channels=3, max_pixels=10**6):
     strip = images.ImageStrip(1, size, channels)
-    strip.add(images.decode(data, size=size, channels=channels, max_pixels=max_pixels))
+    strip.add(images.decode(data, height=size, width=size, channels=channels, max_pixels=max_pixels))
     return strip.pixels()[0]
 
 
