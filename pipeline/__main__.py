@@ -44,7 +44,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "an image, a folder, a zip or tar archive, an .npy array, or - for standard input",
         },
         "--batch-size": {"type": int, "default": 64, "metavar": "N", "help": "inputs per forward pass (default: %(default)s)"},
-        "--top-k": {"type": int, "default": 5, "metavar": "K", "help": "name the K most likely classes (default: %(default)s)"},
+        "--top-k": {"type": int, "default": 3, "metavar": "K", "help": "name the K most likely classes (default: %(default)s)"},
     },
     "preset": {"name": {}},
     "ui": {

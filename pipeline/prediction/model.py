@@ -25,7 +25,7 @@ from pipeline.runtime import cgroup, machine
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import model_source
 
-BATCH_SIZE, TOP_K = 64, 5
+BATCH_SIZE, TOP_K = 64, 3
 
 
 def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel":
@@ -95,7 +95,8 @@ class LoadedModel:
     def outputs(self, rows: tuple[Any, ...]) -> NDArray[Any]:
         """Return the outputs, float32, for stored samples. Raises Refusal if a batch does not fit in memory."""
         batch = self.reader.batch(rows)
-        on_device = Batch(*(tensor if tensor is None else tensor.to(self.device) for tensor in batch))
+        mask = None if batch.mask is None else batch.mask.to(self.device)
+        on_device = Batch(batch.inputs.to(self.device), mask=mask)
         with torch_errors.with_remedies(size="batch size"), tf32_allowed():
             ((outputs, _),) = inference.predict(self.network, [(on_device, len(rows))], precision=self.precision, device=self.device)
         return outputs.cpu().numpy()

@@ -60,7 +60,7 @@ class Predictor(Protocol):
     """Interprets the outputs for one task: the class `Predictor` in `pipeline/tasks/KIND/prediction.py`, built from spec and `top_k`."""
 
     def columns(self) -> Mapping[str, int | None]:
-        """Return a dict from the name of each column of the table to its width in characters, None for a variable width."""
+        """Return a dict from the name of each column of the table to its width in characters; None means the rest of the line."""
         ...
 
     def predictions(self, names: Sequence[str], outputs: NDArray[Any], /) -> Iterator[Prediction]:

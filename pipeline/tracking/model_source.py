@@ -4,7 +4,8 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
 
 REGISTERED = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))?")
-RUN_ID = re.compile("[0-9a-f]{32}")
+RUN_ID, MODEL_ID = re.compile("[0-9a-f]{32}"), re.compile("m-[0-9a-f]{32}")
 FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
 
 
@@ -42,17 +43,17 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
             if not RUN_ID.fullmatch(name):
                 raise
         else:
-            if path := whole(found, paths, environment):
+            if path := whole(found, paths, environment.root):
                 yield path
                 return
-            name = run_id_of(environment.root, found) or name
+            name = run_id_of(found, environment.root)
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         yield from_mlflow(name, paths, environment, Path(folder))
 
 
-def whole(found: subject.Subject, paths: Paths, environment: Environment) -> Path | None:
+def whole(found: subject.Subject, paths: Paths, root: Path) -> Path | None:
     """Return the file of a subject; for a run, None if this machine has no longer the model that the run trained."""
-    return found.model if found.record is None else on_this_machine(found.record.model_digest, paths, environment.root)
+    return found.model if found.record is None else on_this_machine(found.record.model_digest, paths, root)
 
 
 def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
@@ -61,11 +62,16 @@ def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
     return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
 
 
-def run_id_of(root: Path, found: subject.Subject) -> str | None:
-    """Return the id in MLflow of the run of a subject; None if it was not delivered."""
+def run_id_of(found: subject.Subject, root: Path) -> str:
+    """Return the id in MLflow of the run of a subject. Raises Refusal if MLflow has not received the run."""
     assert found.record
     stores = cursor.read_stores(journal.journals_folder(root) / found.record.name)
-    return next((str(store["run_id"]) for store in stores.values() if store.get("run_id")), None)
+    for store in stores.values():
+        if isinstance(store, Mapping) and store.get("run_id"):
+            return str(store["run_id"])
+    raise Refusal(
+        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: check out its commit, then `dvc checkout`"
+    )
 
 
 def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path) -> Path:
@@ -73,6 +79,8 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
 
     `name` is the id of a run, or a model in MLflow (`FORMS`). Raises Refusal if it cannot be had.
     """
+    if find_spec("mlflow") is None:
+        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install it, or give a model file")
     if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
         raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
     store = Store(environment)
@@ -81,8 +89,6 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
             model = find_logged(name, store)
             digest = model.tags[MODEL_TAG]
             return on_this_machine(digest, paths, environment.root) or download(name, model, digest, store, folder)
-    except ImportError:
-        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install it, or give a model file") from None
     except Refusal:
         raise
     except Exception as error:  # whatever MLflow raises
@@ -103,15 +109,17 @@ def find_logged(name: str, store: Store) -> "LoggedModel":
                 f"{name}: this run has no model in MLflow: its training did not finish, or `python -m pipeline sync` has not sent it"
             )
         return model
-    model_id = registered = match["name"]
+    model_id = match["name"]
     if match["alias"] or match["version"]:
         if match["alias"]:
-            version = store.client.get_model_version_by_alias(registered, match["alias"])
+            version = store.client.get_model_version_by_alias(match["name"], match["alias"])
         else:
-            version = store.client.get_model_version(registered, match["version"])
-        model_id = version.model_id
-        if not model_id:
+            version = store.client.get_model_version(match["name"], match["version"])
+        # A database store returns no `model_id`; the source is the address of the logged model or its folder, and both contain the id.
+        logged = MODEL_ID.search(version.model_id or version.source or "")
+        if not logged:
             raise Refusal(f"{shown(name)}: was not registered from a logged model of this pipeline: give a model file")
+        model_id = logged[0]
     model = store.client.get_logged_model(model_id)
     if MODEL_TAG not in model.tags:
         raise Refusal(f"{shown(name)}: was not logged by this pipeline: give a model file")

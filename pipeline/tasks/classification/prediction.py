@@ -12,7 +12,7 @@ from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 from pipeline.tasks.classification.targets import ClassTargets
 
-WIDEST_CLASS = 30
+WIDEST_CLASS, WIDEST_NEXT = 30, 32
 DIGITS = 7
 """Significant digits of a probability in a record: those of float32."""
 
@@ -34,7 +34,7 @@ class Prediction:
     def cells(self) -> tuple[str, ...]:
         """Return the prediction for a row of a table with the columns `Predictor.columns`."""
         others = ", ".join(f"{shown(label, WIDEST_CLASS)} {probability:.4f}" for label, probability in self.top[1:])
-        return shown(self.input), shown(self.label, WIDEST_CLASS), f"{self.probability:.4f}", others
+        return shown(self.input), shown(self.label, WIDEST_CLASS), f"{self.probability:.4f}", *([others] if others else [])
 
 
 class Predictor:
@@ -46,9 +46,12 @@ class Predictor:
         self.top_k = min(top_k, len(self.classes))
 
     def columns(self) -> dict[str, int | None]:
-        """Return a dict from the name of each column to its width in characters, None for a variable width."""
+        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
         widest = max(len(shown(label, WIDEST_CLASS)) for label in self.classes)
-        return {"input": None, "class": max(widest, len("class")), "probability": len("probability"), "next": None}
+        columns: dict[str, int | None] = {"input": None, "class": max(widest, len("class")), "probability": len("probability")}
+        if self.top_k > 1:
+            columns["next"] = min((self.top_k - 1) * (widest + len(" 0.1234, ")), WIDEST_NEXT)
+        return columns
 
     def predictions(self, names: Sequence[str], logits: NDArray[np.float32]) -> Iterator[Prediction]:
         """Yield the prediction for each input, from logits (n, classes). Ties go to the lower class number.
