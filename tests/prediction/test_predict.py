@@ -287,3 +287,20 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback(write_model: WriteMo
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 1
+
+
+def test_progress_on_a_terminal_leaves_the_lines_on_stdout_alone(write_model: WriteModel) -> None:
+    """rich redirects `sys.stdout` to its own stream while it shows a bar."""
+    write_model()
+    save(random_images(20, (8, 8, 1)))
+    reader, writer = os.openpty()
+    line = "import sys; from pipeline.__main__ import main; sys.exit(main())"
+    variables = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(command.__file__).parents[2])}
+    arguments = [sys.executable, "-c", line, "predict", "model.safetensors", "images"]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=writer, env=variables, timeout=120, check=False)
+    os.close(writer)
+    shown = os.read(reader, 100_000).decode()
+    os.close(reader)
+    assert len([json.loads(line) for line in done.stdout.decode().splitlines()]) == 20
+    assert "predict" in shown
+    assert "class" not in shown
