@@ -1,5 +1,8 @@
 """`load_model`: three lines of Python from a file to class names and probabilities."""
 
+import io
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -40,13 +43,21 @@ def test_one_input_need_not_be_in_a_list_and_an_array_of_images_is_several(write
     assert len(list(model.predict("cat.png"))) == 1
 
 
+def noise() -> bytes:
+    """Return a JPEG of some kilobytes."""
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(file, "JPEG")
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         (np.zeros((9, 8, 1), np.uint8), r"\[0\]: is an array uint8 of shape \(9, 8, 1\), but the model takes uint8 of shape \(8, 8, 1\)"),
         (np.zeros((8, 8, 1)), r"\[0\]: is an array float64"),
         (None, r"\[0\]: is of type NoneType: give a path, a PIL image, or a NumPy array"),
-        (Image.new("F", (8, 8)), r"\[0\]: has floating-point pixels of unknown scale"),
+        (Image.new("F", (8, 8)), r"\[0\]: cannot be decoded: has floating-point pixels of unknown scale"),
+        (Image.open(io.BytesIO(noise()[:-400])), r"\[0\]: cannot be decoded: image file is truncated"),
         ("absent.png", r"absent\.png: cannot be read: No such file"),
         ("nul\0.png", r"nul\\x00\.png: cannot be read"),
     ],
@@ -90,3 +101,18 @@ def test_importing_the_package_imports_nothing_else() -> None:
     line = "import sys, pipeline; print([name for name in sys.modules if name.startswith('pipeline.') or name in ('torch', 'numpy')])"
     done = subprocess.run([sys.executable, "-c", line], cwd=TOP, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_three_lines_of_the_readme_print_a_class_and_its_probability(write_model: WriteModel) -> None:
+    Path("models").mkdir()
+    write_model().rename("models/model.safetensors")
+    Path("cat.jpg").write_bytes(noise())
+    (code,) = re.findall(
+        r"```python\n(from pipeline import load_model\n.*?)```", (TOP / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(TOP)}, check=True
+    )
+    label, probability = done.stdout.split()
+    assert label in CLASSES
+    assert 1 / 3 < float(probability) < 1

@@ -290,7 +290,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback(write_model: WriteMo
 
 
 def test_progress_on_a_terminal_leaves_the_lines_on_stdout_alone(write_model: WriteModel) -> None:
-    """rich redirects `sys.stdout` to its own stream while it shows a bar."""
+    """Rich redirects `sys.stdout` to its own stream while it shows a bar."""
     write_model()
     save(random_images(20, (8, 8, 1)))
     reader, writer = os.openpty()

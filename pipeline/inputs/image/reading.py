@@ -16,6 +16,7 @@ from pipeline.batch import Batch
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.io.reading import images
 from pipeline.io.reading.file_tree import Member
+from pipeline.io.untrusted import reason
 from pipeline.refusal import Refusal
 
 Row = NDArray[np.uint8]
@@ -46,10 +47,11 @@ class Reader:
         An array (height, width) is accepted for (height, width, 1).
         """
         if isinstance(value, Image.Image):
+            size = self.size
             try:
-                return self.pixels(images.fitted(value, **self.size))
-            except images.Corrupt as error:
-                raise Refusal(str(error)) from None
+                return self.pixels(images.fitted(value, **size))
+            except Exception as error:  # an opened file is decoded only now, and Pillow's readers may raise any exception
+                raise Refusal(f"cannot be decoded: {reason(error)}") from None
         shape = self.inputs.row_shape
         if not isinstance(value, np.ndarray):
             raise Refusal(f"is of type {type(value).__name__}: give a path, a PIL image, or a NumPy array uint8 of shape {shape}")
@@ -65,7 +67,7 @@ class Reader:
         return Batch(torch.from_numpy(np.stack(rows)))
 
     @property
-    def size(self) -> "dict[str, Any]":
+    def size(self) -> dict[str, Any]:
         """Return height, width and channels. Raises Refusal for a number of channels that image files do not have."""
         if self.inputs.channels not in images.MODES:
             raise Refusal(f"the model takes images of {self.inputs.channels} channels, which image files do not have: give an array (.npy)")

@@ -77,10 +77,7 @@ class Folder:
             raise Refusal(f"source.root: {shown(folder)}: is reached twice through links: remove one of them")
         seen.add(identity)
         if len(parents) > MAX_DEPTH:
-            raise Refusal(
-                f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: "
-                "choose the folder that contains the split or class folders"
-            )
+            raise Refusal(f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: choose a folder further down")
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = prefix + entry.name
