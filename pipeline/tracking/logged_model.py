@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.raw_dataset import SPLITS, TEST
+from pipeline.tracking.journal import MODEL
 from pipeline.tracking.store import MODEL_TAG
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
         tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, example, classes)}
         model = client.create_logged_model(run.info.experiment_id, name_of(run), source_run_id=run_id, tags=tags, params=run.data.params)
     with tempfile.TemporaryDirectory() as folder:
-        save(Path(folder), model, module, example, classes)
+        save(Path(folder), path, model, module, example, classes)
         client.log_model_artifacts(model.model_id, f"{folder}/model")
     if model.model_id not in {output.model_id for output in (run.outputs and run.outputs.model_outputs) or []}:
         client.log_outputs(run_id, models=[LoggedModelOutput(model.model_id, step)])
@@ -106,8 +107,9 @@ def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]
     )
 
 
-def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write an MLflow model to `folder/model`: the module as exported by `torch.export`, and `served_model.py`, which checks the input.
+def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
+    """Write an MLflow model to `folder/model`: the module as exported by `torch.export`, `served_model.py`, which checks the input, and the
+    model file `path`, which `predict` reads.
 
     `model` is the logged model in MLflow to which the files will be uploaded. `example` is an example batch.
     """
@@ -132,7 +134,7 @@ def save(folder: Path, model: "LoggedModel", module: "nn.Module", example: "NDAr
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=served_model.__file__,
-        artifacts={served_model.EXPORTED: str(folder / served_model.EXPORTED)},
+        artifacts={served_model.EXPORTED: str(folder / served_model.EXPORTED), MODEL: str(path)},
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(outputs=signature.outputs),
         input_example=example,

@@ -23,10 +23,10 @@ from pipeline.runtime import run_identity
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.stages import evaluate, run_description
+from pipeline.tracking.subject import Record, Subject
 from pipeline.training import Training
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Sides, short
 from pipeline.verification.consistency import compare_manifest
-from pipeline.verification.subject import Record, Subject
 
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
 RESTORE = "check out the run's commit, then run `dvc checkout`"

@@ -106,6 +106,9 @@ def test_every_placeholder_is_a_parameter_of_its_own_stage_or_the_chosen_model()
         ("pipeline/tracking/journal.py", set()),
         ("pipeline/stages/run_description.py", set()),
         ("pipeline/provenance/facts.py", set()),
+        ("pipeline/prediction/model.py", set()),
+        ("pipeline/inputs/image/reading.py", set()),
+        ("pipeline/tasks/classification/prediction.py", set()),
     ],
 )
 def test_an_edit_runs_the_stages_whose_result_it_may_change_and_no_other(path: str, stages: set[str]) -> None:
