@@ -30,11 +30,11 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # environment variables to pass to the container, by name only: the list of processes would show values
 PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
-.PHONY: help setup setup-dev repro test test-slow test-long bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
+.PHONY: help setup setup-dev setup-export repro test test-slow test-long bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
 # a colon separates the folders in PATH
 ifneq (,$(findstring :,$(CURDIR)))
-setup setup-dev: refuse-path
+setup setup-dev setup-export: refuse-path
 .PHONY: refuse-path
 refuse-path:
 	@printf 'error: %q: this path has a colon, and virtual environments do not work there: move the checkout to a path without a colon\n' "$$PWD" >&2; exit 2
@@ -47,6 +47,8 @@ setup: $(VENV)/.locked ## make .venv from requirements.lock
 
 setup-dev: $(VENV)/.locked-dev ## add the tools for tests to .venv
 
+setup-export: $(VENV)/.locked-export ## add what `python -m pipeline export --format onnx` needs to .venv
+
 $(VENV)/bin/python:
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make BASE_PYTHON=python3.12 ...")'
 	$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
@@ -55,11 +57,16 @@ $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
 	@echo "$(VENV): installing requirements.lock, some 7 GB"
 	@command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
-	@rm -f $(VENV)/.locked-dev
+	@rm -f $(VENV)/.locked-dev $(VENV)/.locked-export
 	@touch $@
 
 $(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock requirements-dev.lock
+	@touch $@
+
+# `install`, not `sync`, which would remove the tools for tests
+$(VENV)/.locked-export: requirements-export.lock $(VENV)/.locked
+	$(UV) pip install --quiet --python $(PYTHON) --require-hashes --no-deps --requirement requirements-export.lock
 	@touch $@
 
 repro: setup ## check, prepare, train, evaluate (only what changed), summary; PRESET=name copies a preset to params.yaml first
@@ -112,12 +119,13 @@ check: setup-dev ## check format, lint, types and lock files
 	mypy
 	hadolint Dockerfile
 	shellcheck .ci/run
-	@cp requirements.lock requirements-dev.lock $(VENV)/
+	@cp requirements.lock requirements-dev.lock requirements-export.lock $(VENV)/
 	@cp benchmarks/requirements.lock $(VENV)/requirements-bench.lock
 	$(COMPILE) --output-file $(VENV)/requirements.lock pyproject.toml
-	$(COMPILE) --constraint requirements.lock --group dev --output-file $(VENV)/requirements-dev.lock
+	$(COMPILE) --constraint requirements.lock --group export --output-file $(VENV)/requirements-export.lock
+	$(COMPILE) --constraint requirements.lock --constraint requirements-export.lock --group dev --output-file $(VENV)/requirements-dev.lock
 	$(COMPILE) --constraint requirements.lock --group bench --output-file $(VENV)/requirements-bench.lock
-	@for pair in requirements.lock:requirements.lock requirements-dev.lock:requirements-dev.lock benchmarks/requirements.lock:requirements-bench.lock; do \
+	@for pair in requirements.lock:requirements.lock requirements-dev.lock:requirements-dev.lock requirements-export.lock:requirements-export.lock benchmarks/requirements.lock:requirements-bench.lock; do \
 	  cmp <($(PINS) $${pair%:*}) <($(PINS) $(VENV)/$${pair#*:}) || { echo "$${pair%:*} does not fit pyproject.toml: run make lock"; exit 1; }; done
 
 $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
@@ -134,7 +142,8 @@ format: setup-dev ## format the code and fix what lint can fix
 
 lock: setup ## resolve pyproject.toml into the lock files (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group dev --output-file requirements-dev.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group export --output-file requirements-export.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --constraint requirements-export.lock --group dev --output-file requirements-dev.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group bench --output-file benchmarks/requirements.lock
 
 schema: setup ## write params.schema.json and docs/parameters.md

@@ -22,19 +22,16 @@ VERBS = {
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
     "generate": "continue a text with a language model",
+    "export": "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
     "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
     "schema": "write params.schema.json and docs/parameters.md",
 }
+MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN"}
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "verify": {
-        "subject": {
-            "nargs": "?",
-            "default": "models/model.safetensors",
-            "metavar": "MODEL|RUN",
-            "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow",
-        },
+        "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow"},
         "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
     },
     "generate": {
@@ -59,6 +56,11 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "--batch-size": {"type": int, "default": 64, "metavar": "N", "help": "inputs per forward pass (default: %(default)s)"},
         "--top-k": {"type": int, "default": 3, "metavar": "K", "help": "name the K most likely classes (default: %(default)s)"},
+    },
+    "export": {
+        "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run, as for verify"},
+        "--format": {"required": True, "choices": ("onnx", "pt2", "aoti"), "help": "ONNX, a program of torch.export, or compiled for C++"},
+        "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model, such as models/model.onnx)"},
     },
     "preset": {"name": {}},
     "ui": {

@@ -45,6 +45,13 @@ class Inputs(Description):
         """Return the length of each stored sample without its padding, (n,). Return None, unless overridden: samples then have no padding."""
         return None
 
+    def random_samples(self, count: int) -> NDArray[Any]:
+        """Return `count` random stored samples, the same in each call: bytes or, for a floating-point dtype, normally distributed numbers."""
+        generator, shape = np.random.default_rng(0), (count, *self.row_shape)
+        if np.issubdtype(self.dtype, np.floating):
+            return generator.standard_normal(shape).astype(self.dtype)
+        return generator.integers(0, 256, shape).astype(self.dtype)
+
     @classmethod
     def of(cls, spec: "Spec") -> Self:
         """Return the inputs of `spec`. Raises Refusal if they are not an instance of this class."""

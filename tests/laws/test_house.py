@@ -12,7 +12,7 @@ ROOMS = [
     ["container"],
     ["__main__"],
     ["commands"],
-    ["verification", "prediction"],
+    ["export", "verification", "prediction"],
     ["stages"],
     ["training"],
     ["nonfinite_dump"],

@@ -120,5 +120,11 @@ class TextInputs(spec.Inputs):
         lengths: NDArray[np.int64] = np.count_nonzero(rows, axis=1)
         return lengths
 
+    def random_samples(self, count: int) -> NDArray[Any]:
+        """Return `count` texts of random tokens and random lengths, the same in each call."""
+        generator = np.random.default_rng(0)
+        tokens, lengths = generator.integers(1, self.num_tokens, (count, self.length)), generator.integers(1, self.length + 1, (count, 1))
+        return np.where(np.arange(self.length) < lengths, tokens, PAD).astype(self.dtype)
+
 
 Inputs = TextInputs

@@ -1,0 +1,50 @@
+"""AOTI: the program compiled by AOTInductor for the CPU of this machine, to be loaded from C++ or Python. The metadata is in the package."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.export import ExportedProgram
+
+from pipeline.export import recurrent
+from pipeline.export.program import KEY
+from pipeline.refusal import Refusal
+
+SUFFIX = ".aoti.pt2"
+
+
+def refuse_unavailable() -> None:
+    """Raise Refusal if there is no C++ compiler."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise Refusal(
+            f"--format aoti: there is no C++ compiler `{compiler}`: install g++, or set CXX to another compiler "
+            "(the container image has one), or choose `--format pt2`"
+        )
+
+
+def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: Path) -> None:  # noqa: ARG001  # the file has no axis names
+    """Compile the program and write the package."""
+    from torch import _inductor  # late: it imports the compiler, which takes seconds
+
+    with path.open("w+b") as file, recurrent.lowered():
+        _inductor.aoti_compile_and_package(program, package_path=file, inductor_configs={"aot_inductor.metadata": {KEY: metadata}})
+
+
+def load(path: Path, *, threads: int) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:  # noqa: ARG001  # those of this process
+    """Return the compiled program of a file as a function."""
+    from torch import _inductor  # late: it imports the compiler, which takes seconds
+
+    with path.open("rb") as file:
+        compiled = _inductor.aoti_load_package(file)
+
+    def run(inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            outputs: NDArray[np.float32] = compiled(torch.from_numpy(inputs)).numpy()
+        return outputs
+
+    return run

@@ -1,0 +1,67 @@
+"""Compares the outputs of an exported program with those of the model."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.engine.model import Model
+from pipeline.progress import progress
+
+TOLERANCE = 1e-4
+"""Largest allowed difference of an output."""
+BATCH_SIZE = 32
+
+Program = Callable[[NDArray[np.generic]], NDArray[np.float32]]
+
+
+@dataclass
+class Difference:
+    """The differences that were found: the largest absolute one, and the number of outputs with another largest class."""
+
+    largest: float = 0.0
+    num_outputs: int = 0
+    num_other_classes: int = 0
+
+    @property
+    def within_tolerance(self) -> bool:
+        """Return True if no output differs by more than the tolerance; False for NaN."""
+        return self.largest <= TOLERANCE
+
+    def __str__(self) -> str:
+        same = self.num_outputs - self.num_other_classes
+        return f"largest difference {self.largest:.2g} (allowed: {TOLERANCE:.0e}), the same class for {same} of {self.num_outputs} outputs"
+
+    def add(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
+        """Add outputs (..., classes) of the model and of the program. Raises ValueError if their shapes differ."""
+        if expected.shape != found.shape:
+            raise ValueError(f"outputs have shape {found.shape} instead of {expected.shape}")
+        self.largest = float(np.maximum(self.largest, np.abs(expected - found).max()))  # `maximum` keeps NaN
+        classes, others = expected.argmax(-1), found.argmax(-1)
+        self.num_outputs += classes.size
+        self.num_other_classes += int((classes != others).sum())
+
+
+def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variable_length: bool) -> Difference:
+    """Run the model and the program on all `rows`, the stored inputs of samples, and return the differences of their outputs.
+
+    Raises what the program raises, and ValueError if the shapes of outputs differ.
+    """
+    difference = Difference()
+    with progress("export", len(rows), "samples") as advance:
+        for batch in advance.each(batches(rows, variable_length=variable_length), len):
+            with torch.inference_mode():
+                expected = model(torch.from_numpy(batch)).numpy()
+            difference.add(expected, program(batch))
+    return difference
+
+
+def batches(rows: NDArray[np.generic], *, variable_length: bool) -> Iterator[NDArray[np.generic]]:
+    """Yield all rows in batches of several sizes, because the batch size is variable. If the length is variable, also yield a shorter batch."""
+    if variable_length:
+        yield np.ascontiguousarray(rows[:2, : (rows.shape[1] + 1) // 2])  # compiled programs assume contiguous inputs
+    yield rows[:1]
+    for first in range(1, len(rows), BATCH_SIZE):
+        yield rows[first : first + BATCH_SIZE]

@@ -1,0 +1,112 @@
+"""Exports a model file: captures the model, writes the file, and runs it to compare its outputs with those of the model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.export import ExportedProgram
+
+from pipeline.data.prepared import Prepared
+from pipeline.engine import model_file
+from pipeline.engine.model import Model
+from pipeline.export import aoti, comparison, onnx, program, pt2
+from pipeline.export.comparison import Difference, Program
+from pipeline.io import files, untrusted
+from pipeline.paths import Paths
+from pipeline.raw_dataset import TEST
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
+from pipeline.spec import Spec
+
+NUM_RANDOM = 64
+"""Number of random samples for the comparison if the test split is not available."""
+
+
+class Unequal(Exception):
+    """Raised if an exported program cannot be run, or if its outputs are not those of the model."""
+
+
+class Format(Protocol):
+    """A module that writes and runs files of one format."""
+
+    SUFFIX: str
+
+    def refuse_unavailable(self) -> None: ...
+
+    def write(self, program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: Path) -> None: ...
+
+    def load(self, path: Path, *, threads: int) -> Program: ...
+
+
+FORMATS: dict[str, Format] = {"onnx": onnx, "pt2": pt2, "aoti": aoti}
+
+
+def export(path: Path, name: str, output: Path | None, paths: Paths, environment: Environment) -> Iterator[str]:
+    """Write the model file `path` in the format `name` to `output`, or beside it if `output` is None. Yield what was written and compared.
+
+    The file appears only after its outputs were found equal to those of the model. Raises Unequal if they are not, and Refusal if the
+    model file, the output path or the prepared data cannot be used, or if the format does not support the model.
+    """
+    chosen = FORMATS[name]
+    target = output or path.with_name(path.stem + chosen.SUFFIX)
+    refuse_output(target, model=path)
+    chosen.refuse_unavailable()
+    model, manifest = model_file.load(path)
+    machine = Machine.claim(environment.model_copy(update={"device": "cpu"}))
+    inputs = manifest.spec.inputs
+    rows, origin = samples(manifest.spec, paths)
+    with files.replacing(target) as draft:
+        write(draft, chosen, program.in_float32(model), manifest.spec, program.metadata(manifest, path), name=f"--format {name}")
+        size = draft.stat().st_size
+        difference = run(chosen, draft, model, rows, threads=machine.threads, variable_length=program.has_variable_length(inputs))
+        if not difference.within_tolerance:
+            raise Unequal(f"{target}: was not written, because its outputs on {origin} are not those of the model: {difference}")
+    shape = ", ".join(map(str, program.shape(inputs)))
+    yield f"{target} ({size / 1e6:.2f} MB) takes ({shape}) {inputs.dtype.__name__}, returns float32"
+    yield f"compared on {origin}: {difference}"
+
+
+def refuse_output(target: Path, *, model: Path) -> None:
+    """Raise Refusal if `target` is a folder, is in a folder that does not exist, or is the model file itself."""
+    if target.is_dir():
+        raise Refusal(f"--output {target}: is a folder: write the name of a file")
+    if not target.parent.is_dir():
+        raise Refusal(f"--output {target}: there is no folder {target.parent}: create it, or write another path")
+    if target.exists() and model.exists() and target.samefile(model):
+        raise Refusal(f"--output {target}: is the model file itself: write another path")
+
+
+def samples(spec: Spec, paths: Paths) -> tuple[NDArray[Any], str]:
+    """Return inputs for the comparison and a description of them: the test split, or random samples if it is missing or of another dataset.
+
+    Raises Refusal if the prepared data is damaged.
+    """
+    random = spec.inputs.random_samples(NUM_RANDOM)
+    if not (paths.prepared / "spec.json").exists():
+        return random, f"{NUM_RANDOM} random samples, because there is no {paths.prepared}"
+    prepared = Prepared.open(paths.prepared)
+    if (prepared.spec.inputs.row_shape, prepared.spec.targets) != (spec.inputs.row_shape, spec.targets) or TEST not in prepared.splits:
+        return random, f"{NUM_RANDOM} random samples, because {paths.prepared} has no test split of the model's dataset"
+    inputs = prepared.split(TEST).inputs
+    return inputs, f"the {len(inputs)} samples of the test split"
+
+
+def write(draft: Path, chosen: Format, model: Model, spec: Spec, metadata: str, *, name: str) -> None:
+    """Capture the model and write it to `draft`. Raises Refusal if the model cannot be captured or the format does not support it."""
+    try:
+        chosen.write(program.capture(model, spec.inputs), program.variable_axes(spec.inputs), metadata, draft)
+    except (Refusal, OSError):
+        raise
+    except Exception as error:  # exporters and compilers raise exceptions of many types
+        raise Refusal(f"{name}: this model cannot be exported ({untrusted.reason(error)}): choose another format") from error
+
+
+def run(chosen: Format, draft: Path, model: Model, rows: NDArray[np.generic], *, threads: int, variable_length: bool) -> Difference:
+    """Load the file and compare its outputs with those of the model. Raises Unequal if it cannot be loaded or run."""
+    try:
+        return comparison.compare(model, chosen.load(draft, threads=threads), rows, variable_length=variable_length)
+    except Exception as error:  # runtimes raise exceptions of many types
+        raise Unequal(f"the exported program cannot be run, and was not written: {untrusted.reason(error)}") from error

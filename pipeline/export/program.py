@@ -1,0 +1,74 @@
+"""Captures a model as a program of tensor operations, which each format stores, and describes the program."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from pipeline.engine.model import Model
+from pipeline.engine.model_file import Manifest
+from pipeline.export import recurrent
+from pipeline.io import files
+from pipeline.spec import Inputs
+
+KEY = "pipeline"
+"""Name of the metadata in an exported file."""
+FORMAT = "pipeline-export-1"
+INPUT, OUTPUT = "inputs", "outputs"
+
+
+def in_float32(model: Model) -> Model:
+    """Convert the model in place, so that it computes in float32. The values of its weights do not change.
+
+    ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
+    """
+    model.half_precision = False
+    return model.float()
+
+
+def capture(model: Model, inputs: Inputs) -> ExportedProgram:
+    """Return the program of a model in evaluation mode, preprocessing included: stored inputs (batch, ...) to outputs (batch, ...).
+
+    The batch size is variable and, for texts, the length too. Raises an exception of torch if a model cannot be captured.
+    """
+    example = torch.from_numpy(inputs.random_samples(2))  # of two samples: a size of one would become a constant
+    # AUTO allows an upper bound, such as the number of positions of a transformer; DYNAMIC raises an exception for any bound
+    sizes = {0: Dim.DYNAMIC, 1: Dim.AUTO} if has_variable_length(inputs) else {0: Dim.DYNAMIC}
+    with recurrent.variable_length():
+        return torch.export.export(model, (example,), dynamic_shapes=(sizes,))
+
+
+def variable_axes(inputs: Inputs) -> tuple[str, ...]:
+    """Return the names of the leading axes whose size is variable: the batch and, for padded inputs such as texts, their length."""
+    return ("batch", "length") if has_variable_length(inputs) else ("batch",)
+
+
+def shape(inputs: Inputs) -> list[str | int]:
+    """Return the shape of a program's input, with the names of the variable axes."""
+    axes = variable_axes(inputs)
+    return [*axes, *inputs.row_shape[len(axes) - 1 :]]
+
+
+def has_variable_length(inputs: Inputs) -> bool:
+    return inputs.lengths(inputs.random_samples(1)) is not None
+
+
+def metadata(manifest: Manifest, path: Path) -> str:
+    """Return the metadata of an exported file as canonical JSON: what a reader needs to prepare inputs and to interpret outputs.
+
+    `path` is the model file; its SHA-256 is recorded.
+    """
+    spec = manifest.spec
+    contents: dict[str, Any] = {
+        "format": FORMAT,
+        "model_sha256": files.digest(path),
+        "classes": spec.targets.output_names,
+        "input": {"name": INPUT, "dtype": spec.inputs.dtype.__name__, "shape": shape(spec.inputs)},
+        "output": {"name": OUTPUT, "dtype": "float32"},
+        "spec": spec.model_dump(mode="json"),
+        "params": manifest.inference.model_dump(mode="json"),
+        "precision": manifest.precision,
+        "step": manifest.step,
+    }
+    return files.canonical(contents)
