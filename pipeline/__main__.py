@@ -17,6 +17,7 @@ VERBS = {
     "prepare": "stage: write data/prepared/ from the source",
     "train": "stage: train on data/prepared/ and write models/model.safetensors",
     "evaluate": "stage: evaluate the model file on the test split",
+    "predict": "predict images, folders or archives with a trained model",
     "check": "validate params.yaml, the environment and the machine before anything runs",
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
@@ -34,7 +35,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
     },
     "generate": {
-        "model": {"metavar": "MODEL|RUN", "help": "a model file, or a run: the name of its journal folder or its id in MLflow"},
+        "model": {"metavar": "MODEL", "help": "a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION"},
         "--prompt": {"default": "", "help": "the text to continue (default: none, the model begins a new text)"},
         "--temperature": {
             "type": float,
@@ -45,6 +46,16 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--top-p": {"type": float, "help": "draw from the most probable tokens only whose probabilities together reach this share"},
         "--seed": {"type": int, "default": 1, "help": "the same seed gives the same text (default: %(default)s)"},
         "--length": {"type": int, "default": 256, "help": "the largest number of tokens to generate (default: %(default)s)"},
+    },
+    "predict": {
+        "model": {"metavar": "MODEL", "help": "a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION"},
+        "inputs": {
+            "nargs": "+",
+            "metavar": "INPUT",
+            "help": "an image, a folder, a zip or tar archive, an .npy array, or - for standard input",
+        },
+        "--batch-size": {"type": int, "default": 64, "metavar": "N", "help": "inputs per forward pass (default: %(default)s)"},
+        "--top-k": {"type": int, "default": 3, "metavar": "K", "help": "name the K most likely classes (default: %(default)s)"},
     },
     "export": {
         "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run, as for verify"},

@@ -15,6 +15,11 @@ def flatten(nested: Mapping[str, Any], separator: str = ".") -> dict[str, Scalar
     }
 
 
+def formatted(value: Scalar) -> str:
+    """Format a value as in params.yaml: `true`, `null`, `0.1`, and strings without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the joined key and the value of each leaf. Lists and empty mappings are leaves, and are yielded unchanged.
 

@@ -13,7 +13,18 @@ from pipeline.data.augment.augmentation import Augmentation, images_of
 from pipeline.data.batches import loader
 from pipeline.data.batches.blocks import BlockBatch
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import activation_checkpointing, compilation, fit, history_and_metrics, meta_model, precision, score, torch_errors
+from pipeline.engine import (
+    activation_checkpointing,
+    compilation,
+    fit,
+    freezing,
+    history_and_metrics,
+    meta_model,
+    precision,
+    score,
+    starting_weights,
+    torch_errors,
+)
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.objective import Objective
@@ -51,7 +62,7 @@ def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
 def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -> TrainState:
     """Build the model, optimizer, gradient scaler and EMA, and return them as the state before the first step.
 
-    The initial weights are drawn from the seed. Raises Refusal if the settings do not fit the data, the model or the machine.
+    The initial weights are drawn from the seed, or taken from the file of `model.weights`. Raises Refusal if the settings do not fit the data, the model or the machine.
     """
     settings, spec = params.train, prepared.spec
     meta_model.refuse_too_large(params.model, spec)
@@ -66,6 +77,11 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
         channels_last=settings.channels_last,
     )
     params.model.initialize_from_data(network, partial(example_inputs, model, prepared.train))
+    untrained = starting_weights.load(network, params.model)
+    if settings.freeze:
+        model.frozen_norms = freezing.freeze(network, settings.freeze, untrained=untrained)
+        model.train()
+        print(f"train: {freezing.summary(network)}", flush=True)
     state = TrainState.begin(model, params.optimizer, precision=chosen, ema_decay=settings.ema_decay, device=device)
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
         raise Refusal(

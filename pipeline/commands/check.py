@@ -41,7 +41,7 @@ def run() -> None:
     problems.gather(lambda: refuse_curly_brace(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
-    plan = check_all(document, environment, problems) if document else None
+    plan = check_all(document, environment, problems, paths) if document else None
     problems.refuse()
     print(f"check: {paths.params} is valid: {plan}")
 
@@ -79,7 +79,7 @@ def line_number(text: str) -> int:
     return int(number[1]) if number else 0
 
 
-def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
+def check_all(document: Document, environment: Environment | None, problems: Problems, paths: Paths) -> str:
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
     `environment` is None if the environment variables are invalid; `problems` then already has their message. Raises Refusal with all
@@ -101,6 +101,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     assert train
     assert environment
     params = problems.gather(lambda: load(document, TrainParams))
+    if params:
+        problems.gather(lambda: with_line(document, lambda: refuse_unfit_network(params, paths)))
     device = problems.gather(lambda: describe_machine(train, environment, document))
     problems.refuse()  # before anything is downloaded
     assert params
@@ -161,6 +163,25 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
     settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
     if num_classes is not None:
         settings.refuse_misfit(num_classes)
+
+
+def refuse_unfit_network(params: TrainParams, paths: Paths) -> None:
+    """Raise Refusal if the file of `model.weights` cannot be used, or if `train.freeze` or a setting of the optimizer does not fit the network.
+
+    The network's parameters have the same names for other data. So the network is built for the data of that file or, without a file, for
+    the prepared data. If there are none either, or none that are up to date, the names are checked when the training begins.
+    """
+    from pipeline.data.prepared import read_record
+    from pipeline.engine import freezing, meta_model, parameter_groups, starting_weights
+
+    optimizer, spec = params.optimizer, starting_weights.inspect(params.model)
+    if not (params.train.freeze or optimizer.groups or optimizer.layer_decay):
+        return
+    if spec is None and not would_run("prepare"):
+        spec = read_record(paths.prepared).spec
+    if spec and (network := meta_model.build_on_meta(params.model, spec)):
+        freezing.freeze(network, params.train.freeze)
+        parameter_groups.adjustments(network, optimizer)
 
 
 def fetch_data(prepare: PrepareParams) -> None:

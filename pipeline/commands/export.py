@@ -8,18 +8,18 @@ from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # the names of the command line
-    """Write `subject`, a model file or a run, in a format: "onnx", "pt2" or "aoti". Print the file and the largest difference of its outputs.
+    """Write `subject`, a model file, a run or a model in MLflow, in a format: "onnx", "pt2" or "aoti". Print the file and the largest difference of its outputs.
 
     Returns 1 and writes no file if an output differs by more than the tolerance, or if the written program cannot be run.
     """
     from pipeline.export import exporting  # late: torch takes seconds to import, and `--help` does not need it
-    from pipeline.verification import subject as subjects
+    from pipeline.tracking import model_source
 
     paths, environment = Paths(), Environment.read()
-    model = subjects.find(subject, paths, environment).model
     try:
-        for line in exporting.export(model, format, Path(output) if output else None, paths, environment):
-            print(f"export: {line}", flush=True)
+        with model_source.located(subject, paths, environment) as model:
+            for line in exporting.export(model, format, Path(output) if output else None, paths, environment):
+                print(f"export: {line}", flush=True)
     except exporting.Unequal as unequal:
         print(f"error: {unequal}", file=sys.stderr)
         return 1

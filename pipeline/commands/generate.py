@@ -28,19 +28,19 @@ WINDOW, KEPT = 64, 4
 def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: float | None, seed: int, length: int) -> None:
     """Print `prompt` and at most `length` further tokens, each as soon as it is drawn. If there are fewer, print the reason on stderr.
 
-    `model` is a model file or a run. Raises Refusal for an invalid argument, or if the model does not generate text.
+    `model` is a model file, a run, or a model in MLflow. Raises Refusal for an invalid argument, or if the model does not generate text.
     """
     refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
     from pipeline.engine import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
     from pipeline.inputs.text.generation import GenerationSettings, generate
     from pipeline.inputs.text.tokenizer import Tokenizer
     from pipeline.runtime import machine
-    from pipeline.verification import subject
+    from pipeline.tracking import model_source
 
     environment = Environment.read()
-    path = subject.find(model, Paths(), environment).model
-    loaded, manifest = model_file.load(path)
-    tokenizer = Tokenizer(texts_of(manifest.spec, path).tokenizer)
+    with model_source.located(model, Paths(), environment) as path:
+        loaded, manifest = model_file.load(path)
+        tokenizer = Tokenizer(texts_of(manifest.spec, path).tokenizer)
     tokens = encode(prompt, tokenizer)
     loaded.to(machine.Machine.claim(environment).device)
     machine.set_determinism(manifest.inference.train.deterministic)

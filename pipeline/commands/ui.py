@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
+from pipeline.runtime.redaction import redacted_output
 from pipeline.tracking import comparison_view
-from pipeline.tracking.address import redacted_output
 from pipeline.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(host: str, port: int) -> int:
     Raises Refusal if that server does not answer, or if `port` cannot be used.
     """
     store = Store(Environment.read())
-    with redacted_output(store.address):
+    with redacted_output(store.address.secrets):
         if store.address.is_server:
             show(f"{store.address.shown}/{comparison_view.link(experiment_of(store))}")
         else:

@@ -9,7 +9,7 @@ def run(subject: str, retrain: bool) -> int:
 
     With `retrain`, also train again. Return 1 at the first difference, or 0 if there is none. Nothing in the checkout is written.
     """
-    from pipeline.verification import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
+    from pipeline.tracking import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.checks import comparisons
 
     paths, environment = Paths(), Environment.read()

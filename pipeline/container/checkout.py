@@ -12,7 +12,16 @@ from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock
 
-PARTS = (".dvc/config", ".dvcignore", "data/README.md", "dvc.yaml", "params.yaml", "params.schema.json", "requirements.lock")
+PARTS = (
+    ".dvc/config",
+    ".dvcignore",
+    "data/README.md",
+    "data/weights/None",
+    "dvc.yaml",
+    "params.yaml",
+    "params.schema.json",
+    "requirements.lock",
+)
 FOLDERS = {"pipeline": "*.py", "presets": "*.yaml"}  # without bytecode, which contains the path of its folder
 HOME = Path("/home/pipeline")
 

@@ -20,7 +20,11 @@ class EMA(Generic[Module]):
         self.module = copy.deepcopy(module)
         self.module.requires_grad_(False).eval()
         self.decay = decay
-        pairs = list(zip(tensors(self.module), tensors(module), strict=True))
+        pairs = [
+            (trailing, leading)
+            for trailing, leading in zip(tensors(self.module), tensors(module), strict=True)
+            if leading.requires_grad or not isinstance(leading, nn.Parameter)  # the average of a frozen parameter is this parameter
+        ]
         self.trailing = [trailing for trailing, _ in pairs if trailing.is_floating_point()]
         self.leading = [leading.detach() for _, leading in pairs if leading.is_floating_point()]
         self.counters = [trailing for trailing, _ in pairs if not trailing.is_floating_point()]

@@ -4,7 +4,7 @@ from typing import Any
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pipeline.engine import precision
@@ -57,11 +57,19 @@ def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = 
         return
     if half:
         precision.halve(network)
-    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in network.state_dict().items()}
-    found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
-    different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    if different:
-        raise RuntimeError("; ".join(f"{name} is {found.get(name)}, not {expected.get(name)}" for name in different[:MOST_NAMED]))
+    if different := differences(weights, network.state_dict()):
+        raise RuntimeError(different)
+
+
+def differences(found: Tensors, expected: Tensors) -> str:
+    """Return the first differences between two sets of tensors in names, shapes and dtypes, for a message; "" if there are none."""
+    names = sorted(name for name in expected.keys() | found.keys() if described(expected.get(name)) != described(found.get(name)))
+    return "; ".join(f"{name} is {described(found.get(name))}, not {described(expected.get(name))}" for name in names[:MOST_NAMED])
+
+
+def described(tensor: Tensor | None) -> str:
+    """Return dtype and shape of a tensor for a message, such as `float32 (16, 64)`."""
+    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def refuse_too_large(model: ModelSettings, spec: Spec) -> None:

@@ -1,6 +1,7 @@
 """The complete model: preprocessing of the stored inputs, then the network. Training, evaluation and serving use the same model."""
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,9 @@ class Model(nn.Module):
     The outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
     """
 
+    frozen_norms: Sequence[nn.Module] = ()
+    """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
+
     def __init__(self, network: nn.Module, preprocessing: nn.Module, *, half: bool = False, channels_last: bool = False) -> None:
         super().__init__()
         if half:
@@ -32,6 +36,12 @@ class Model(nn.Module):
         self.half_precision = half
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for norm in self.frozen_norms:
+            norm.eval()
+        return self
 
     def forward(self, inputs: Tensor) -> Tensor:
         prepared = self.preprocessing(inputs)

@@ -46,7 +46,7 @@ class Manifest(BaseModel):
     switches: list[SwitchRecord] = Field(default_factory=list)
     """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
     inputs: dict[str, str]
-    """SHA-256 of the prepared data, the code and the lock file, by name."""
+    """SHA-256 of the prepared data, the code and the lock file, by name; also of the file of `model.weights` (`weights`), if there is one."""
     fingerprint: dict[str, str | int | dict[str, str]]
 
     @cached_property

@@ -1,13 +1,15 @@
 """Builds the fused optimizer that the settings select. Only the weights of linear, convolutional and similar layers get weight decay."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from pipeline.engine import parameter_groups
 from pipeline.engine.muon import Muon
+from pipeline.engine.parameter_groups import Adjustment
 from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 
 Group = dict[str, Any]
@@ -36,15 +38,17 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
     The class of the layer that owns a parameter decides, not the number of dimensions: class tokens, positional embeddings, tables of
     relative positions and layer scales can have two or more dimensions, but get no weight decay.
 
-    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step.
+    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. Parameters of one
+    kind are in several groups if `settings.groups` or `settings.layer_decay` adjust them differently.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    adjusted = parameter_groups.adjustments(module, settings)
     matrices, inner = matrix_ids(module)
     decayed = [parameter for parameter in trained if id(parameter) in matrices]
     undecayed = [parameter for parameter in trained if id(parameter) not in matrices]
-    weights = {"params": decayed, "weight_decay": settings.weight_decay, "lr_scale": 1.0}
-    others = {"params": undecayed, "weight_decay": 0.0, "lr_scale": settings.bias_lr_scale}
-    groups = [group for group in (weights, others) if group["params"]]
+    weights = {"params": decayed, "decays": True, "weight_decay": settings.weight_decay, "lr_scale": 1.0}
+    others = {"params": undecayed, "decays": False, "weight_decay": 0.0, "lr_scale": settings.bias_lr_scale}
+    groups = split_adjusted((weights, others), adjusted)
     match settings:
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
             optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
@@ -55,9 +59,26 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
             optimizer_class = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
             return optimizer_class(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
         case MuonSettings(learning_rate=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights):
-            groups = [*split_hidden(weights, inner, settings), {**others, "hidden": False, "momentum": settings.sgd_momentum}]
-            groups = [group for group in groups if group["params"]]
+            kinds = (*split_hidden(weights, inner, settings), {**others, "hidden": False, "momentum": settings.sgd_momentum})
+            groups = split_adjusted(kinds, adjusted)
             return Muon(groups, lr=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights)
+
+
+def split_adjusted(groups: Iterable[Group], adjusted: Mapping[int, Adjustment]) -> list[Group]:
+    """Split each group into groups of parameters with the same adjustment, in the order of the parameters. Empty groups are left out.
+
+    A group's `weight_decay` is replaced only if the group decays.
+    """
+    result = []
+    for group in groups:
+        parts: dict[Adjustment, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            parts.setdefault(adjusted[id(parameter)], []).append(parameter)
+        for (lr_scale, weight_decay), members in parts.items():
+            replaced = weight_decay is not None and group["decays"]
+            decay = weight_decay if replaced else group["weight_decay"]
+            result.append({**group, "params": members, "lr_scale": group["lr_scale"] * lr_scale, "weight_decay": decay})
+    return result
 
 
 def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:

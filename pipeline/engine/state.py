@@ -51,7 +51,7 @@ class TrainState:
         """
         model = model.to(device)
         ema = EMA(model, ema_decay) if ema_decay else None
-        built = optimizers.build(model, optimizer)
+        built = optimizers.build(model.network, optimizer)
         return cls(model, built, scaler(precision, device), ema, precision, device, BufferSnapshot(model.network))
 
     def drop_gradients(self) -> None:

@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,39 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     Raises Refusal if the file is missing, cannot be read, was not written by this pipeline, or has a header of more than `header_bytes`
     bytes. Raises Damaged, which is a Refusal, if the contents do not match the stored digest.
     """
-    try:
+    with refusing(path):
         refuse_header(path, header_bytes)
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {})[KEY])
             claimed = metadata.pop("digest")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
+            tensors = read_all(file)
         found = digest(tensors, metadata)
+    if claimed != found:
+        raise Damaged(path, claimed=claimed, found=found)
+    return tensors, metadata
+
+
+def load_foreign(path: Path, *, header_bytes: int = HEADER_BYTES) -> Tensors | None:
+    """Return the tensors of a safetensors file that another program wrote, on the CPU; None if this pipeline wrote the file.
+
+    Raises Refusal if the file is missing, cannot be read, or has a header of more than `header_bytes` bytes.
+    """
+    with refusing(path):
+        refuse_header(path, header_bytes)
+        with safe_open(path, framework="pt") as file:
+            return None if KEY in (file.metadata() or {}) else read_all(file)
+
+
+def read_all(file: Any) -> Tensors:
+    """Return all tensors of an open safetensors file."""
+    return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file into Refusals that name it."""
+    try:
+        yield
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
@@ -95,9 +122,6 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
         raise Refusal(
             f"{path}: is not a complete safetensors file ({untrusted.reason(error)}): run `dvc repro`, or download it again"
         ) from None
-    if claimed != found:
-        raise Damaged(path, claimed=claimed, found=found)
-    return tensors, metadata
 
 
 def refuse_header(path: Path, max_bytes: int) -> None:

@@ -29,8 +29,9 @@ class Settings(ModelSettings):
     """The name of a torchvision classification architecture: mobilenet_v3_small, resnet50, vit_b_16, ..."""
     stem: Literal["original", "small"]
     """`small` is for images up to about 64 pixels: the first convolution has stride 1, and the pooling after it is removed."""
-    weights: str | None
-    """Pretrained weights such as `IMAGENET1K_V1`, or null for none. Layers whose shapes do not match start from random weights."""
+    pretrained: str | None
+    """Weights published by torchvision to start from, such as `IMAGENET1K_V1`, or null for none; they are downloaded. Layers whose shapes do
+    not match start from random weights."""
 
     @field_validator("architecture")
     @classmethod
@@ -41,16 +42,18 @@ class Settings(ModelSettings):
             raise ValueError(f"torchvision has no classification architecture {architecture!r}: the nearest names are {near}")
         return architecture
 
-    @field_validator("weights")
+    @field_validator("pretrained")
     @classmethod
-    def belong_to_the_architecture(cls, weights: str | None, info: ValidationInfo) -> str | None:
-        if weights is not None and "architecture" in info.data:
+    def belong_to_the_architecture(cls, pretrained: str | None, info: ValidationInfo) -> str | None:
+        if pretrained is not None and "architecture" in info.data:
             known = models.get_model_weights(info.data["architecture"]).__members__
-            if weights not in known:
+            if pretrained not in known:
                 raise ValueError(
-                    f"{info.data['architecture']} has no weights {weights!r}: choose one of {', '.join(known)}, or null for random weights"
+                    f"{info.data['architecture']} has no weights {pretrained!r}: choose one of {', '.join(known)}, or null for random weights"
                 )
-        return weights
+            if info.data.get("weights") is not None:
+                raise ValueError("cannot be combined with model.weights: write null for one of the two")
+        return pretrained
 
     @property
     def title(self) -> str:
@@ -74,16 +77,16 @@ class Settings(ModelSettings):
         return cast("nn.Module", network)
 
     def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # pretrained weights come from other data
-        if self.weights is not None:
-            load_what_fits(network, pretrained(self.architecture, self.weights))
+        if self.pretrained is not None:
+            load_what_fits(network, published(self.architecture, self.pretrained))
 
     @property
     def downloaded(self) -> bool:
-        return self.weights is not None
+        return self.pretrained is not None
 
     def fetch(self) -> None:
-        if self.weights is not None:
-            pretrained(self.architecture, self.weights)
+        if self.pretrained is not None:
+            published(self.architecture, self.pretrained)
 
 
 def cached(architecture: str, weights: str) -> Path:
@@ -91,8 +94,8 @@ def cached(architecture: str, weights: str) -> Path:
     return Path(torch.hub.get_dir(), "checkpoints", models.get_model_weights(architecture)[weights].url.rpartition("/")[2])
 
 
-def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
-    """Return the pretrained tensors by name. Downloads them if they are not in torch's cache.
+def published(architecture: str, weights: str) -> dict[str, Tensor]:
+    """Return the published tensors by name. Downloads them if they are not in torch's cache.
 
     Raises Refusal if the tensors cannot be downloaded or read.
     """
@@ -103,9 +106,11 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
     except Exception as error:  # the network, the archive and the restricted unpickler raise exceptions of many types
         path = cached(architecture, weights)
         if path.exists():  # do not show torch's message: it advises to unpickle the file, which may run code in it
-            raise Refusal(f"model.weights: {path}: is not a complete weights file: remove this file, and it is downloaded again") from None
-        remedy = f"put {path.name} into {path.parent}, or write `weights: null`"
-        raise Refusal(f"model.weights: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
+            raise Refusal(
+                f"model.pretrained: {path}: is not a complete weights file: remove this file, and it is downloaded again"
+            ) from None
+        remedy = f"put {path.name} into {path.parent}, or write `model.pretrained: null`"
+        raise Refusal(f"model.pretrained: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
     return found
 
 

@@ -101,7 +101,7 @@ def with_lines(document: Document, refusal: Refusal) -> Refusal:
 
 def with_line(document: Document, text: str) -> str:
     key = KEY.match(text)
-    location = tuple(key[1].split(".")) if key else ()
+    location = tuple(int(part) if part.isdigit() else part for part in key[1].split(".")) if key else ()
     return f"{document.path}:{document.line(location)}: {text}" if location and location[0] in SECTIONS else text
 
 
@@ -199,7 +199,7 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             into = "to this section" if len(location) > 1 else "and its keys"
             return location, f"is missing: add `{location[-1]}:` {into} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
-            siblings = keys_of(resolved.model_fields[str(location[0])].annotation)
+            siblings = keys_beside(location, resolved)
             if (new_name := RENAMED.get(dotted(location))) in siblings:
                 return location, f"is now `{new_name}`: rename it"
             return location, f"is not a key here: {suggestion(location[-1], siblings)}"
@@ -209,6 +209,15 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             return location, problem["msg"].removeprefix("Value error, ")
     expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
     return location, f"{expected}, not {shown(problem['input'])}"
+
+
+def keys_beside(location: Location, params: type[BaseModel]) -> tuple[str, ...]:
+    """Return the known keys of the section, or of the item of a list of sections, that has the key at `location`."""
+    section: Any = params
+    for part in location[:-1]:
+        if isinstance(part, str):
+            section = next(kind.model_fields[part].annotation for kind in (section, *get_args(section)) if hasattr(kind, "model_fields"))
+    return keys_of(section)
 
 
 def keys_of(section: Any) -> tuple[str, ...]:

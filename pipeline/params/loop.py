@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from pipeline.io import untrusted
-from pipeline.params.section import Count, Section, Share, Steps
+from pipeline.params.section import Count, Patterns, Section, Share, Steps
 from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
 
@@ -48,6 +48,9 @@ class LoopSettings(Section):
     """Steps between rows of the training history, `plots/train/history.csv`."""
     validate_every_steps: Steps
     """Steps between validations; the last step is always validated. Must be a multiple of `report_every_steps`."""
+    freeze: Patterns
+    """Patterns such as `features.*` of the names of parameters that are not trained, `[]` for none. `*` also matches dots. The names are
+    those in the model file. A BatchNorm of which all parameters are frozen keeps its running statistics."""
     export_weights: Literal["best", "last"]
     """The weights to export: those of the best validation, or those of the last step."""
     metric: str

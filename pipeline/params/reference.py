@@ -91,6 +91,8 @@ def values(field: dict[str, Any]) -> str:
     """Return a short description of the type and bounds of a key."""
     if "anyOf" in field:
         return " or ".join(values(option) for option in field["anyOf"])
+    if field.get("type") == "array":
+        return "list of sections" if "$ref" in field["items"] else "list of texts"
     if "enum" in field or "const" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":

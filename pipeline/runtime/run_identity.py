@@ -21,8 +21,8 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Everything that determines the result of a stage: SHA-256 digests of its data, its code and the lock file of packages; its sections
-    of params.yaml; and the fingerprint of the machine.
+    """Everything that determines the result of a stage: SHA-256 digests of its data, its code, the lock file of packages and the file of
+    `model.weights` (None if the training starts from no file); its sections of params.yaml; and the fingerprint of the machine.
     """
 
     data: str
@@ -30,10 +30,12 @@ class RunIdentity:
     lock: str
     params: Mapping[str, Any]
     fingerprint: Mapping[str, Any]
+    weights: str | None = None
 
     @property
     def digests(self) -> dict[str, str]:
-        return {"data": self.data, "code": self.code, "lock": self.lock}
+        weights = {} if self.weights is None else {"weights": self.weights}
+        return {"data": self.data, "code": self.code, "lock": self.lock, **weights}
 
     @property
     def record(self) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from pipeline.runtime import machine
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
+from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
-from pipeline.tracking import run_description
 
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
-from pipeline.engine import fit, history_and_metrics, model_file, torch_errors
+from pipeline.engine import fit, history_and_metrics, model_file, starting_weights, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.io import files
 from pipeline.params.train import TrainParams
@@ -14,8 +14,8 @@ from pipeline.runtime import interruption, machine, run_identity, training_folde
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
 from pipeline.runtime.machine import Machine
+from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
-from pipeline.tracking import run_description
 from pipeline.tracking.run import Run
 from pipeline.training import Training
 
@@ -57,6 +57,7 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Mac
         lock=files.digest(paths.lock),
         params=sections,
         fingerprint=claimed.fingerprint(),
+        weights=starting_weights.digest(params.model),
     )
 
 

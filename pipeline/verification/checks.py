@@ -16,17 +16,17 @@ from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.progress import progress
+from pipeline.provenance import facts, revision
 from pipeline.refusal import Refusal
 from pipeline.reports import recorded
 from pipeline.runtime import run_identity
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.stages import evaluate
-from pipeline.tracking import provenance, revision, run_description
+from pipeline.stages import evaluate, run_description
+from pipeline.tracking.subject import Record, Subject
 from pipeline.training import Training
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Sides, short
 from pipeline.verification.consistency import compare_manifest
-from pipeline.verification.subject import Record, Subject
 
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
 RESTORE = "check out the run's commit, then run `dvc checkout`"
@@ -50,7 +50,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
     params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.claim(environment)
-    yield from compare_inputs(manifest, paths, machine)
+    yield from compare_inputs(manifest, paths, machine, weights=params.model.weights_file)
     if record:
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
@@ -68,8 +68,11 @@ def compare_run(record: Record, model: Path) -> Comparison:
     return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
-def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
-    """Compare data, code, lock file, parameters and machine with what the model file records. Raises Refusal if no data was prepared."""
+def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weights: Path | None) -> Iterator[Comparison]:
+    """Compare data, code, lock file, parameters and machine with what the model file records. Raises Refusal if no data was prepared.
+
+    `weights` is the file from which the training started, if any; its digest is compared too.
+    """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
     read_record(paths.prepared)  # raises Refusal if no data was prepared
@@ -78,6 +81,8 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterat
         "code": ("the dependencies of train in dvc.yaml", lambda: run_identity.code_digest(code, paths.top)),
         "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
     }
+    if weights is not None:
+        digests["weights"] = (str(weights), lambda: files.digest(weights))
     for name, (description, digest) in digests.items():
         try:
             found = digest()
@@ -98,7 +103,7 @@ def compare_commit(record: Record, environment: Environment) -> Iterator[Compari
 
     If the journal has no known value, that is a difference. Commits that differ only in the files of results count as equal.
     """
-    current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
+    current, sides = facts.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
         expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
         if expected.startswith(UNKNOWN):

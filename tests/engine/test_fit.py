@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
 
-CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
+CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2}
 GOLDEN_LOSSES = [1.129226, 0.955638, 0.827676, 0.785125]
 
 

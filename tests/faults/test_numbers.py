@@ -17,7 +17,7 @@ from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
 
 BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}
-MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
+MLP = {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.0}
 
 
 def spoil(

@@ -80,10 +80,7 @@ class Folder:
             raise Refusal(f"source.root: {shown(folder)}: is reached twice through links: remove one of them")
         seen.add(identity)
         if len(parents) > MAX_DEPTH:
-            raise Refusal(
-                f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: "
-                "set source.root to the folder that contains the split or class folders"
-            )
+            raise Refusal(f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: choose a folder further down")
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = prefix + entry.name
@@ -166,7 +163,7 @@ def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
     """
     with errors_as_refusal(path):
         if version_of(path) != version:
-            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it until the stage has ended")
+            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it meanwhile")
         return zipfile.ZipFile(path)
 
 
@@ -214,5 +211,5 @@ class Tar:
         if name is not None:
             raise Refusal(
                 f"source.root: {self.path}: {shown(name)}: is missing: the archive was changed while it was read: "
-                "do not modify it until the stage has ended"
+                "do not modify it meanwhile"
             )

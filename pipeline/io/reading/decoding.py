@@ -40,7 +40,7 @@ class Decoder:
         corrupt: dict[int, str] = {}
         for number, member in enumerate(members):
             try:
-                square = images.decode(member.read(), size=self.size, channels=self.channels, max_pixels=self.max_pixels)
+                square = images.decode(member.read(), height=self.size, width=self.size, channels=self.channels, max_pixels=self.max_pixels)
             except images.Oversized as error:
                 raise Refusal(f"{self.place}: {shown(member.name)}: {error}: remove it, or raise source.max_pixels") from None
             except images.Corrupt as error:

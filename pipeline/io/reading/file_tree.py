@@ -104,7 +104,7 @@ def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
     if unpacked_bytes > max_unpacked_bytes(packed_bytes):
         raise Refusal(
             f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {MAX_COMPRESSION_RATIO} times as many: "
-            "images do not compress this well; if you trust the archive, extract it and set source.root to the folder"
+            "images do not compress this well; if you trust the archive, extract it and use the folder instead"
         )
 
 

@@ -1,4 +1,4 @@
-"""Decodes any image format that Pillow reads into a square of uint8 pixels."""
+"""Decodes any image format that Pillow reads into uint8 pixels of one size."""
 
 import warnings
 from functools import cache
@@ -60,12 +60,11 @@ class ImageStrip:
         return np.asarray(self.image).reshape(-1, *self.shape)[: self.count]
 
 
-def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
-    """Decode the first frame of an image file with the contents `data`, and return a square of `size` pixels per side.
+def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
+    """Decode the first frame of an image file with the contents `data`, and return it as `fitted` does.
 
-    The frame is rotated upright, put on a white background, resized so that its shorter side has `size` pixels, and cropped at the centre.
-    Raises Corrupt if it cannot be decoded. Raises Oversized, before decoding, if it has more than `max_pixels` pixels. Call
-    `set_pixel_limit` first.
+    Raises Corrupt if it cannot be decoded. Raises Oversized, before decoding, if it has more than `max_pixels` pixels. Without
+    `set_pixel_limit`, Pillow's own limit applies too, and Pillow warns of large images.
     """
     if data[:2] in ASCII_FORMATS:
         raise Corrupt("is an ASCII image (PNM P1 to P3), which takes seconds to read: store it in a binary format")
@@ -73,12 +72,11 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
         with Image.open(BytesIO(data), formats=formats()) as image:
             refuse_oversized(*image.size, max_pixels)
             # decode a JPEG at 1/2, 1/4 or 1/8 scale if the result is at least twice the target size
-            image.draft(None, (2 * size, 2 * size))
+            image.draft(None, (2 * width, 2 * height))
             image.load()
             if image.format == "PNG" and "transparency" in image.info:
                 scale_transparency(image, depth=data[PNG_DEPTH])
-            converted = to_mode(upright(image), MODES[channels])
-            return converted if converted.size == (size, size) else ImageOps.fit(converted, (size, size), Image.Resampling.BICUBIC)
+            return fitted(image, height=height, width=width, channels=channels)
     except (Oversized, Corrupt, MemoryError):
         raise
     except Image.DecompressionBombError:
@@ -87,6 +85,15 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
         raise Corrupt("is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's readers may raise any exception on untrusted bytes
         raise Corrupt(reason(error)) from None
+
+
+def fitted(image: Image.Image, *, height: int, width: int, channels: Literal[1, 3]) -> Image.Image:
+    """Return an opened image rotated upright, on a white background, resized so that it just covers `height` and `width`, centre-cropped.
+
+    Raises Corrupt for pixels without a known scale.
+    """
+    converted = to_mode(upright(image), MODES[channels])
+    return converted if converted.size == (width, height) else ImageOps.fit(converted, (width, height), Image.Resampling.BICUBIC)
 
 
 def refuse_oversized(width: int, height: int, max_pixels: int) -> None:

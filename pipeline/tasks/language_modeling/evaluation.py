@@ -39,7 +39,11 @@ class Evaluator:
     def __init__(self, spec: Spec, settings: Settings) -> None:
         assert isinstance(spec.inputs, TextInputs)
         self.settings, self.tokenizer = settings, Tokenizer(spec.inputs.tokenizer)
-        self.length = spec.inputs.length
+        self.prompt = self.tokenizer.encode(settings.prompt).tolist()
+        if len(self.prompt) >= spec.inputs.length:
+            raise Refusal(
+                f"evaluate.prompt: has {len(self.prompt)} tokens, and a text of this model has at most {spec.inputs.length}: shorten the prompt"
+            )
         self.sizes = np.stack([self.tokenizer.num_characters, self.tokenizer.num_bytes])
         self.losses: list[NDArray[np.float32]] = []
         self.correct, self.num_tokens = 0, 0
@@ -108,12 +112,11 @@ class Evaluator:
     def samples(self, model: nn.Module) -> Iterator[str]:
         """Yield the lines of a Markdown document with one generated text for each temperature."""
         yield "# Generated texts"
-        prompt = self.tokenizer.encode(self.settings.prompt).tolist()
         for temperature in self.settings.temperatures:
             settings = GenerationSettings(
                 temperature=temperature, top_k=None, top_p=None, length=self.settings.sample_tokens, seed=self.settings.sample_seed
             )
-            tokens = list(generate(model, prompt, settings=settings))
+            tokens = list(generate(model, self.prompt, settings=settings))
             yield f"\n## Temperature {temperature:g}\n\n```text"
             yield self.settings.prompt + self.tokenizer.decode(tokens).replace("```", "` ` `")
             yield "```"

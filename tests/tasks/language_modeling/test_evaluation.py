@@ -73,11 +73,16 @@ def test_logits_that_are_not_finite_are_refused_though_nan_marks_the_padding() -
         Evaluator(SPEC, SETTINGS).scores()
 
 
+def test_a_prompt_that_fills_the_window_is_refused_before_anything_is_scored() -> None:
+    with pytest.raises(Refusal, match=r"evaluate\.prompt: has 6 tokens, and a text of this model has at most 6"):
+        Evaluator(SPEC, SETTINGS.model_copy(update={"prompt": "abcabc"}))
+
+
 def test_the_most_surprising_passages_come_first_and_do_not_overlap() -> None:
     losses = np.array([1, 1, 1, 9, 0, 0, 5, 5, np.nan, np.nan], np.float32)
     found = surprising(losses, 4, 9)
     assert [(passage.first, passage.length, passage.loss) for passage in found] == [(0, 4, 3.0), (4, 4, 2.5)]
-    assert surprising(losses, 3, 1) == [(3, 3, 3.0)]
+    assert surprising(losses, 3, 2) == [(6, 2, 5.0), (3, 3, 3.0)]
 
 
 def test_tables_figures_and_texts_are_written_and_repeat(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `verify` is asked to check: a model file, or a run that has a journal, with its model file."""
+"""Finds the model file that a user names: by its path, or by the run that trained it."""
 
 from collections.abc import Mapping
 from pathlib import Path
