@@ -249,6 +249,18 @@ def test_another_path_may_be_given(mlp: Path, folder: Path) -> None:
     assert (folder / "deployed.bin").is_file()
 
 
+def test_a_run_is_exported_to_models(folder: Path) -> None:
+    """Its own model file is in its journal, where nobody looks for a result."""
+    project.make(folder, {"train.steps": 2, "train.report_every_steps": 2, "train.validate_every_steps": 2})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_TRACKING", "true")
+        patch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+        assert main(["prepare"]) == main(["train"]) == 0
+    (journal,) = (folder / ".pipeline/journal").iterdir()
+    assert main(["export", journal.name, "--format", "pt2"]) == 0
+    assert (folder / "models/model.pt2").is_file()
+
+
 def test_an_unknown_format_is_refused_with_the_choice(mlp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["export", str(mlp), "--format", "pickle"])
@@ -282,8 +294,17 @@ def test_a_model_that_cannot_be_captured_is_refused(mlp: Path, refused: Callable
     assert refused(str(mlp), "--format", "pt2").startswith("--format pt2: this model cannot be exported (")
 
 
-RECURRENT = {"name": "recurrent", "embedding_width": 8, "width": 8, "depth": 2, "tied_embeddings": False, "dropout": 0.1}
-TRANSFORMER = {"name": "transformer", "width": 8, "depth": 1, "heads": 2, "mlp_ratio": 2.0, "tied_embeddings": False, "dropout": 0.1}
+RECURRENT = {"name": "recurrent", "weights": None, "embedding_width": 8, "width": 8, "depth": 2, "tied_embeddings": False, "dropout": 0.1}
+TRANSFORMER = {
+    "name": "transformer",
+    "weights": None,
+    "width": 8,
+    "depth": 1,
+    "heads": 2,
+    "mlp_ratio": 2.0,
+    "tied_embeddings": False,
+    "dropout": 0.1,
+}
 CLASSES, TOKENS = ClassTargets(classes=models.CLASSES), NextTokenTargets()
 NETWORKS: dict[str, tuple[dict[str, Any], Targets]] = {
     "lstm-classifier": ({**RECURRENT, "cell": "lstm", "bidirectional": True, "pooling": "last"}, CLASSES),
