@@ -9,7 +9,7 @@ FROM ${BASE_IMAGE} AS system
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends g++ git python3 tini \
     && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*-old \
-    && cd /home && mkdir --mode=1777 pipeline pipeline/.dvc pipeline/.dvc/cache pipeline/data pipeline/data/raw pipeline/models
+    && cd /home && mkdir --mode=1777 pipeline pipeline/.dvc pipeline/.dvc/cache pipeline/data pipeline/data/raw pipeline/data/weights pipeline/models
 
 FROM system AS dependencies
 # hadolint ignore=DL3008

@@ -27,14 +27,29 @@ NUM_TRAIN, NUM_VALID = 20_000, 500
 VISIBLE = 0.06
 """Share of the class colour in an image; the rest is noise. It is small so that the loss falls slowly and omitted steps show in it."""
 MODELS: dict[str, dict[str, Any]] = {
-    "mlp": {"name": "mlp", "width": 256, "depth": 2, "dropout": 0.0},
-    "convnet": {"name": "convnet", "width": 16, "dropout": 0.0},
-    "mobilenet_v3_small": {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None},
-    "resnet": {"name": "resnet", "depth": 9, "width": 16},
+    "mlp": {"name": "mlp", "weights": None, "width": 256, "depth": 2, "dropout": 0.0},
+    "convnet": {"name": "convnet", "weights": None, "width": 16, "dropout": 0.0},
+    "mobilenet_v3_small": {
+        "name": "torchvision",
+        "weights": None,
+        "architecture": "mobilenet_v3_small",
+        "stem": "small",
+        "pretrained": None,
+    },
+    "resnet": {"name": "resnet", "weights": None, "depth": 9, "width": 16},
 }
 RECIPE: dict[str, Any] = {
     "seed": SEED,
-    "optimizer": {"name": "sgd", "learning_rate": 0.02, "weight_decay": 5e-4, "bias_lr_scale": 1.0, "momentum": 0.9, "nesterov": True},
+    "optimizer": {
+        "name": "sgd",
+        "learning_rate": 0.02,
+        "weight_decay": 5e-4,
+        "bias_lr_scale": 1.0,
+        "layer_decay": None,
+        "groups": [],
+        "momentum": 0.9,
+        "nesterov": True,
+    },
     "schedule": {"name": "constant", "warmup_ratio": 0.0},
     "augment": {
         "crop_padding": CROP,

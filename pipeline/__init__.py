@@ -1,1 +1,13 @@
-"""A reproducible training pipeline: prepare, train, evaluate."""
+"""A reproducible training pipeline: prepare, train, evaluate. `from pipeline import load_model` uses a trained model."""
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["load_model"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `load_model` at its first use: every stage imports this file, and should not import what it does not need."""
+    if name in __all__:
+        return getattr(import_module("pipeline.prediction.model"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,9 +17,11 @@ VERBS = {
     "prepare": "stage: write data/prepared/ from the source",
     "train": "stage: train on data/prepared/ and write models/model.safetensors",
     "evaluate": "stage: evaluate the model file on the test split",
+    "predict": "predict images, folders or archives with a trained model",
     "check": "validate params.yaml, the environment and the machine before anything runs",
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
+    "generate": "continue a text with a language model",
     "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
@@ -34,6 +36,29 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow",
         },
         "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
+    },
+    "generate": {
+        "model": {"metavar": "MODEL", "help": "a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION"},
+        "--prompt": {"default": "", "help": "the text to continue (default: none, the model begins a new text)"},
+        "--temperature": {
+            "type": float,
+            "default": 1.0,
+            "help": "below 1, probable tokens become more probable; 0 always takes the most probable (default: %(default)s)",
+        },
+        "--top-k": {"type": int, "help": "draw from this many most probable tokens only"},
+        "--top-p": {"type": float, "help": "draw from the most probable tokens only whose probabilities together reach this share"},
+        "--seed": {"type": int, "default": 1, "help": "the same seed gives the same text (default: %(default)s)"},
+        "--length": {"type": int, "default": 256, "help": "the largest number of tokens to generate (default: %(default)s)"},
+    },
+    "predict": {
+        "model": {"metavar": "MODEL", "help": "a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION"},
+        "inputs": {
+            "nargs": "+",
+            "metavar": "INPUT",
+            "help": "an image, a folder, a zip or tar archive, an .npy array, or - for standard input",
+        },
+        "--batch-size": {"type": int, "default": 64, "metavar": "N", "help": "inputs per forward pass (default: %(default)s)"},
+        "--top-k": {"type": int, "default": 3, "metavar": "K", "help": "name the K most likely classes (default: %(default)s)"},
     },
     "preset": {"name": {}},
     "ui": {
@@ -72,10 +97,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def command(verb: str) -> Callable[..., int | None]:
-    """Return the function that runs a verb.
-
-    The three stages are run by `commands/stage.py`; every other verb has its own module in `commands/`.
-    """
+    """Return the function that runs a verb, `commands/VERB.py:run`. The stages prepare, train and evaluate are run by `commands/stage.py`."""
     if verb in ("prepare", "train", "evaluate"):
         return lambda: import_module("pipeline.commands.stage").run(verb)
     return import_module(f"pipeline.commands.{verb}").run  # type: ignore[no-any-return]
@@ -98,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_os_error(error: OSError) -> int:
-    """Print an OS error that the user can fix, with the remedy, and return the exit code. Re-raise any other OS error."""
+    """Print an OS error that the user can fix, with the remedy, and return the exit code. Raise any other OS error again."""
     if error.errno not in FIXABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]
@@ -106,9 +128,9 @@ def print_os_error(error: OSError) -> int:
 
 
 def lacks_inodes(path: str | None) -> bool:
-    """Return True if the file system of `path` has free space but no free inodes; False if not, or if this cannot be determined.
+    """Return True if the file system of `path` has free space but no free inodes, so that no file can be created.
 
-    If `path` is None, the file system is that of the working directory.
+    Return False if this cannot be determined. If `path` is None, the file system is that of the working directory.
     """
     try:
         status = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib

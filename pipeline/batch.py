@@ -6,11 +6,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
-"""A target with this class or token number counts in no loss and no metric. The value is the default `ignore_index` of torch's cross-entropy."""
+"""A target with this value counts in no loss and no metric. It is the default `ignore_index` of torch's cross-entropy."""
 
 
 def num_targets(targets: "Tensor") -> "Tensor":
-    """Return the number of targets that are not IGNORED, as a scalar on the device of `targets`. Floating-point targets all count."""
+    """Return the number of targets that are not IGNORED (-100), as a scalar on the device. All floating-point targets are counted."""
     if targets.is_floating_point():
         return targets.new_tensor(targets.numel())
     return (targets != IGNORED).sum()
@@ -19,14 +19,8 @@ def num_targets(targets: "Tensor") -> "Tensor":
 class Batch(NamedTuple):
     """Inputs and targets of the same samples.
 
-    `targets` is None in prediction. `mask` (n, length) is False at the padding of a sequence, and None if there is no padding to mark.
+    `targets` is None in prediction.
     """
 
     inputs: "Tensor"
     targets: "Tensor | None" = None
-    mask: "Tensor | None" = None
-
-    @property
-    def arguments(self) -> "tuple[Tensor, ...]":
-        """Return the arguments of the model's forward pass: the inputs, and the mask if there is one."""
-        return (self.inputs,) if self.mask is None else (self.inputs, self.mask)

@@ -1,4 +1,4 @@
-"""Flattens nested mappings into one level with joined keys."""
+"""Flattens nested mappings into one mapping with joined keys, such as `model.width`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,15 @@ def flatten(nested: Mapping[str, Any], separator: str = ".") -> dict[str, Scalar
     }
 
 
-def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the joined key and the value of each leaf. Lists and empty mappings are leaves and are yielded unchanged.
+def formatted(value: Scalar) -> str:
+    """Format a value as in params.yaml: `true`, `null`, `0.1`, and strings without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
 
-    `path` is the joined key of `value` itself; "" at the top.
+
+def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the joined key and the value of each leaf. Lists and empty mappings are leaves, and are yielded unchanged.
+
+    `path` is the joined key of `value` itself; at the top it is "".
     """
     if isinstance(value, Mapping) and value:
         for key, member in value.items():

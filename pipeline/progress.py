@@ -11,7 +11,7 @@ LINE_EVERY_S = 10.0
 
 
 class Advance:
-    """Counts finished units and calls `report(done)` after each change."""
+    """Counts the units that are done, and calls `report` with their number after each change."""
 
     def __init__(self, report: Callable[[int], None]) -> None:
         self.done = 0
@@ -22,7 +22,7 @@ class Advance:
         self.report(self.done)
 
     def each(self, items: Iterable[Item], units: Callable[[Item], int]) -> Iterator[Item]:
-        """Yield the items. After the caller has processed an item, count `units(item)` units."""
+        """Yield the items. When the caller asks for the next item, count the last item as `units(item)` units."""
         for item in items:
             yield item
             self(units(item))

@@ -14,7 +14,7 @@ TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 
 class Statistics(Protocol):
-    """Computes the description of a dataset's inputs from its train samples, which are added a few at a time."""
+    """Computes the description of a dataset's inputs. The train samples are added a few at a time."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -27,17 +27,20 @@ class Statistics(Protocol):
         ...
 
     def add(self, inputs: "NDArray[Any]", /) -> None:
-        """Add some train samples, (n, *row_shape)."""
+        """Add some train samples, an array (n, *row_shape)."""
         ...
 
     def inputs(self) -> "spec.Inputs":
-        """Return the description of the inputs, once all train samples have been added."""
+        """Return the description of the inputs. Call this after all train samples have been added."""
         ...
 
 
 @dataclass(frozen=True)
 class SampleBlock:
-    """Some samples of one split of the source: `inputs` (n, *row_shape), and `positions` (n,), the samples' indices in the targets of that split."""
+    """Some samples of one split of the source.
+
+    `inputs` is an array (n, *row_shape). `positions` (n,) are the indices of these samples in the split.
+    """
 
     split: str
     positions: "NDArray[np.int64]"
@@ -46,13 +49,15 @@ class SampleBlock:
 
 @dataclass(frozen=True)
 class RawDataset:
-    """A dataset with all targets in memory and its samples as a stream, so that the samples may exceed memory.
+    """A dataset that is read from its source. All targets are in memory; the samples are streamed, and may exceed memory.
 
     `task` describes the targets. `targets` maps each split of the source (train, and possibly valid and test) to its targets (n, ...).
-    `blocks()` yields every sample except corrupt ones, in ascending position within a split. If you stop early, close the generator that
-    `blocks()` returned: it may own worker processes. `statistics` describes the inputs once the train samples have been added to it.
-    `fit(assigned)` is called once, before `blocks()`. `assigned` maps each split of the source to the split (train, valid or test) that each
-    of its samples is assigned to. A source of texts fits its tokenizer to those of train.
+    `blocks()` yields every sample except corrupt ones, in ascending position within a split. If you stop early, close the generator
+    that `blocks()` returned: it may own worker processes. `statistics` describes the inputs after all train samples have been added to
+    it.
+
+    `fit(assigned)` is called once, before `blocks()`. A source of texts then fits its tokenizer to the train samples. `assigned` maps
+    each split of the source to an array with the split (train, valid or test) of each of its samples.
     """
 
     task: "spec.Targets"

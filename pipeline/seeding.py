@@ -1,4 +1,4 @@
-"""Stateless randomness: every draw is a function of the seed, its purpose and a counter."""
+"""Randomness without state: every random number is a function of the seed, a purpose and a counter."""
 
 import hashlib
 from typing import TYPE_CHECKING
@@ -10,18 +10,21 @@ if TYPE_CHECKING:
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit seed for one purpose, equal on every machine. Example: `derive(seed, "order", epoch)`."""
+    """Return a 63-bit seed for one purpose. It is the same on every machine. Example: `derive(seed, "order", epoch)`."""
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def generator(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Return a NumPy generator for one purpose."""
+    """Return a NumPy generator for one purpose, such as `generator(seed, "flip", epoch)`."""
     return np.random.Generator(np.random.PCG64(derive(seed, *purpose)))
 
 
 def reseed(device: "torch.device", seed: int, *purpose: str | int) -> None:
-    """Seed torch's default generators of the CPU and `device` for one purpose; weight initialisation and dropout draw from them."""
+    """Seed torch's default generators of the CPU and of `device` for one purpose.
+
+    Weight initialisation and dropout draw from these generators.
+    """
     import torch  # imported late: the prepare stage derives its splits without torch
 
     number = derive(seed, *purpose)

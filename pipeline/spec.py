@@ -1,4 +1,4 @@
-"""Describes a dataset: the kind and properties of its inputs, and those of its targets. Model and task are built from this."""
+"""Describes a dataset: the kind and the properties of its inputs and of its targets. Model and task are built from this."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
@@ -16,7 +16,10 @@ MOST_BYTES = 3 * 2**20
 
 
 class Description(BaseModel):
-    """One part of a Spec, inputs or targets. `kind` names the folder in `pipeline/inputs/` or `pipeline/tasks/` that has its modules."""
+    """One part of a Spec: the description of the inputs or of the targets.
+
+    `kind` names the folder in `pipeline/inputs/` or `pipeline/tasks/` that contains the code for this part.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -24,14 +27,14 @@ class Description(BaseModel):
 
 
 class Inputs(Description):
-    """Describes the inputs. The class `Inputs` in `pipeline/inputs/KIND/description.py` is the subclass for one kind.
+    """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/inputs/KIND/description.py`.
 
-    The folder also has `statistics.py` with a class `Statistics` (what `prepare` computes over the train split), and
+    The same folder contains `statistics.py` with a class `Statistics` (what `prepare` computes over the train split), and
     `preprocessing.py` with a class `Preprocessing` (the first layer of every model).
     """
 
     dtype: ClassVar[type[np.generic]]
-    """Type of the stored inputs."""
+    """NumPy dtype of the stored inputs."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -44,7 +47,7 @@ class Inputs(Description):
 
     @classmethod
     def of(cls, spec: "Spec") -> Self:
-        """Return the inputs of `spec`. Raises Refusal if they are not of this class."""
+        """Return the inputs of `spec`. Raises Refusal if they are not an instance of this class."""
         if not isinstance(spec.inputs, cls):
             raise Refusal(
                 f"model.name: this model does not accept inputs of the kind {spec.inputs.kind}: choose another model, or another source"
@@ -53,15 +56,14 @@ class Inputs(Description):
 
 
 class Targets(Description):
-    """Describes the targets, which decide the task. The class `Targets` in `pipeline/tasks/KIND/targets.py` is the subclass for one
-    kind.
+    """Describes the targets of a dataset, which decide the task. Each kind has its own subclass.
 
-    The folder also has `objective.py` with a class `Objective` (loss and metrics of the training), and `evaluation.py` with a class
-    `Evaluator` (scores, tables and figures of the test split).
+    This subclass is `Targets` in `pipeline/tasks/KIND/targets.py`. The same folder contains `objective.py` with a class `Objective`
+    (loss and metrics of the training), and `evaluation.py` with a class `Evaluator` (scores, tables and figures of the test split).
     """
 
     dtype: ClassVar[type[np.generic]]
-    """Type of the stored targets."""
+    """NumPy dtype of the stored targets."""
     row_shape: ClassVar[tuple[int, ...]] = ()
     """Shape of the stored target of one sample."""
     has_classes: ClassVar[bool] = False
@@ -70,7 +72,7 @@ class Targets(Description):
     """True if every token of a sequence has a target: the token that follows. Such targets are not stored. The rows of a split are then
     consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
     metrics: ClassVar[Mapping[str, Direction]]
-    """Maps each metric of a validation to the direction in which it improves. `train.metric` is one of them with the prefix `valid/`."""
+    """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -78,27 +80,30 @@ class Targets(Description):
         return ()
 
     def num_outputs(self, inputs: Inputs) -> int:
-        """Return the number of outputs per target that a model must have."""
+        """Return how many outputs a model must have per target, such as the number of classes."""
         raise NotImplementedError
 
     def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
-        """Raise Refusal if stored targets are outside their valid range. `place` names the file in the message.
+        """Raise Refusal if stored targets are outside their valid range. `place` is the file to name in the message.
 
-        Checks nothing unless overridden.
+        The base class checks nothing.
         """
 
     def refuse_unlearnable(self, targets: NDArray[Any], place: str) -> None:
-        """Raise Refusal if nothing can be learned from `targets`, the targets of the train split. `place` names the dataset in the message.
+        """Raise Refusal if a model can learn nothing from `targets`, the targets of the train split.
 
-        Checks nothing unless overridden.
+        `place` is the dataset to name in the message. The base class checks nothing.
         """
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the stratum number of each sample, (n,). A split takes its share from each stratum. All samples are in stratum 0 unless overridden."""
+        """Return the stratum of each sample as a number, (n,). Splits are drawn with the same share of each stratum.
+
+        In the base class, all samples are in stratum 0.
+        """
         return np.zeros(len(targets), np.int64)
 
     def stratum_name(self, number: int) -> str:  # noqa: ARG002  # there is one stratum only
-        """Return the name of a stratum for messages."""
+        """Return the name of the stratum `number`, for use in messages."""
         return "the dataset"
 
 
@@ -113,20 +118,21 @@ class Spec(BaseModel):
     @field_validator("inputs", "targets", mode="before")
     @classmethod
     def find_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """Validate a mapping with the class that its `kind` selects. Any other value is returned unchanged."""
+        """If `value` is a mapping, validate it with the class for its `kind`. Any other value is returned unchanged."""
         registry, part, name = (INPUTS, "description", "Inputs") if info.field_name == "inputs" else (TASKS, "targets", "Targets")
         return read_kind(value, registry, part, name) if isinstance(value, Mapping) else value
 
     @property
     def num_outputs(self) -> int:
-        """Return the number of outputs per target that a model must have."""
+        """Return how many outputs a model must have per target, such as the number of classes."""
         return self.targets.num_outputs(self.inputs)
 
 
 def read_kind(value: Mapping[str, Any], registry: Registry, part: str, name: str) -> Any:
-    """Validate a mapping with the class `name` in the module `part` of the folder that the mapping's `kind` names.
+    """Validate the mapping `value` with the class for its `kind`, and return the validated object.
 
-    Raises ValueError if there is no such folder, or if the mapping is invalid.
+    Each kind has a folder in `registry`. `part` is a module in this folder, and `name` is a class in this module. Raises ValueError if
+    there is no such folder, or if `value` is invalid.
     """
     kind = value.get("kind")
     if kind not in registry.names:

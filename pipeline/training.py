@@ -1,4 +1,4 @@
-"""Assembles one training, across restarts, from its parts: data, model, loop and checkpoints."""
+"""Assembles a training from its parts: data, model, loop and checkpoints. A training can span several restarts of the process."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -13,7 +13,18 @@ from pipeline.data.augment.augmentation import Augmentation, images_of
 from pipeline.data.batches import loader
 from pipeline.data.batches.blocks import BlockBatch
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import activation_checkpointing, compilation, fit, history_and_metrics, meta_model, precision, score, torch_errors
+from pipeline.engine import (
+    activation_checkpointing,
+    compilation,
+    fit,
+    freezing,
+    history_and_metrics,
+    meta_model,
+    precision,
+    score,
+    starting_weights,
+    torch_errors,
+)
 from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.objective import Objective
@@ -34,13 +45,13 @@ DIVERGED = 10
 
 
 def no_pause() -> None:
-    """Do nothing: the default `pause` never interrupts."""
+    """Do nothing. As the default `pause`, it never interrupts a validation."""
 
 
 def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
-    """Return `count` preprocessed inputs of `split`, or all if it has fewer.
+    """Return `count` preprocessed inputs of `split`, or all inputs if the split has fewer.
 
-    They are evenly spaced over the split, because a source may be sorted by class.
+    The inputs are evenly spaced over the split, because a source may be sorted by class.
     """
     count = min(count, len(split))
     rows = torch.arange(count) * len(split) // count
@@ -49,9 +60,9 @@ def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
 
 
 def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -> TrainState:
-    """Return the state before the first step: build the model, with weights drawn from the seed, its optimizer, gradient scaler and EMA.
+    """Build the model, optimizer, gradient scaler and EMA, and return them as the state before the first step.
 
-    Raises Refusal if the settings do not fit the data, the model or the machine.
+    The initial weights are drawn from the seed, or taken from the file of `model.weights`. Raises Refusal if the settings do not fit the data, the model or the machine.
     """
     settings, spec = params.train, prepared.spec
     meta_model.refuse_too_large(params.model, spec)
@@ -66,6 +77,11 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
         channels_last=settings.channels_last,
     )
     params.model.initialize_from_data(network, partial(example_inputs, model, prepared.train))
+    untrained = starting_weights.load(network, params.model)
+    if settings.freeze:
+        model.frozen_norms = freezing.freeze(network, settings.freeze, untrained=untrained)
+        model.train()
+        print(f"train: {freezing.summary(network)}", flush=True)
     state = TrainState.begin(model, params.optimizer, precision=chosen, ema_decay=settings.ema_decay, device=device)
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
         raise Refusal(
@@ -76,7 +92,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
 
 @dataclass
 class Training:
-    """One training, from fresh weights or the newest checkpoint to the exported weights."""
+    """One training, from its start (with fresh weights or the newest checkpoint) to the exported weights."""
 
     params: TrainParams
     prepared: Prepared
@@ -93,11 +109,12 @@ class Training:
     def begin(
         cls, params: TrainParams, prepared: Prepared, machine: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
     ) -> "Training":
-        """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is none.
+        """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is no checkpoint.
 
-        `switches` are the changes of the micro-batch size that an earlier training recorded. This training then uses the same
-        micro-batches without running out of memory first. Raises Refusal if the settings do not fit the data, the model or the machine,
-        or if the checkpoint does not match this training.
+        `switches` are the changes of the micro-batch size that an earlier training recorded when it ran out of memory. The new training
+        uses the same sizes from the same steps on.
+
+        Raises Refusal if the settings do not fit the data, the model or the machine, or if the checkpoint does not match this training.
         """
         settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
@@ -154,12 +171,12 @@ class Training:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Return the column names of the history."""
+        """Return the columns of the history, the CSV file of all reported metrics."""
         return history_and_metrics.columns(self.prepared.spec.targets.metrics)
 
     @cached_property
     def train_split(self) -> loader.SplitTensors:
-        """Return the tensors of the train split, with the configured augmentation, from which batches are made."""
+        """Return the train split as tensors, with the configured augmentation. Batches are made from these tensors."""
         settings, train = self.params.augment, self.prepared.train
         augmentation = None
         if settings:
@@ -173,10 +190,12 @@ class Training:
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, print its warnings, and yield its reports.
 
-        `pause()` is called after each batch of a validation, and may raise an exception to interrupt the validation. Raises Refusal if a
-        value becomes non-finite and the step is not skipped, if every step is skipped, or if a step runs out of memory and cannot be
-        retried. Raises ValueError if the objective reports a metric that is not in `metrics` of the task's targets. Except with fp16,
-        the batch of the first step since the last report with a non-finite loss or gradient is saved.
+        `pause()` is called after each batch of a validation, and may raise an exception to interrupt the validation. After a non-finite
+        loss or gradient, the batch of the first such step since the last report is saved, except with fp16.
+
+        Raises Refusal if a value becomes non-finite and the step is not skipped, or if every step is skipped. Raises Refusal if a step
+        runs out of memory and cannot be retried. Raises ValueError if the objective reports a metric that `metrics` of the task's
+        targets does not have.
         """
         forward = compilation.compiled(self.state.model, self.params.train.compile)
         batches = self.batches(self.state.step)
@@ -199,7 +218,7 @@ class Training:
                     print(f"warning: {self.described(report.bad_step)}; the step was skipped", flush=True)
                 if not warned and self.is_diverging(report):
                     warned = True
-                    print(f"warning: at step {report.step} the loss is far above that of uniform guessing: {fit.REMEDY}", flush=True)
+                    print(f"warning: at step {report.step} the loss is far above the loss of uniform guessing: {fit.REMEDY}", flush=True)
                 yield report
         except fit.NotFinite as error:
             message = self.described(error.step, or_before=error.or_before)
@@ -208,13 +227,13 @@ class Training:
             batches.close()  # this also ends the prefetch thread
 
     def is_diverging(self, report: fit.Report) -> bool:
-        """Return True if the mean training loss in `report` is above DIVERGED times the loss of uniform guessing."""
+        """Return True if the mean training loss in `report` exceeds DIVERGED times the loss of guessing uniformly."""
         return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
 
     def described(self, step: int, *, or_before: bool = False) -> str:
-        """Return a description of a step with a non-finite loss or gradient, and save the batch of this step.
+        """Save the batch of `step`, a step with a non-finite loss or gradient, and return a description of the step.
 
-        If `or_before` is True, the cause may be an earlier step: the batch of the step before `step` is then saved and described as well.
+        If `or_before` is True, an earlier step may be the cause. The batch of step `step - 1` is then saved and described, too.
         """
         message = f"step {step} has a non-finite loss or gradient, {self.dumped(step)}"
         if or_before:
@@ -223,7 +242,7 @@ class Training:
         return message
 
     def dumped(self, step: int) -> str:
-        """Rebuild the batch of `step`, save it in the folder of the checkpoints, and return a description of the batch and its learning rate."""
+        """Save the batch of `step` in the folder of the checkpoints. Return a description of the batch and its learning rate."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.save(
             batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
@@ -232,7 +251,7 @@ class Training:
     def exported(self) -> tuple[Tensors, int]:
         """Return the weights to export, and the step after which they were taken.
 
-        The weights are those of the best validation if they were kept, else the current ones.
+        If the weights of the best validation were kept, these are returned. Otherwise the current weights are returned.
         """
         best, best_step = self.progress.best, self.progress.best_step
         if best is not None and best_step is not None:
@@ -240,7 +259,7 @@ class Training:
         return fit.weights(self.state), self.state.step
 
     def validation(self, pause: Pause) -> fit.Validate | None:
-        """Return a function that scores the validation split, or None if the prepared data has no validation split.
+        """Return a function that computes the metrics of the validation split, or None if there is no validation split.
 
         The function calls `pause()` after each batch.
         """
@@ -259,9 +278,10 @@ class Training:
         )
 
     def save_when_due(self, environment: Environment) -> None:
-        """Start writing a checkpoint if one is due by the environment's interval in steps or in seconds.
+        """Start writing a checkpoint if the interval in steps or the interval in seconds has passed.
 
-        A checkpoint that is due by time alone waits until no other checkpoint is being written.
+        `environment` contains both intervals. If only the interval in seconds has passed, a checkpoint is started only when no other
+        checkpoint is being written.
         """
         by_steps = environment.checkpoint_every_steps and self.state.step % environment.checkpoint_every_steps == 0
         by_time = environment.checkpoint_every_s and time.monotonic() - self.saved_s >= environment.checkpoint_every_s
@@ -275,7 +295,7 @@ class Training:
         self.saved_s = time.monotonic()
 
     def save_now(self) -> bool:
-        """Write a checkpoint and wait until it is written. Return True if the checkpoint is on disk, False if writing failed with OSError."""
+        """Write a checkpoint, and wait until writing ends. Return True if the checkpoint is on disk, False after an OSError."""
         self.save()
         self.saver.wait()
         return self.saver.saved_step == self.state.step

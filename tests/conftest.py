@@ -23,7 +23,7 @@ from pipeline.spec import Spec
 from tests.specs import image_spec
 
 TOP = Path(__file__).parents[1]
-MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
+MLP = {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.0}
 
 
 @pytest.fixture(autouse=True)

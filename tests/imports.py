@@ -45,13 +45,13 @@ def names(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def closure(path: Path, *, without: str = "") -> set[Path]:
-    """Return the file and all project files that it imports, directly or through others, except through the package `without`."""
+def closure(path: Path, *, without: tuple[str, ...] = ()) -> set[Path]:
+    """Return the file and all project files that it imports, directly or through others, except through those whose path begins as one of `without`."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
         current = waiting.pop()
         if current not in found:
             found.add(current)
-            waiting += [path for path in executed(current) if not (without and path.as_posix().startswith(without))]
+            waiting += [path for path in executed(current) if not path.as_posix().startswith(without)]
     return found

@@ -16,7 +16,7 @@ QUICK = {
     "train.report_every_steps": 4,
     "train.validate_every_steps": 8,
 }
-COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "params.schema.json")
+COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "data/weights/None", "params.schema.json")
 
 
 def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = False) -> Path:

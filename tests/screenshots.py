@@ -32,7 +32,7 @@ EXPERIMENTS: tuple[dict[str, Any], ...] = (
     {"model.width": 32, "optimizer.learning_rate": 5e-3},
     {"optimizer.learning_rate": 1e-2, "augment.mixup": 0.2},
     {"train.batch_size": 128, "train.micro_batch_size": 128, "seed": 2},
-    {"model": {"name": "mlp", "width": 128, "depth": 2, "dropout": 0.1}, "optimizer.learning_rate": 2e-3},
+    {"model": {"name": "mlp", "weights": None, "width": 128, "depth": 2, "dropout": 0.1}, "optimizer.learning_rate": 2e-3},
 )
 AS_A_USER = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "PIPELINE_"))}
 """Without the bounds that the tests set for themselves."""

@@ -1,10 +1,12 @@
-"""Specs of small image classifications."""
+"""Specs of small image and text datasets."""
 
 from collections.abc import Sequence
 
 from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs, TokenizerDescription
 from pipeline.spec import Spec
 from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
 
 def image_spec(*, shape: tuple[int, int, int], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> Spec:
@@ -12,3 +14,10 @@ def image_spec(*, shape: tuple[int, int, int], classes: Sequence[str], mean: Seq
     height, width, channels = shape
     inputs = ImageInputs(height=height, width=width, channels=channels, mean=tuple(mean), std=tuple(std))
     return Spec(inputs=inputs, targets=ClassTargets(classes=tuple(classes)))
+
+
+def text_spec(*, length: int = 12, letters: str = "abcdefgh", classes: Sequence[str] | None = None) -> Spec:
+    """Return the spec of texts of at most `length` of these letters: a classification if there are `classes`, else a language model."""
+    tokenizer = TokenizerDescription(kind="character", vocabulary=tuple(letters))
+    targets = NextTokenTargets() if classes is None else ClassTargets(classes=tuple(classes))
+    return Spec(inputs=TextInputs(length=length, tokenizer=tokenizer), targets=targets)

@@ -1,4 +1,4 @@
-from pipeline.flatten import flatten, leaves
+from pipeline.flatten import flatten, formatted, leaves
 
 
 def test_sections_become_dotted_names() -> None:
@@ -12,3 +12,7 @@ def test_a_separator_can_be_named() -> None:
 
 def test_leaves_keep_their_types() -> None:
     assert dict(leaves({"a": {"b": [1], "c": "[1]"}, "empty": {}})) == {"a.b": [1], "a.c": "[1]", "empty": {}}
+
+
+def test_values_are_formatted_as_in_yaml() -> None:
+    assert [formatted(value) for value in (True, None, 0.1, "adam")] == ["true", "null", "0.1", "adam"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.io.untrusted import shown
-from pipeline.params.evaluate import EvaluateParams
+from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
 from pipeline.params.load import load, load_without_torch, with_lines
 from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 def run() -> None:
     """Repair the lock records that a killed DVC left, validate everything, and print model, data, device and precision.
 
-    Raises Refusal with one line per problem.
+    Raises Refusal with one line for each problem.
     """
     paths, problems = Paths(), Problems()
     if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # no lock file if there is nothing to repair: the checkout may be read-only
@@ -41,7 +41,7 @@ def run() -> None:
     problems.gather(lambda: refuse_curly_brace(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
-    plan = check_all(document, environment, problems) if document else None
+    plan = check_all(document, environment, problems, paths) if document else None
     problems.refuse()
     print(f"check: {paths.params} is valid: {plan}")
 
@@ -56,7 +56,7 @@ def refuse_curly_brace(top: Path) -> None:
 
 
 class Problems:
-    """Collects the message lines of several Refusals, without duplicates."""
+    """Collects the lines of the messages of several Refusals, each line once."""
 
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
@@ -74,17 +74,17 @@ class Problems:
 
 
 def line_number(text: str) -> int:
-    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Used to sort the messages."""
+    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by this number."""
     number = re.match(r"[^:=]+:(\d+): ", text)
     return int(number[1]) if number else 0
 
 
-def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
+def check_all(document: Document, environment: Environment | None, problems: Problems, paths: Paths) -> str:
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
-    Raises Refusal with all problems found so far, including those already in `problems`: first those that are found without torch, because
-    its import takes seconds, then all others that are found without a download. Download problems are only added to `problems`.
-    `environment` is None if reading it failed, which is then one of the `problems`.
+    `environment` is None if the environment variables are invalid; `problems` then already has their message. Raises Refusal with all
+    problems so far at two points: before torch is imported, because the import takes seconds, and before anything is downloaded. Problems
+    of downloads are only added to `problems`.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))
@@ -95,18 +95,14 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
             problems.gather(lambda: with_line(document, lambda: train.train.refuse_missing_validation(splits)))
             problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
         if evaluate:
-            problems.gather(
-                lambda: with_line(
-                    document, lambda: evaluate.evaluate.refuse_impossible_views(prepare.source.inputs, targets_of(prepare.source).metrics)
-                )
-            )
-        if evaluate and num_classes is not None:
-            problems.gather(lambda: with_line(document, lambda: evaluate.evaluate.refuse_rank_beyond(num_classes)))
+            problems.gather(lambda: with_line(document, lambda: refuse_unscorable(evaluate.evaluate, prepare.source, num_classes)))
     problems.refuse()
     assert prepare
     assert train
     assert environment
     params = problems.gather(lambda: load(document, TrainParams))
+    if params:
+        problems.gather(lambda: with_line(document, lambda: refuse_unfit_network(params, paths)))
     device = problems.gather(lambda: describe_machine(train, environment, document))
     problems.refuse()  # before anything is downloaded
     assert params
@@ -117,7 +113,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
 
 
 def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
-    """Call `attempt`. If it raises Refusal, add the file and the line of the parameter to each message that begins with a key."""
+    """Return the result of `attempt`. If it raises Refusal, add file and line to each message that begins with a key of `params.yaml`."""
     try:
         return attempt()
     except Refusal as refusal:
@@ -127,7 +123,7 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Return the names of the splits and the number of classes (None if the data has no classes).
 
-    For the user's own files, splits and classes are determined from file names and targets. For a published dataset, no data is read.
+    For the user's own files, file names and targets are read to find them. For a published dataset they are known, and no file is read.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 
@@ -149,7 +145,7 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
 
 
 def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
-    """Raise Refusal for training parameters that do not apply to the source's task or inputs."""
+    """Raise Refusal if a training parameter cannot be used for the source: for its kind of task or its kind of inputs."""
     targets = targets_of(source)
     train.train.refuse_unknown_metric(targets.metrics)
     if train.augment is not None and source.inputs != "image":
@@ -159,6 +155,33 @@ def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
             raise Refusal("train.label_smoothing: needs classes, which this task does not have: set it to 0.0")
         if train.augment and (train.augment.mixup or train.augment.cutmix):
             raise Refusal("augment: mixup and cutmix need classes, which this task does not have: set both to 0.0")
+
+
+def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:
+    """Raise Refusal for evaluation parameters that do not apply to the source's task or inputs, or to its number of classes if it is known."""
+    settings.refuse_other_task(source.task)
+    settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
+    if num_classes is not None:
+        settings.refuse_misfit(num_classes)
+
+
+def refuse_unfit_network(params: TrainParams, paths: Paths) -> None:
+    """Raise Refusal if the file of `model.weights` cannot be used, or if `train.freeze` or a setting of the optimizer does not fit the network.
+
+    The network's parameters have the same names for other data. So the network is built for the data of that file or, without a file, for
+    the prepared data. If there are none either, or none that are up to date, the names are checked when the training begins.
+    """
+    from pipeline.data.prepared import read_record
+    from pipeline.engine import freezing, meta_model, parameter_groups, starting_weights
+
+    optimizer, spec = params.optimizer, starting_weights.inspect(params.model)
+    if not (params.train.freeze or optimizer.groups or optimizer.layer_decay):
+        return
+    if spec is None and not would_run("prepare"):
+        spec = read_record(paths.prepared).spec
+    if spec and (network := meta_model.build_on_meta(params.model, spec)):
+        freezing.freeze(network, params.train.freeze)
+        parameter_groups.adjustments(network, optimizer)
 
 
 def fetch_data(prepare: PrepareParams) -> None:

@@ -1,4 +1,4 @@
-"""`make repro`: run check, `dvc repro` and summary. The checkout is locked against other containers until `dvc repro` has ended."""
+"""`make repro`: run check, `dvc repro` and summary. Until `dvc repro` has ended, other containers cannot use the checkout."""
 
 import os
 import signal
@@ -28,9 +28,9 @@ def run() -> int:
 
 
 def dvc_repro() -> int:
-    """Run `dvc repro` and return its exit code, or 128 plus the signal's number if a signal ended DVC or a stage.
+    """Run `dvc repro` and return its exit code, or 128 plus the number of the signal that ended DVC or a stage.
 
-    Waits until DVC has ended, also after a signal.
+    Wait until DVC has ended, even after a signal.
     """
     sys.stdout.flush()
     exit_code_file = Path(EXIT_CODE_PATH).absolute()

@@ -12,7 +12,7 @@ from pipeline.runtime.environment import Environment
 
 
 def run(stage: str) -> None:
-    """Run the stage. If a signal arrives, or if the DVC process that started the stage ends, the stage stops cleanly and raises Interrupted."""
+    """Run the stage. It stops cleanly and raises Interrupted if a signal arrives, or if the DVC process that started the stage ends."""
     with interruption.raise_on_signal():
         parent_watch.start()
         call(stage)

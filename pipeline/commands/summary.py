@@ -1,8 +1,10 @@
 """Print the result of the last `dvc repro`.
 
-If tracking is on and no journal has the run of this model, create a journal, from which the run is sent to MLflow.
+A journal is the local record of a run, from which the run is sent to MLflow. If tracking is on and no journal has the run of this model,
+create one.
 """
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +13,11 @@ from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
+from pipeline.stages import run_description
+from pipeline.tracking import comparison_view, journal
 from pipeline.tracking import run as tracking
-from pipeline.tracking import run_description
+from pipeline.tracking.address import Address
+from pipeline.tracking.cursor import Cursor
 
 
 def run() -> None:
@@ -23,12 +28,26 @@ def run() -> None:
     print(recorded.result_line(scores))
     name = tracking.journal_of(environment, paths.model)
     print(f"model: {paths.model}    figures: {paths.plots}/" + (f"    run: {name}" if name else ""))
-    if hint := tracking.comparison_hint(environment, name):
+    if hint := comparison_hint(environment, name):
         print(f"compare runs: {hint}")
 
 
+def comparison_hint(environment: Environment, name: str | None) -> str:
+    """Return the address at which an MLflow server compares the runs, or `make ui`, the command that starts the local UI.
+
+    `name` is the name of a journal. Return the address if this journal's run is on the server, and otherwise `make ui`; "" instead of
+    `make ui` if `make` is not installed, as in the container.
+    """
+    address = Address.of(environment)
+    if address.is_server and name:
+        experiment_id = Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
+        if experiment_id:
+            return f"{address.shown}/{comparison_view.link(experiment_id)}"
+    return "make ui" if shutil.which("make") else ""
+
+
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
-    """Create a journal for a result that DVC restored from its run cache. The stages did not run, so they wrote no journal."""
+    """Create a journal for a result that DVC restored from its run cache. Then no stage ran, and so no stage has written a journal."""
     from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)

@@ -1,4 +1,4 @@
-"""`python -m pipeline sync`: deliver to MLflow all journals of this checkout that MLflow lacks, or follow the journal of a running stage."""
+"""`python -m pipeline sync`: send to MLflow all events of the journals, the local records of runs, that MLflow has not received yet."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def run(follow: str | None) -> int:
-    """Deliver all journals. If `follow` names a folder, deliver only the journal in that folder, until the stage that writes it has ended.
+    """Send the journals of all runs to MLflow. Return 0 if MLflow then has all their events, else 1.
 
-    Return 0 if all events are delivered, else 1.
+    If `follow` names the folder of a journal, send only this journal, and go on until the stage that writes it has ended.
     """
     if follow:
         return mirror.follow(Path(follow), Environment.read(), build)
@@ -22,7 +22,7 @@ def run(follow: str | None) -> int:
 
 
 def build(path: Path) -> "tuple[nn.Module, NDArray[Any], tuple[str, ...]]":
-    """Load a model file. Return the module to log, an example batch of its input and the names of its outputs."""
+    """Load a model file. Return what MLflow logs with it: the module, an example batch of inputs and the names of the outputs."""
     from pipeline.engine.model_file import deployable  # late: torch takes seconds to import, and only the model needs it
 
     return deployable(path)

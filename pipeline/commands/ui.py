@@ -1,4 +1,4 @@
-"""Serve the MLflow UI of this checkout, opened at the comparison of its runs, or print the link to it on a remote server."""
+"""Serve the MLflow UI of this checkout, which opens with a comparison of the runs. For a remote server, print the link to the comparison."""
 
 import contextlib
 import json
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
+from pipeline.runtime.redaction import redacted_output
 from pipeline.tracking import comparison_view
-from pipeline.tracking.address import redacted_output
 from pipeline.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ location.replace(target);
 
 
 def run(host: str, port: int) -> int:
-    """If MLFLOW_TRACKING_URI is a server, print the link to the comparison there; if not, serve the UI until interrupted.
+    """If MLFLOW_TRACKING_URI is a server, print the link to the comparison of runs there. Otherwise serve the UI until interrupted.
 
     Raises Refusal if that server does not answer, or if `port` cannot be used.
     """
     store = Store(Environment.read())
-    with redacted_output(store.address):
+    with redacted_output(store.address.secrets):
         if store.address.is_server:
             show(f"{store.address.shown}/{comparison_view.link(experiment_of(store))}")
         else:
@@ -54,12 +54,14 @@ def run(host: str, port: int) -> int:
 
 
 def experiment_of(store: Store) -> str:
-    """Return the id of the experiment on a server. Raises Refusal if the server does not answer."""
+    """Return the id of the experiment that has the runs on a server. Raises Refusal if the server does not answer."""
     try:
         return store.experiment_id()
     except Exception as error:  # MLflow and its libraries raise many types
         reason = shown(store.address.redacted(str(error)), LONGEST_REASON)
-        raise Refusal(f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start it, or unset the variable") from None
+        raise Refusal(
+            f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start the server, or unset the variable"
+        ) from None
 
 
 def refuse_taken(host: str, port: int) -> None:
@@ -104,9 +106,9 @@ def serve(store: Store, host: str, port: int) -> None:
 
 
 def page(store: Store) -> str:
-    """Update the stored view of the comparison, and return the HTML page that opens it.
+    """Update the stored view of the comparison, and return an HTML page that opens this view.
 
-    `<` is escaped in the JSON value of the view, because `</script>` would end the script element.
+    The page has the view as JSON in a script element. `<` is escaped in the JSON, because `</script>` would end the element.
     """
     experiment_id = store.experiment_id()
     comparison_view.update(store.client, experiment_id)

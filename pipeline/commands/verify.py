@@ -1,15 +1,15 @@
-"""`python -m pipeline verify`: recompute the recorded metadata and metrics of a model, and print the first difference."""
+"""`python -m pipeline verify`: compute the metadata and metrics of a model again, and print the first difference from what is recorded."""
 
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, retrain: bool) -> int:
-    """Compare `subject`, a model file or a run, and print each comparison. With `retrain`, also train again.
+    """Compare what is recorded of `subject`, a model file or a run, with this checkout. Print each comparison.
 
-    Stops and returns 1 at the first difference; returns 0 if there is none. Writes nothing to the checkout.
+    With `retrain`, also train again. Return 1 at the first difference, or 0 if there is none. Nothing in the checkout is written.
     """
-    from pipeline.verification import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
+    from pipeline.tracking import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.checks import comparisons
 
     paths, environment = Paths(), Environment.read()

@@ -1,4 +1,4 @@
-"""The container's entry point, run by `tini -g`: `python -m pipeline.container [WORD ...]`."""
+"""The entry point of the container, run by `tini -g`: `python -m pipeline.container [WORD ...]`."""
 
 import json
 import os
@@ -18,15 +18,12 @@ from pipeline.runtime import cgroup, checkout_lock
 from pipeline.runtime.environment import SUMMARY_FOLLOWS
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
-"""The folder of the image's code, and a JSON file with the SHA-256 of each file in that folder at build time. The folder no longer matches
-the JSON file if other code was mounted over the folder.
-"""
+"""The folder of the image's code, and a JSON file with the SHA-256 of each file that the folder had when the image was built."""
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
-NEED_RESULTS = {"train", "evaluate", "summary", "verify"}
-"""Verbs that read the results of an earlier job. If such a verb fails, a printed line says whether the checkout keeps results."""
+NEED_RESULTS = {"train", "evaluate", "summary", "verify"}  # they read results: if one fails, a message says whether results are kept
 NEEDS_GIT = re.compile(r"dvc (?:--cd \S+ |-(?!-cd )\S+ )*(exp|experiments|queue|diff|(?:metrics|params|plots) diff)(?: |$)")
-"""Matches the DVC commands that need Git. DVC's own message advises to turn off `core.no_scm`, which leads to another error."""
+"""Matches the DVC commands that need Git. DVC's own message for them advises to turn off `core.no_scm`, which fails without Git, too."""
 USAGE = f"""\
 usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] IMAGE [VERB ... | dvc ... | mlflow ...]
 
@@ -45,7 +42,7 @@ def main(words: list[str]) -> int:
 
 
 def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the commands for the arguments of the container, in the order in which to run them. Raises Refusal for an unknown verb."""
+    """Return the commands to run, in order, for the arguments of the container. Raises Refusal for an unknown verb."""
     if words in ([], ["repro"]):
         return REPRO
     if words[0] in ("dvc", "mlflow"):
@@ -58,8 +55,10 @@ def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def run(commands: tuple[tuple[str, ...], ...]) -> int:
-    """Run the commands in the job's checkout and return their exit code. Raises Refusal if they cannot run there."""
-    built, homes = json.loads(IMAGE_DIGESTS.read_bytes()), possible_homes()
+    """Run the commands in the checkout of this job and return their exit code. Raises Refusal if they cannot run there."""
+    built, home = json.loads(IMAGE_DIGESTS.read_bytes()), os.environ.get("PIPELINE_HOME")
+    # a copy is in the documented mount point of a volume, or else in a temporary folder; PIPELINE_HOME replaces both
+    homes = [Path(home)] if home else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
     mounted = [Path(mount.mountpoint) for mount in psutil.disk_partitions(all=True)]
     job = checkout.find(Path.cwd(), IMAGE_CODE, homes, lock=built["requirements.lock"], mounted=mounted)
     if job.copy_of and (needs_git := NEEDS_GIT.match(" ".join(commands[0]))):
@@ -68,8 +67,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
             'run it in a checkout, with `make docker-repro ARGS="dvc ..."` or `-v $PWD:$PWD -w $PWD --user $(id -u):$(id -g)`'
         )
     uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC's own locks have no effect between containers
-    holder = f"in a container (host name {socket.gethostname()})"
-    with checkout_lock.held(job.top, place=holder) if uses_dvc else nullcontext():
+    with checkout_lock.held(job.top, place=f"in a container (host name {socket.gethostname()})") if uses_dvc else nullcontext():
         edited = copy(job.copy_of, job.top) if job.copy_of else []
         environment = job_environment.variables(job.top, os.environ, commit=commit(job, built, is_edited=bool(edited)))
         environment |= {SUMMARY_FOLLOWS: "true"} if commands == REPRO else {}
@@ -77,36 +75,20 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     if code and cgroup.num_oom_kills():
         report("the OOM killer killed a process of this container: raise its memory limit (`docker run --memory`)")
     if job.copy_of and (commands == REPRO or (code and NEED_RESULTS & set(commands[0]))):
-        fate = (
-            "is mounted and keeps the results"
-            if is_kept(job.top)
-            else f"is deleted with this container: add `-v NAME:{homes[0]}` to keep the results"
-        )
-        report(f"{job.top} {fate} (docs/container.md, Results)")
+        lost = f"is deleted with this container: add `-v NAME:{homes[0]}` to keep the results"
+        report(f"{job.top} {'is mounted and keeps the results' if is_kept(job.top) else lost} (docs/container.md, Results)")
     return code
 
 
 def is_kept(folder: Path) -> bool:
-    """Return True if the folder is in a mount other than a tmpfs, so that its files outlive the container."""
+    """Return True if the folder's files outlive the container, which is so in a mount other than a tmpfs."""
     types = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
     holder = next(str(parent) for parent in (folder, *folder.parents) if os.path.ismount(parent))
     return holder != "/" and types.get(holder) != "tmpfs"
 
 
-def possible_homes() -> list[Path]:
-    """Return the folders in which a copy may be created, in order of preference.
-
-    If PIPELINE_HOME is set, return only that folder. Otherwise return the documented mount point of a volume, then a temporary folder.
-    """
-    home = os.environ.get("PIPELINE_HOME")
-    return [Path(home)] if home else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
-
-
 def copy(source: Path, home: Path) -> list[str]:
-    """Copy the code from `source` to `home`, but keep files there that the user edited; print and return their paths.
-
-    If `source` is a mounted checkout and not the image's code, first print why the job runs in the copy.
-    """
+    """Copy the code from `source` to `home`; for a mounted checkout, print why. Return the files that the user edited, which are kept."""
     if source != IMAGE_CODE:
         remedy = "mount it without `:ro`, or add `--user $(id -u):$(id -g)`, to run there"
         report(f"uid {os.getuid()} cannot write in {source}: this job runs in a copy, {home}; {remedy}")
@@ -117,13 +99,9 @@ def copy(source: Path, home: Path) -> list[str]:
 
 
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
-    """Return the image's commit if the job's checkout is a copy of the image's code, or else "".
-
-    The commit ends with "-changed" if the user edited the copy. Return "" also if other code was mounted over the image's code:
-    `built` has the SHA-256 of that code at build time.
-    """
+    """Return the image's commit if the job has a copy of its code (SHA-256 by file: `built`), with "-changed" if edited; otherwise ""."""
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
-    if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:
+    if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:  # if other code was mounted over it
         return ""
     return f"{revision}-changed" if is_edited and not revision.endswith("-changed") else revision
 

@@ -1,4 +1,4 @@
-"""Find the folder in which the job runs: the mounted checkout, or a writable copy of it or of the image's code."""
+"""Finds the folder in which a job runs: a mounted checkout, or a writable copy of it or of the code in the image."""
 
 import json
 import os
@@ -12,33 +12,34 @@ from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock
 
-PARTS = (".dvc/config", ".dvcignore", "data/README.md", "dvc.yaml", "params.yaml", "params.schema.json", "requirements.lock")
-FOLDERS = {"pipeline": "*.py", "presets": "*.yaml"}
+PARTS = (
+    ".dvc/config",
+    ".dvcignore",
+    "data/README.md",
+    "data/weights/None",
+    "dvc.yaml",
+    "params.yaml",
+    "params.schema.json",
+    "requirements.lock",
+)
+FOLDERS = {"pipeline": "*.py", "presets": "*.yaml"}  # without bytecode, which contains the path of its folder
 HOME = Path("/home/pipeline")
-WITHOUT_GIT = "[core]\n    no_scm = true\n"
-RECORD, LOCK = ".pipeline/copied.json", ".pipeline/copied.lock"
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """The writable checkout of a job, in the folder `top`.
-
-    `copy_of` is the folder to copy the files from, or None if `top` already is a checkout.
-    """
+    """The folder `top` in which a job runs. `copy_of` is the folder to copy the code from; None if `top` is a checkout already."""
 
     top: Path
     copy_of: Path | None = None
 
 
 def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iterable[Path] = ()) -> Checkout:
-    """Return the checkout of a job that was started in the folder `start`.
+    """Return the checkout of a job that was started in the folder `start`: `start`, if that is a writable checkout, or else a copy.
 
-    If `start` is a writable checkout, the job runs there. Otherwise it runs in a copy, in the first writable folder of `homes`. The code is
-    copied from `start`, or from `image`, the folder of the image's code, if `start` is no checkout.
-
-    Raises Refusal if the job needs a copy and no folder is fit for it (see `first_writable`). Raises Refusal if the image's code would run
-    although one of the `mounted` folders is a checkout. Raises Refusal if the SHA-256 of the checkout's lock file is not `lock`, that of
-    the lock file from which the image's packages were installed.
+    The copy is made in the first writable folder of `homes`, from `start` if that is a checkout, or else from `image`, the image's own
+    code. Raises Refusal if no folder is fit for a copy, if the image's code would run although a `mounted` folder is a checkout, or if the
+    SHA-256 of the code's lock file is not `lock`, which is that of the lock file from which the image was built.
     """
     source = start if is_checkout(start) else image
     ignored = sorted(filter(is_checkout, {*mounted} - {image, *homes})) if source == image else []
@@ -50,8 +51,7 @@ def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Ite
     path = Paths(source).lock
     if not path.is_file() or files.digest(path) != lock:
         raise Refusal(
-            f"{path} differs from the lock file that this image was built from, so other package versions are installed: "
-            "run `make image` in that checkout"
+            f"{path} differs from the lock file that this image was built from, so the image has other package versions: run `make image` in that checkout"
         )
     if source != image and os.access(source, os.W_OK):
         return Checkout(source)
@@ -63,20 +63,16 @@ def is_checkout(folder: Path) -> bool:
 
 
 def first_writable(homes: list[Path]) -> Path:
-    """Return the first writable folder of `homes`. Create the folders that do not exist.
+    """Return the first writable folder of `homes`, after creating missing folders.
 
-    Raises Refusal if no folder is writable. Raises Refusal if a folder before the first writable one is a mount point: an unwritable mount
-    is never skipped. Raises Refusal if the first writable folder has a Git repository.
+    Raises Refusal if no folder is writable, if a mount before it is not writable, or if the folder has a Git repository.
     """
     for home in homes:
         with suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
         if os.access(home, os.W_OK | os.X_OK):
             if (home / ".git").exists():
-                raise Refusal(
-                    f"{home} has a Git repository, over which this job does not copy its code: add `-w {home}` if it is a checkout "
-                    "of this pipeline, or mount a volume there instead"
-                )
+                raise Refusal(f"{home} has a Git repository, so no code is copied there: add `-w {home}`, or mount a volume there")
             return home
         if os.path.ismount(home):
             owner = f"{home.stat().st_uid}:{home.stat().st_gid}"
@@ -87,12 +83,12 @@ def first_writable(homes: list[Path]) -> Path:
 
 
 def copy(source: Path, home: Path) -> list[str]:
-    """Copy the code from `source` to `home`, without Git, and delete files of an earlier copy that `source` no longer has.
+    """Copy the code from `source` to `home`, and delete files of an earlier copy that `source` no longer has.
 
-    Files in `home` that the user changed are neither replaced nor deleted; return their paths.
+    Files that the user edited in `home` are neither replaced nor deleted. Return their paths.
     """
-    with files.locked(home / LOCK, wait=True):
-        record = home / RECORD
+    with files.locked(home / ".pipeline/copied.lock", wait=True):
+        record = home / ".pipeline/copied.json"
         known: dict[str, list[str]] = json.loads(record.read_bytes()) if record.is_file() else {}
         wanted = digests(source)
         present = {path: files.digest(home / path) for path in {*known, *wanted} if (home / path).is_file()}
@@ -108,16 +104,13 @@ def copy(source: Path, home: Path) -> list[str]:
             for path in removed:
                 (home / path).unlink()
             if not (home / ".dvc/config.local").exists():
-                files.write_text(home / ".dvc/config.local", WITHOUT_GIT)
+                files.write_text(home / ".dvc/config.local", "[core]\n    no_scm = true\n")  # DVC then works without Git
             files.write_json(record, {path: known.get(path, []) if path in edited else [digest] for path, digest in wanted.items()})
     return edited
 
 
 def digests(source: Path) -> dict[str, str]:
-    """Return a dict from relative path to SHA-256 of the files that a run reads from the checkout `source`.
-
-    Bytecode is left out, because it contains the path of the folder.
-    """
+    """Return the SHA-256 of each file that a run reads from the checkout `source`, by relative path."""
     members = [path for folder, pattern in FOLDERS.items() for path in (source / folder).rglob(pattern)]
     paths = sorted(path.relative_to(source) for path in [*(source / part for part in PARTS), *members])
     return {str(path): files.digest(source / path) for path in paths}

@@ -1,4 +1,4 @@
-"""The environment variables of a job: they let it run under any uid, also one without a passwd entry, and on a read-only file system."""
+"""The environment variables of a job. With them, it runs under any uid, even without a passwd entry, and on a read-only file system."""
 
 import os
 from collections.abc import Mapping
@@ -11,10 +11,9 @@ SECRETS = ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "A
 
 
 def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, str]:
-    """Return the environment of a job in the folder `top`, based on the container's environment `given`.
+    """Return the environment variables of a job in the folder `top`. `given` are those of the container.
 
-    `commit` is the commit of the code in `top` if `top` is a copy without Git, else "". Raises Refusal for a secret file that cannot be
-    read.
+    `commit` is the commit of the code if `top` is a copy without Git, else "". Raises Refusal if the file of a secret cannot be read.
     """
     home = top / ".pipeline/home"
     home.mkdir(parents=True, exist_ok=True)
@@ -23,29 +22,22 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
         "TORCHINDUCTOR_CACHE_DIR": str(home / ".cache/torchinductor"),
         "TRITON_CACHE_DIR": str(home / ".cache/triton"),
     }
-    inherited = {
-        name: value for name, value in given.items() if name != "PYTHONPATH"
-    }  # with PYTHONPATH, the image's code would run, not the code in `top`
+    # PYTHONPATH would make Python run the image's code instead of the code in `top`
+    inherited = {name: value for name, value in given.items() if name != "PYTHONPATH"}
+    temporary = Path(given.get("TMPDIR") or "/tmp")  # noqa: S108  # /tmp is private to this container
+    if not os.access(temporary, os.W_OK):
+        temporary = top / ".pipeline/tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
     user = given.get("USER") or f"uid-{os.getuid()}"  # many libraries need a user name, and the uid may have no passwd entry
-    job = {"HOME": str(home), "USER": user, "LOGNAME": user, "TMPDIR": temporary_folder(top, given), "PIPELINE_COMMIT": commit}
+    job = {"HOME": str(home), "USER": user, "LOGNAME": user, "TMPDIR": str(temporary), "PIPELINE_COMMIT": commit}
     count = int(given.get("GIT_CONFIG_COUNT") or 0)
     # Git refuses a checkout that belongs to another user unless `safe.directory` names it.
     git = {"GIT_CONFIG_COUNT": str(count + 1), f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": str(top)}
     return defaults | inherited | job | git | secrets(given)
 
 
-def temporary_folder(top: Path, given: Mapping[str, str]) -> str:
-    """Return the folder TMPDIR, or `/tmp` if TMPDIR is unset. If that folder is not writable, return a new folder below `top`."""
-    usual = Path(given.get("TMPDIR") or "/tmp")  # noqa: S108  # /tmp is private to this container
-    if os.access(usual, os.W_OK):
-        return str(usual)
-    folder = top / ".pipeline/tmp"
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(folder)
-
-
 def secrets(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets that are given as files, by variable name. Raises Refusal for a file that cannot be read."""
+    """Return the values of the secrets that are given as files, by variable name. Raises Refusal if a file cannot be read."""
     found = {}
     for name in SECRETS:
         if path := given.get(f"{name}_FILE"):

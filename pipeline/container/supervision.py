@@ -1,4 +1,4 @@
-"""Run commands one after another, forward SIGTERM and SIGINT to the running one, and wait until it has ended."""
+"""Runs commands one after another, forwards SIGTERM and SIGINT to the running command, and waits until it has ended."""
 
 import os
 import re
@@ -20,12 +20,11 @@ HANDLED_SIGNALS = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path) -> int:
-    """Run the commands in the folder `top`, in order, until one fails.
+    """Run the commands in the folder `top`, one after another, until one fails.
 
-    Return 0 if none fails, 143 or 130 if SIGTERM or SIGINT interrupted a command, or else the exit code of the failed command.
-
-    After `docker stop`, a stage has time to save its state, and DVC ends after its stage. `tini -g` sends SIGTERM to the whole process
-    group: the stage saves and ends, and DVC ignores the signal. If the stage was still starting, this process signals it again.
+    Return 0, or the exit code of the command that failed; 143 or 130 if SIGTERM or SIGINT interrupted it. After `docker stop`, `tini -g`
+    sends SIGTERM to all processes. DVC ignores it; the stage saves its state and ends, and then DVC ends. A stage that was still starting
+    may miss the signal, so it is sent again.
     """
     exit_code_file = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
     environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
@@ -42,18 +41,16 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
         code = wait_for_dvc(process, signals, exit_code_file) if is_dvc else process.wait()
         if code and exit_code_file.is_file():  # DVC itself exits with 255 for any failed stage
             return int(exit_code_file.read_text(encoding="utf-8"))
-        if code and signals:
-            return 128 + signals[0]
         if code:
-            return code if code > 0 else 128 - code
+            ended_by = signals[0] if signals else -code  # a negative code is the number of the signal that killed the command
+            return 128 + ended_by if ended_by > 0 else code
     return 0
 
 
 def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exit_code_file: Path) -> int:
     """Wait until DVC has ended and return its exit code.
 
-    As soon as `signals` contains a signal, call `signal_stages` every RESEND_EVERY_S. Until that has signalled a stage, or an interrupted
-    stage has written `exit_code_file`, also send SIGINT to DVC.
+    After a signal, call `signal_stages` repeatedly. Until a stage has received it or written `exit_code_file`, also send SIGINT to DVC.
     """
     stage_was_signalled = False
     while True:
@@ -66,17 +63,16 @@ def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exi
 
 
 def signal_stages(pid: int) -> bool:
-    """Send `UNCOUNTED_STOP` to all descendants of the process `pid` that have a handler for that signal. Return True if there are any.
+    """Send UNCOUNTED_STOP, which stops a stage, to each descendant of the process `pid` that handles it. Return True if there are any.
 
-    A stage has a handler as soon as it can stop cleanly; a mirror process never has one.
+    A stage handles this signal once it can stop cleanly. The process that mirrors the run to MLflow never does.
     """
-    descendants, num_signalled = [], 0
+    num_signalled = 0
     with suppress(psutil.Error):
-        descendants = psutil.Process(pid).children(recursive=True)
-    for process in descendants:
-        with suppress(OSError):  # the process has ended
-            handled = HANDLED_SIGNALS.search(Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
-            if handled and int(handled[1], base=16) >> (interruption.UNCOUNTED_STOP - 1) & 1:
-                os.kill(process.pid, interruption.UNCOUNTED_STOP)
-                num_signalled += 1
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(OSError):  # the process has ended
+                handled = HANDLED_SIGNALS.search(Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
+                if handled and int(handled[1], base=16) >> (interruption.UNCOUNTED_STOP - 1) & 1:
+                    os.kill(process.pid, interruption.UNCOUNTED_STOP)
+                    num_signalled += 1
     return num_signalled > 0

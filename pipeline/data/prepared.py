@@ -22,7 +22,7 @@ HEADER_BYTES = 1 << 16
 
 
 class SplitRecord(BaseModel):
-    """The number of samples of a split, the number of corrupt samples left out, and the SHA-256 of the split's two files."""
+    """The entry of a split in `spec.json`: its number of samples, its number of corrupt samples left out, and the SHA-256 of its files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,7 +33,7 @@ class SplitRecord(BaseModel):
 
 
 class PreparedRecord(BaseModel):
-    """The contents of `spec.json`."""
+    """The contents of `data/prepared/spec.json`, the file that describes the prepared data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,10 +44,17 @@ class PreparedRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one split: `inputs` and `targets` are copy-on-write memory maps with one row per sample, whose shape and dtype the spec describes."""
+    """The samples of one split, as copy-on-write memory maps.
+
+    `inputs` and `targets` have one row per sample. The spec describes their shapes and dtypes. `lengths` (n,) are the lengths of the
+    samples without their padding, or None if nothing is padded. If `per_token` is True, the target of each token is the token that
+    follows: `targets` has rows of no elements, and the rows of `inputs` form one sequence.
+    """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
+    lengths: NDArray[np.int64] | None = None
+    per_token: bool = False
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -55,7 +62,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The contents of `data/prepared/`; `digest` covers every byte of its files."""
+    """The contents of the folder `data/prepared/`. `digest` is a hash of everything in this folder."""
 
     spec: Spec
     digest: str
@@ -69,8 +76,8 @@ class Prepared:
     def open(cls, folder: Path) -> "Prepared":
         """Open and verify the prepared data in `folder`.
 
-        Raises Refusal if a file is missing, cannot be read, has another format or differs from what `prepare` wrote, or if there is no
-        train split or an invalid target.
+        Raises Refusal if a file is missing, cannot be read, has another format, or differs from what `prepare` wrote. Raises Refusal if
+        there is no train split, or if a target is invalid.
         """
         record = read_record(folder)
         if TRAIN not in record.splits:
@@ -81,7 +88,7 @@ class Prepared:
     def split(self, name: str) -> Split:
         """Return a split by name. Raises Refusal if the prepared data has no such split."""
         if name not in self.splits:
-            raise Refusal(f"the prepared data has no {name} split: set source.{name} and run `dvc repro` again")
+            raise Refusal(f"the prepared data has no {name} split: set source.{name} above 0, and run `dvc repro` again")
         return self.splits[name]
 
 
@@ -109,15 +116,15 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
         folder / f"{name}-targets.npy", expected.targets_digest, (expected.samples, *spec.targets.row_shape), spec.targets.dtype
     )
     spec.targets.refuse_invalid(targets, f"{folder}: {name}")
-    return Split(inputs, targets)
+    per_token = spec.targets.per_token
+    return Split(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token)
 
 
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """Return the memory-mapped array of a file.
+    """Return the array in the `.npy` file `path`, memory-mapped.
 
-    Raises Refusal if the file cannot be read, or if its digest, or the shape or dtype of its array, is not the expected one.
-
-    A file that is too large for an array of this shape and dtype is refused without being read.
+    Raises Refusal if the file cannot be read. Raises Refusal if its SHA-256 is not `digest`, or if its array does not have this shape
+    and dtype. A file that is too large for such an array is refused without being read.
     """
     try:
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize

@@ -1,4 +1,4 @@
-"""Assigns samples to splits: keeps the splits of the source, and draws the others, stratified, from the seed."""
+"""Assigns samples to splits. Splits of the source are kept; missing splits are drawn from train, stratified, by the seed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +15,20 @@ Integers = NDArray[np.int64]
 
 
 def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
-    """Return, for each split of the source, an array with the name of the split to which each sample is assigned, in the order of `targets`.
+    """Assign every sample to a split. Return the names of the assigned splits, one per sample, for each split of the source.
 
-    A split that the source provides is kept; its share, `valid` or `test`, is then unused. For any other split, its share of every
-    stratum of train, such as a class, is drawn; a share of 0 means that there is no such split.
+    `targets` maps each split of the source to its targets. The shares `valid` and `test` apply only to splits that the source does not
+    have. Such a split is drawn from the train samples: it gets the same share of each stratum, for example of each class. If the share
+    is 0, there is no such split.
 
     Raises Refusal if the source has no test split and `test` is 0, or if a stratum is too small to be divided.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
     if TEST not in targets and not test:
-        raise Refusal("source.test: the dataset has no test split of its own: write the share of train to split off, such as `test: 0.2`")
+        raise Refusal(
+            "source.test: the dataset has no test split of its own: write the share of the train samples to use for it, such as `source.test: 0.2`"
+        )
     strata = task.strata(targets[TRAIN])
     for split, share in shares.items():
         if share:
@@ -36,7 +39,10 @@ def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, 
 
 
 def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Integers:
-    """Draw `share` of those samples of each stratum that `free` marks, at least one per stratum. Return the sorted positions of the drawn samples."""
+    """Draw samples for `split`: the share `share` of the free samples of each stratum, but at least one. Return their sorted positions.
+
+    `strata` contains the stratum of each sample. `free` is True for the samples that may be drawn.
+    """
     chosen = []
     for number in np.unique(strata):
         candidates = np.flatnonzero((strata == number) & free)
@@ -49,10 +55,10 @@ def count(share: float, candidates: int) -> int:
 
 
 def refuse_small_strata(strata: Integers, share: float, *, split: str, task: Targets) -> None:
-    """Raise Refusal if a stratum is too small to have samples both in train and in `split`."""
+    """Raise Refusal if a stratum is too small to have samples both in train and in `split`. `strata` has the stratum of each sample."""
     for number, candidates in zip(*np.unique(strata, return_counts=True), strict=True):
         if count(share, candidates) >= candidates:
             raise Refusal(
                 f"source.{split}: {task.stratum_name(number)} has too few samples ({candidates}) to divide between {split} and train: "
-                f"a share of {share} leaves none for train: add samples, or lower the share if there are two or more"
+                f"a share of {share} leaves none for train: add samples, or lower the share; at least two samples are needed"
             )

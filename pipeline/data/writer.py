@@ -1,4 +1,4 @@
-"""Writes `data/prepared/` block by block: appends rows, computes exact statistics, and writes `spec.json` last."""
+"""Writes `data/prepared/`: appends samples block by block, computes exact statistics, and writes `spec.json` last."""
 
 import hashlib
 import io
@@ -20,9 +20,9 @@ from pipeline.spec import Spec
 
 
 class GrowingArray:
-    """An `.npy` file to which rows are appended, and the SHA-256 of the file.
+    """Writes an `.npy` file by appending rows, and computes its SHA-256.
 
-    The header is rewritten at the end if fewer rows than `planned` were appended.
+    `planned` is the expected number of rows. If fewer rows are appended, the header is rewritten at the end.
     """
 
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type, *, planned: int) -> None:
@@ -33,7 +33,10 @@ class GrowingArray:
         self.write(self.header(planned))
 
     def header(self, rows: int) -> bytes:
-        """Return the `.npy` header. Its length is the same for any number of rows: numpy pads it so that the first dimension can grow."""
+        """Return the `.npy` header for an array with `rows` rows.
+
+        The length of the header does not depend on `rows`: numpy pads the header so that the first dimension can grow.
+        """
         header = io.BytesIO()
         npy.write_array_header_1_0(
             header, {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (rows, *self.row_shape)}
@@ -72,11 +75,13 @@ class GrowingArray:
 def write(
     raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[SampleBlock]
 ) -> PreparedRecord:
-    """Write each sample into its assigned split, block by block; memory use is bounded by one block and the targets.
+    """Write each sample of `blocks` into its split, and then `spec.json`. Return the contents of `spec.json`.
 
-    `spec.json` is removed first and written last, so that partly written data is never taken for prepared data.
-    Raises Refusal if every sample of a split is corrupt, or if the intact samples of train cannot be learned from, for example because
-    every sample of a class is corrupt.
+    `assigned` maps each split of the source to the names of the assigned splits, one per sample. Only one block of samples and the
+    targets are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
+
+    Raises Refusal if every sample of a split is corrupt. Raises Refusal if the intact train samples cannot be learned from, for example
+    because every sample of a class is corrupt.
     """
     clear(folder)
     wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}

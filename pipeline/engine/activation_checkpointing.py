@@ -24,9 +24,9 @@ def recompute(network: nn.Module) -> int:
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """Return the blocks of `network`: those children of each outermost Sequential or ModuleList that have submodules and parameters.
+    """Return the modules to checkpoint: children of a Sequential or ModuleList that have submodules and parameters.
 
-    Single layers are left out: they store only their input anyway.
+    The blocks themselves are not searched for further blocks. Single layers are left out, because they store only their input anyway.
     """
     if isinstance(network, nn.Sequential | nn.ModuleList):
         return [child for child in network.children() if any(True for _ in child.children()) and any(True for _ in child.parameters())]
@@ -34,20 +34,26 @@ def blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
-    """Call `forward`, the original forward method of `block`: with activation checkpointing if `block` is in training mode, else directly."""
+    """Call `forward`, the original forward method of `block`, with `inputs`.
+
+    If `block` is in training mode, the call uses activation checkpointing.
+    """
     if not block.training:
         return forward(*inputs)
     return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(contexts, block))
 
 
 def contexts(block: nn.Module) -> Contexts:
-    """Return the context managers for the first forward pass and for the recomputation."""
+    """Return two context managers for `block`: one for the first forward pass, one for the recomputation."""
     return nullcontext(), statistics_kept(block)
 
 
 @contextmanager
 def statistics_kept(block: nn.Module) -> Iterator[None]:
-    """Freeze BatchNorm's running statistics during the recomputation of `block`: the first forward pass has already updated them with this batch."""
+    """Freeze the running statistics of all BatchNorm layers in `block` during the recomputation.
+
+    The first forward pass has already updated the statistics with this batch.
+    """
     norms = [(module, module.momentum, module.num_batches_tracked) for module in block.modules() if isinstance(module, _BatchNorm)]
     for norm, _, _ in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None

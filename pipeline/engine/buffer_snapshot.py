@@ -1,11 +1,11 @@
-"""A snapshot of the BatchNorm statistics before a step, which restores them if the step is retried or skipped."""
+"""Takes a snapshot of the BatchNorm statistics before a step, and restores it if the step is retried or skipped."""
 
 import torch
 from torch import Tensor, nn
 
 
 class BufferSnapshot:
-    """A copy of a module's buffers, made with one foreach operation per dtype."""
+    """A copy of all buffers of a module. Copying takes one foreach operation per dtype."""
 
     def __init__(self, module: nn.Module) -> None:
         self.live = sorted(module.buffers(), key=lambda buffer: str(buffer.dtype))
@@ -28,7 +28,10 @@ class BufferSnapshot:
 
     @torch.no_grad()
     def put_back_where(self, undone: Tensor) -> None:
-        """Restore the module's buffers from the snapshot if the device scalar `undone` is 1.0, without host synchronisation."""
+        """Restore the module's buffers from the snapshot if `undone`, a scalar on the device, is 1.0.
+
+        Does not synchronise with the host.
+        """
         is_undone = undone > 0
         for buffer, before in zip(self.live, self.kept, strict=True):
             torch.where(is_undone, before, buffer, out=buffer)

@@ -1,4 +1,4 @@
-"""Checkpoints: written in the background while the training loop runs, and verified when loaded; only the newest few are kept."""
+"""Writes checkpoints in the background while the training loop runs, and verifies them when they are loaded."""
 
 import contextlib
 import errno
@@ -18,13 +18,16 @@ from pipeline.refusal import Refusal
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk."""
+    """The checkpoints of one training, all in `folder`. Only the newest ones, `kept` in number, remain on disk."""
 
     folder: Path
     kept: int
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Write a checkpoint, then delete all but the newest `kept`. Raises OSError, and deletes none, if writing fails."""
+        """Write the checkpoint of `step`, then delete old checkpoints until only `kept` remain.
+
+        If writing fails, raises OSError and deletes nothing.
+        """
         tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
         with contextlib.suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
             for old in self.paths()[: -self.kept]:
@@ -33,8 +36,8 @@ class Checkpoints:
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
         """Return the tensors and metadata of the newest intact checkpoint, or None if no checkpoint is intact.
 
-        Checkpoints that are newer but damaged are renamed to `*.damaged`, each with a warning. Raises PermissionError if the
-        user may not read a checkpoint.
+        If a checkpoint is damaged, renames its file to `*.damaged`, prints a warning, and tries the previous checkpoint. Raises
+        PermissionError if the user may not read a checkpoint.
         """
         for path in reversed(self.paths()):
             if path.is_file() and not os.access(path, os.R_OK):
@@ -45,7 +48,7 @@ class Checkpoints:
                 # rename it: otherwise its step number would make it the newest at every start
                 aside = path.replace(path.with_suffix(".damaged"))
                 print(
-                    f"warning: {path}: is damaged and was moved to {aside.name}: the checkpoint before it is used, if there is one",
+                    f"warning: {path}: is damaged and was moved to {aside.name}: the previous checkpoint is used, if there is one",
                     flush=True,
                 )
         return None
@@ -59,13 +62,13 @@ class Checkpoints:
 class Saver:
     """Writes checkpoints on a background thread, one at a time.
 
-    The training loop waits only for the copy to the host, and for the previous checkpoint if it is still being written.
-    If a write fails with OSError, a warning is printed, the training continues, and the earlier checkpoints remain.
+    The training loop waits while the tensors are copied to the host. If the previous checkpoint is still being written, the loop also
+    waits for its end. If writing fails with OSError, a warning is printed and the training continues. Earlier checkpoints remain.
     """
 
     checkpoints: Checkpoints
     saved_step: int | None = None
-    """Step of the newest checkpoint that is completely on disk; None if no checkpoint is."""
+    """Step of the newest checkpoint that is completely on disk, or None if there is no such checkpoint."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _writing: Future[None] | None = None
 
@@ -76,13 +79,16 @@ class Saver:
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         """Wait until the previous checkpoint is written, copy `tensors` to the host, and start writing the copies.
 
-        Do not change `metadata` afterwards: it is not copied. Raises what `wait` raises.
+        `metadata` is not copied, so do not change it afterwards. Raises any exception of the previous write except OSError.
         """
         self.wait()
         self._writing = self._thread.submit(self._write, step, snapshot(tensors), metadata)
 
     def wait(self) -> None:
-        """Wait until the current write, if any, has ended. Raises any exception of this write except OSError, which only prints a warning."""
+        """Wait until no checkpoint is being written.
+
+        Raises any exception of the last write except OSError, for which a warning was printed instead.
+        """
         if self._writing:
             self._writing.result()
 
@@ -98,5 +104,8 @@ class Saver:
 
 
 def snapshot(tensors: Tensors) -> Tensors:
-    """Return contiguous copies of the tensors on the host. A checkpoint file stores them in this layout, so the background thread only writes."""
+    """Return contiguous copies of `tensors` on the host.
+
+    A checkpoint file stores tensors in the same layout, so the background thread only has to write them.
+    """
     return {name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""The forward pass, either eager or through torch.compile."""
+"""Chooses the forward pass: eager, or compiled by torch.compile."""
 
 from typing import Literal, cast
 
@@ -11,9 +11,10 @@ MODES = {"default": "default", "graphs": "reduce-overhead"}
 
 
 def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
-    """Return the model compiled by torch.compile, or the model itself if `requested`, the value of `train.compile`, is "off".
+    """Return `model` compiled by torch.compile, or `model` itself if `requested` is "off".
 
-    Each micro-batch size is compiled separately: code for dynamic sizes would depend on which sizes were run before.
+    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. Each micro-batch size is compiled separately. Code for
+    dynamic sizes would depend on which sizes were run before.
     """
     if requested == "off":
         return model

@@ -1,4 +1,4 @@
-"""EMA (exponential moving average) of the weights, which is validated and exported in place of the raw weights."""
+"""Keeps an EMA (exponential moving average) of the weights, which is validated and exported instead of the raw weights."""
 
 import copy
 from typing import Generic, TypeVar
@@ -10,16 +10,21 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class EMA(Generic[Module]):
-    """A copy of a module. Its floating-point parameters and buffers are EMAs of the original ones; its integer tensors are plain copies.
+    """A copy of a module whose floating-point parameters and buffers are exponential moving averages of the originals.
 
-    The decay grows as (1 + step) / (10 + step) up to `decay`, so that the initial weights do not dominate a short training.
+    Integer buffers are plain copies. The decay is (1 + step) / (10 + step), but at most `decay`. It is low at first, so that the
+    initial weights do not dominate a short training.
     """
 
     def __init__(self, module: Module, decay: float) -> None:
         self.module = copy.deepcopy(module)
         self.module.requires_grad_(False).eval()
         self.decay = decay
-        pairs = list(zip(tensors(self.module), tensors(module), strict=True))
+        pairs = [
+            (trailing, leading)
+            for trailing, leading in zip(tensors(self.module), tensors(module), strict=True)
+            if leading.requires_grad or not isinstance(leading, nn.Parameter)  # the average of a frozen parameter is this parameter
+        ]
         self.trailing = [trailing for trailing, _ in pairs if trailing.is_floating_point()]
         self.leading = [leading.detach() for _, leading in pairs if leading.is_floating_point()]
         self.counters = [trailing for trailing, _ in pairs if not trailing.is_floating_point()]
@@ -27,9 +32,10 @@ class EMA(Generic[Module]):
 
     @torch.no_grad()
     def update(self, step: int, skipped: Tensor | None) -> None:
-        """Update the EMA after step `step` (from 0).
+        """Update the averages after step `step`, which is counted from 0.
 
-        If the device scalar `skipped` is 1.0, the EMA is unchanged. None means that the step was not skipped.
+        `skipped` is a scalar on the device. If it is 1.0, the step was skipped and the averages do not change. None means that the step
+        was not skipped.
         """
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         if skipped is None:

@@ -1,4 +1,4 @@
-"""The training loop: yields a Report after each step, and leaves printing, checkpoints and recovery to the caller."""
+"""The training loop. It yields a Report after each step, and leaves printing, checkpoints and recovery to the caller."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -14,25 +14,25 @@ from pipeline.engine.update import Forward, WholeBatch, update
 from pipeline.io.tensor_file import Tensors
 from pipeline.refusal import Refusal
 
-REMEDY = "lower optimizer.learning_rate, or set or lower train.clip_norm"
+REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
 Validate = Callable[[], dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of step `step` (from 1). `metrics` is empty if no report was due at this step."""
+    """The outcome of `step`, which is counted from 1. `metrics` is empty after a step without metrics to report."""
 
     step: int
     metrics: Row = field(default_factory=dict)
     bad_step: int | None = None
-    """The first step since the last report that was skipped for a non-finite loss or gradient; None if no step was, and always with fp16."""
+    """First step that was skipped for a non-finite loss or gradient since metrics were last reported, else None. Always None with fp16."""
 
 
 class NotFinite(Exception):
-    """Raised if the loss or the gradient of `step` is not finite and such steps are not skipped.
+    """Raised if the loss or the gradient of `step` is not finite and `train.on_nonfinite` is "stop".
 
-    If `or_before` is True, the cause may be an earlier step. Gradient norms were then not measured between reports, so a non-finite
-    gradient of an earlier step may have made the weights non-finite.
+    If `or_before` is True, an earlier step may be the cause, because the gradient norm was measured only at steps with a report. An
+    unnoticed non-finite gradient may then have made the weights non-finite.
     """
 
     def __init__(self, step: int, *, or_before: bool) -> None:
@@ -52,12 +52,12 @@ def fit(
 ) -> Iterator[Report]:
     """Train until the plan is finished, and yield a Report after every step.
 
-    `batches` must begin with the batch of step `state.step + 1`. `validate()` returns the validation metrics by name;
-    `validate` is None if there is no validation split. Exceptions from `validate` propagate; a later call of `fit` with the
-    same state repeats that validation and continues.
+    `batches` must begin with the batch of step `state.step + 1`. `forward` is the model, perhaps compiled. `validate()` returns the
+    validation metrics by name; `validate` is None if there is no validation split. Exceptions from `validate` propagate. A later call
+    of `fit` with the same state and progress then repeats the interrupted validation and continues.
 
-    Raises NotFinite or Refusal at the report that finds a non-finite value. Raises Refusal if a step runs out of memory and
-    cannot be retried with smaller micro-batches.
+    Raises NotFinite or Refusal at the first report after a value became non-finite. Raises Refusal if every step since the last report
+    was skipped, or if a step runs out of memory and cannot be retried with smaller micro-batches.
     """
     stream = iter(batches)
     while True:
@@ -74,9 +74,10 @@ def fit(
 
 
 def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
-    """Return a Report with the averages since the last report and, if a validation is due, its metrics. Then start new averages.
+    """Return a Report with the averages since the last report, and with the validation metrics if a validation is due.
 
-    Raises NotFinite or Refusal if a value is not finite.
+    Adds the metrics to the history in `progress`, and starts new averages. Raises NotFinite or Refusal if a value is not finite, and
+    raises Refusal if training would skip every step.
     """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
@@ -105,10 +106,10 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
 
 
 def first_bad_step(state: TrainState, values: StepValues) -> int | None:
-    """Return the first step since the last report with a non-finite loss or gradient.
+    """Return the first step since the last report with a non-finite loss or gradient, or None if there is no such step.
 
-    Returns None if there is no such step. Always returns None with fp16, where occasional overflows are normal: the gradient scaler
-    finds the loss scale by them.
+    Always returns None with fp16. Occasional overflows are normal there, because the gradient scaler uses them to adjust the loss
+    scale.
     """
     if values.first_bad is None or state.scaler.is_enabled():
         return None
@@ -116,10 +117,10 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
 
 
 def refuse_nonfinite_state(state: TrainState) -> None:
-    """Raise Refusal if a weight or an optimizer state is not finite.
+    """Raise Refusal if any weight or optimizer state is not finite.
 
-    A finite loss does not rule this out: a ReLU can hide an infinite weight, and an infinite average of squared gradients only
-    stops the updates of its weight.
+    The loss can be finite nevertheless. A ReLU can hide an infinite weight. If Adam's average of squared gradients is infinite, the
+    affected weight no longer changes.
     """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
@@ -134,7 +135,8 @@ def refuse_nonfinite_state(state: TrainState) -> None:
 def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
     """Raise Refusal if every step since the last report was skipped and further steps would be skipped too.
 
-    With fp16, raises only if the loss scale is below 1: before that, the gradient scaler may still find a scale without overflow.
+    With fp16, raises Refusal only if the loss scale is below 1. At larger scales, the gradient scaler may still find a scale without
+    overflow.
     """
     if values.num_skipped < values.steps:
         return
@@ -143,14 +145,15 @@ def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
         raise Refusal(f"every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
     if state.scaler.get_scale() < 1:
         raise Refusal(
-            f"the steps up to {state.step} overflowed in fp16 until the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
+            f"fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
         )
 
 
 def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
-    """Record the validation in `row` as the best if it is strictly better than the best so far, else count it in `progress.stale`.
+    """Compare the validation in `row` with the best validation so far, by the metric `train.metric`.
 
-    If `train.export_weights` is `best`, also keep a copy of the current weights if this validation is the best.
+    A strictly better value is recorded in `progress` as the best. Otherwise `progress.stale` grows by 1. If `train.export_weights` is
+    `best`, a better value also makes a copy of the current weights.
     """
     value = row[plan.settings.metric]
     better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)

@@ -1,4 +1,4 @@
-"""Writes the results of a training other than its weights: the history as CSV, and the last and best metrics as JSON."""
+"""Writes the history of a training as CSV, and its last and best metrics as JSON."""
 
 import csv
 import io
@@ -11,7 +11,10 @@ from pipeline.io import files
 
 
 def columns(metrics: Iterable[str]) -> tuple[str, ...]:
-    """Return the column names of the history for a task whose validation reports `metrics`."""
+    """Return the columns of the history, the CSV file of all reported metrics.
+
+    `metrics` are the names of the metrics that a validation of the task reports.
+    """
     reported = [name for name in metrics if name != LOSS]
     return (
         "step",
@@ -26,7 +29,7 @@ def columns(metrics: Iterable[str]) -> tuple[str, ...]:
 
 
 def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Write one row per report as CSV; a cell is empty if the report does not have the metric of this column."""
+    """Write `rows`, one per report, to a CSV file. A cell is empty if the report has no value for the column."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -35,7 +38,10 @@ def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> No
 
 
 def write_metrics(path: Path, progress: Progress, exported_step: int, columns: Sequence[str]) -> None:
-    """Write the last report, the best validation and the exported step as JSON, nested as `dvc metrics diff` expects."""
+    """Write the last metrics, the best validation and the step of the exported weights as JSON.
+
+    The values are nested by split, as `dvc metrics diff` expects. `columns` gives their order.
+    """
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
     # sort by column: the keys of a row that was restored from a checkpoint are in another order

@@ -15,16 +15,17 @@ Padded = tuple[Batch, int]
 def predict(
     model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield (outputs, targets) of each batch, without the padding. Outputs are float32; targets are None if the batch has no targets.
+    """Yield the pair (outputs, targets) for each batch, without padding samples.
 
-    The model runs in evaluation mode; its previous mode is restored when the iterator ends or is closed.
+    Outputs are float32. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored
+    when the iterator ends or is closed.
     """
     training = model.training
     model.eval()
     try:
         for batch, real in batches:
             with torch.no_grad(), autocast(precision, device):
-                outputs = model(*batch.arguments)
+                outputs = model(batch.inputs)
             targets = None if batch.targets is None else batch.targets[:real]
             del batch  # otherwise this reference would keep the inputs alive until the next batch is loaded
             yield outputs[:real].float(), targets

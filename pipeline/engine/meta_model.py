@@ -4,7 +4,7 @@ from typing import Any
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pipeline.engine import precision
@@ -19,9 +19,10 @@ MOST_NAMED = 3
 
 
 class MetaDeviceMode(TorchFunctionMode):
-    """Makes the functions in ON_META create their tensors on the meta device if the call does not set `device`.
+    """Makes the functions in ON_META create tensors on the meta device, unless a call sets `device`.
 
-    The context manager `torch.device("meta")` would affect every function, so that 15 of torchvision's 80 classifiers could not be built.
+    `with torch.device("meta")` is not used, because it affects every function. 15 of torchvision's 80 classifiers cannot be built under
+    it.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +33,10 @@ class MetaDeviceMode(TorchFunctionMode):
 
 
 def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
-    """Return the network on the meta device, or None if `model.build` reads tensor values, which do not exist on that device."""
+    """Return the network on the meta device, or None if `model.build` needs tensor values.
+
+    Tensors on the meta device have no values.
+    """
     try:
         with MetaDeviceMode():
             return model.build(spec)
@@ -43,21 +47,29 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 
 
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
-    """Raise RuntimeError if names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
+    """Raise RuntimeError if the names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
 
-    If `half` is True, bf16 weights are expected. No memory is allocated for the network: a small file may describe one that
-    exhausts the memory. Compares nothing if the network cannot be built on the meta device.
+    If `half` is True, the weights must be bf16. The network is built on the meta device, so a file that describes a huge network cannot
+    exhaust the memory. If the network cannot be built there, nothing is compared.
     """
     network = build_on_meta(model, spec)
     if network is None:
         return
     if half:
         precision.halve(network)
-    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in network.state_dict().items()}
-    found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
-    different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    if different:
-        raise RuntimeError("; ".join(f"{name} is {found.get(name)}, not {expected.get(name)}" for name in different[:MOST_NAMED]))
+    if different := differences(weights, network.state_dict()):
+        raise RuntimeError(different)
+
+
+def differences(found: Tensors, expected: Tensors) -> str:
+    """Return the first differences between two sets of tensors in names, shapes and dtypes, for a message; "" if there are none."""
+    names = sorted(name for name in expected.keys() | found.keys() if described(expected.get(name)) != described(found.get(name)))
+    return "; ".join(f"{name} is {described(found.get(name))}, not {described(expected.get(name))}" for name in names[:MOST_NAMED])
+
+
+def described(tensor: Tensor | None) -> str:
+    """Return dtype and shape of a tensor for a message, such as `float32 (16, 64)`."""
+    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def refuse_too_large(model: ModelSettings, spec: Spec) -> None:

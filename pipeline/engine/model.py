@@ -1,6 +1,7 @@
-"""The model from stored inputs to outputs: preprocessing, then the network. Training, evaluation and serving use the same model."""
+"""The complete model: preprocessing of the stored inputs, then the network. Training, evaluation and serving use the same model."""
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,22 @@ from pipeline.spec import Inputs
 
 
 def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
-    """Build the preprocessing module for the kind of `inputs`, such as images."""
+    """Build the preprocessing module for the kind of `inputs`, such as images.
+
+    `channels_last` sets the memory format of the preprocessed inputs.
+    """
     return cast("nn.Module", INPUTS.module(inputs.kind, "preprocessing").Preprocessing(inputs, channels_last=channels_last))
 
 
 class Model(nn.Module):
-    """Maps stored inputs, and their mask if they have one, to outputs. For a classification the outputs are logits (n, classes).
+    """Maps stored inputs to outputs. In classification, the outputs are logits (n, classes).
 
-    If `half` is True, the preprocessed inputs and the network's weights, except those of BatchNorm, are bf16, and the outputs are
-    converted to float32. `channels_last` sets the memory format of the network's weights.
+    If `half` is True, the network runs in bf16: its inputs are converted to bf16, and so are its weights, except those of BatchNorm.
+    The outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
     """
+
+    frozen_norms: Sequence[nn.Module] = ()
+    """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
 
     def __init__(self, network: nn.Module, preprocessing: nn.Module, *, half: bool = False, channels_last: bool = False) -> None:
         super().__init__()
@@ -30,8 +37,14 @@ class Model(nn.Module):
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
 
-    def forward(self, inputs: Tensor, *mask: Tensor) -> Tensor:
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for norm in self.frozen_norms:
+            norm.eval()
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
         prepared = self.preprocessing(inputs)
         if self.half_precision:
-            return cast("Tensor", self.network(precision.as_half(prepared), *mask).float())
-        return cast("Tensor", self.network(prepared, *mask))
+            return cast("Tensor", self.network(precision.as_half(prepared)).float())
+        return cast("Tensor", self.network(prepared))

@@ -28,9 +28,10 @@ SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 
 
 class Manifest(BaseModel):
-    """The metadata of a model file: everything that determines the bytes of the weights, and no time, path or host name.
+    """The metadata of a model file: everything that determines the bytes of the weights.
 
-    Of `params`, only the sections that inference needs are validated when a file is opened: this checkout may be unable to train with the others.
+    It contains no time, path or host name. Opening a file validates only those sections of `params` that inference needs. The other
+    sections may come from another version of this project.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,12 +46,12 @@ class Manifest(BaseModel):
     switches: list[SwitchRecord] = Field(default_factory=list)
     """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
     inputs: dict[str, str]
-    """SHA-256 of the prepared data, the code and the lock file."""
+    """SHA-256 of the prepared data, the code and the lock file, by name; also of the file of `model.weights` (`weights`), if there is one."""
     fingerprint: dict[str, str | int | dict[str, str]]
 
     @cached_property
     def inference(self) -> InferenceParams:
-        """Return the parameters that inference needs. Raises Refusal if this checkout cannot build a model from them."""
+        """Return the parameters that inference needs. Raises Refusal if the code of this checkout cannot build a model from them."""
         return from_data(InferenceParams.selected(self.params), InferenceParams, "the model file")
 
 
@@ -59,9 +60,9 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
 
 
 def load(path: Path) -> tuple[Model, Manifest]:
-    """Rebuild the model from the file alone, on the CPU, for inference.
+    """Rebuild a model for inference, on the CPU, from its model file alone. Return the model and the metadata of the file.
 
-    Raises Refusal if the file is damaged, is not a model file, or describes a model that this checkout cannot build.
+    Raises Refusal if the file is damaged, is not a model file, or describes a model that the code of this checkout cannot build.
     """
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = describe(metadata, path)
@@ -69,9 +70,10 @@ def load(path: Path) -> tuple[Model, Manifest]:
 
 
 def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
-    """Return the model of a file (preprocessing included), an example input, and the names of the model's outputs.
+    """Return what an export needs: the model with its preprocessing, an example input, and the names of the model's outputs.
 
-    The example input is a batch of two samples of zeros: an exporter would treat a first dimension of 1 as a constant. Raises what `load` raises.
+    The example input is a batch of two samples of zeros, because an exporter would treat a batch size of 1 as a constant. Raises
+    Refusal if `load` does.
     """
     model, manifest = load(path)
     inputs = manifest.spec.inputs
@@ -79,9 +81,9 @@ def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
 
 
 def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
-    """Return the Manifest in the metadata of the file `path`.
+    """Convert `metadata`, read from the model file `path`, to a Manifest.
 
-    Raises Refusal if the metadata is not a Manifest, or describes a model that this checkout cannot build.
+    Raises Refusal if the metadata is not a Manifest, or describes a model that the code of this checkout cannot build.
     """
     with refusing(path):
         manifest = Manifest.model_validate(metadata)
@@ -92,7 +94,7 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
     """Build the model of `manifest` with `weights`, for inference. Raises Refusal if `weights` do not match the model.
 
-    `path` is the file named in the message.
+    `path` is used only in the error message.
     """
     settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
     channels_last = manifest.inference.train.channels_last
@@ -104,20 +106,22 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
             )
             model.network.load_state_dict(weights)
     except RuntimeError as error:
-        raise Refusal(f"{path}: its weights do not match the model {settings.title} of this checkout: {untrusted.reason(error)}") from None
+        raise Refusal(
+            f"{path}: its weights do not match the model {settings.title} of this checkout ({untrusted.reason(error)}): train the model again with `dvc repro`"
+        ) from None
     return model.eval().requires_grad_(False)
 
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn validation errors into Refusals, and prefix each line of a Refusal with the path of the file."""
+    """Within this context, turn pydantic's ValidationError into a Refusal, and begin each line of a Refusal with `path`."""
     try:
         yield
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("format",) and str(first["input"]).startswith("pipeline-model-"):
             raise Refusal(
-                f"{path}: has the format {untrusted.shown(first['input'], 30)} of another version: train the model again with `dvc repro`"
+                f"{path}: has the format {untrusted.shown(first['input'], 30)} of another version of this pipeline: train the model again with `dvc repro`"
             ) from None
         what = untrusted.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}")
         raise Refusal(f"{path}: is not a model file of this pipeline ({what}): run `dvc repro`, or choose another file") from None

@@ -15,15 +15,15 @@ from torch.optim.sgd import sgd
 from pipeline.engine.precision import BF16_CAPABILITY
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Jordan's Newton-Schulz coefficients. Of those that bring singular values to between about 0.7 and 1.2, they have the steepest slope at 0."""
+"""Jordan's Newton-Schulz coefficients: they bring singular values to between about 0.7 and 1.2, with the steepest possible slope at 0."""
 SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Updates hidden groups by orthogonalised momentum (Muon), and all other groups by plain SGD with momentum.
+    """Updates parameter groups with `hidden: True` by orthogonalised momentum (Muon), and all other groups by SGD with momentum.
 
-    Like a fused optimizer, it supports `found_inf`: if this device scalar is 1.0, the step changes nothing, without host
-    synchronisation. All momentum buffers start at zero. Those of hidden weights have at least float32 precision.
+    Like torch's fused optimizers, it supports `found_inf`: if this scalar on the device is 1.0, the step changes nothing and needs no
+    host synchronisation. All momentum buffers start at zero. In hidden groups, the buffers have at least float32 precision.
     """
 
     # with this flag, GradScaler sets `found_inf` on the optimizer instead of reading it on the host
@@ -38,7 +38,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Apply one update. The gradients must be unscaled."""
+        """Apply one update. The gradients must already be unscaled."""
         assert closure is None
         # GradScaler sets `grad_scale` only if the gradients are still scaled
         assert getattr(self, "grad_scale", None) is None
@@ -52,7 +52,7 @@ class Muon(torch.optim.Optimizer):
                 self.muon_step(same_shape, group, found_inf)
 
     def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Apply torch's fused SGD to `parameters`; nothing changes if `found_inf` is 1.0."""
+        """Apply torch's fused SGD to `parameters`. Nothing changes if `found_inf` is 1.0."""
         sgd(
             list(parameters),
             [cast("Tensor", parameter.grad) for parameter in parameters],
@@ -68,7 +68,10 @@ class Muon(torch.optim.Optimizer):
         )
 
     def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Apply Muon to `parameters`, all of one shape, as one batch, which launches fewer kernels; nothing changes if `found_inf` is 1.0."""
+        """Apply Muon to `parameters`, which must all have the same shape. Nothing changes if `found_inf` is 1.0.
+
+        The parameters are stacked into one batch, so that fewer kernels are launched.
+        """
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         old_momentum, weights = matrices(buffers), matrices(parameters)
         gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
@@ -83,7 +86,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Group the parameters that have the same shape, dtype and device. Each group keeps their order."""
+    """Group the parameters by shape, dtype and device. Within a group, the order is that of `parameters`."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault((parameter.shape, parameter.dtype, parameter.device), []).append(parameter)
@@ -93,7 +96,7 @@ def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def matrices(tensors: Sequence[Tensor]) -> Tensor:
     """Stack n weights (outputs, ...) into matrices (n, outputs, columns), in at least float32.
 
-    The weight of a convolution becomes the matrix that multiplies the flattened patches of the convolution's input.
+    All dimensions after the first are flattened into columns. A convolution thus becomes a matrix that multiplies image patches.
     """
     stacked = torch.stack([tensor.flatten(1) for tensor in tensors])
     return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
@@ -106,12 +109,18 @@ def write(tensors: Sequence[Tensor], values: Tensor) -> None:
 
 
 def normalized(weights: Tensor) -> Tensor:
-    """Rescale each matrix of `weights` (n, rows, columns) to Frobenius norm sqrt(rows). The learning rate is then relative to this norm."""
+    """Return `weights` (n, rows, columns) with each matrix rescaled to Frobenius norm sqrt(rows).
+
+    The learning rate is then relative to this norm.
+    """
     return weights / norms(weights) * math.sqrt(weights.shape[1])
 
 
 def orthogonalized(batch: Tensor, ns_steps: int) -> Tensor:
-    """Return `batch` (n, rows, columns) with all singular values brought near 1 by `ns_steps` Newton-Schulz iterations, in the dtype of `batch`."""
+    """Bring all singular values of each matrix in `batch` (n, rows, columns) near 1, and return the result in the dtype of `batch`.
+
+    Applies `ns_steps` Newton-Schulz iterations.
+    """
     a, b, c = NS_COEFFICIENTS
     tall = batch.shape[1] > batch.shape[2]
     # transpose tall matrices: x @ x.mT is then as small as possible
@@ -124,14 +133,14 @@ def orthogonalized(batch: Tensor, ns_steps: int) -> Tensor:
 
 
 def norms(batch: Tensor) -> Tensor:
-    """Return the Frobenius norm of each matrix, or SMALLEST_NORM if that is larger, as (n, 1, 1)."""
+    """Return the Frobenius norm of each matrix in `batch`, but at least SMALLEST_NORM, as a tensor (n, 1, 1)."""
     return torch.clamp(batch.norm(dim=(1, 2), keepdim=True), min=SMALLEST_NORM)
 
 
 def ns_dtype(batch: Tensor) -> torch.dtype:
-    """Return the dtype of the Newton-Schulz iteration: bf16 on a GPU that supports it, else the dtype of `batch`.
+    """Return the dtype of the Newton-Schulz iteration: bf16 on a GPU that supports bf16, else the dtype of `batch`.
 
-    Bf16 is precise enough, but slow where it is emulated.
+    Bf16 is precise enough, but slow on devices that emulate it.
     """
     if batch.device.type == "cuda" and torch.cuda.get_device_capability(batch.device) >= BF16_CAPABILITY:
         return torch.bfloat16

@@ -1,4 +1,4 @@
-"""The interface of a task to the engine: a loss, and sums from which metrics are computed."""
+"""The interface between a task and the engine: a loss, and sums from which metrics are computed."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Objective(Protocol):
-    """The loss and the metrics of a task. All methods but `averages` work on the device, without host synchronisation."""
+    """The loss and the metrics of a task. All methods except `averages` work on the device, without host synchronisation."""
 
     chance_loss: float
     """The mean loss of a model that has learned nothing."""
@@ -17,19 +17,22 @@ class Objective(Protocol):
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss to report for a split, summed over the targets."""
+        """Return the loss to report for a validation or test split, summed over the targets.
+
+        It may differ from the training loss, for example by leaving out label smoothing.
+        """
         ...
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the sums over the targets that `averages` needs beside the loss, by name.
+        """Return the sums from which `averages` computes the metrics, by name, such as the number of correct predictions.
 
-        Every call returns the same names. None of them is "loss", "norm" or "skipped".
+        Every call returns the same names. The names "loss", "norm" and "skipped" are reserved.
         """
         ...
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the metrics by name, on the host.
 
-        `sums` contains "loss" and the names that the method `sums` returns, each summed over `num_targets` targets.
+        `sums` maps "loss" and each name that the method `sums` returns to its total over `num_targets` targets.
         """
         ...

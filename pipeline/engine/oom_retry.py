@@ -1,4 +1,4 @@
-"""OOM handling: repeats a step from its beginning, each time with micro-batches of half the size."""
+"""Handles out-of-memory errors (OOM): repeats a step from its beginning, each time with micro-batches of half the size."""
 
 import gc
 from collections.abc import Callable
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
-    """Return `attempt(micro_batch_size)`, called again with half the size after each OOM until it fits in device memory.
+    """Call `attempt(micro_batch_size)`, halving the size after each OOM until the call succeeds. Return its result.
 
-    Gradients and BatchNorm statistics, which a failed attempt leaves incomplete, are reset before each retry. If `whole`
-    is True, the batch must not be split. Raises Refusal after an OOM if `whole` is True, or if the micro-batch size is already 1.
+    Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete.
+    `whole` is True if the batch must not be split. Raises Refusal after an OOM if `whole` is True or the micro-batch size is already 1.
     """
     while True:
         try:
@@ -35,7 +35,7 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
 
 
 def make_room(state: TrainState) -> None:
-    """Drop the gradients, restore the BatchNorm statistics from before the step, and release cached device memory."""
+    """Drop the gradients, restore the BatchNorm statistics to those before the step, and release cached device memory."""
     state.drop_gradients()
     state.buffers.put_back()
     gc.collect()
@@ -44,7 +44,7 @@ def make_room(state: TrainState) -> None:
 
 
 def halve(state: TrainState, progress: Progress) -> None:
-    """Halve the micro-batch size from the current step on. Raises Refusal if it is already 1."""
+    """Halve the micro-batch size from the current step on, and print the new size. Raises Refusal if the size is already 1."""
     step, size = state.step + 1, progress.micro_batch_size // 2
     if not size:
         raise Refusal(

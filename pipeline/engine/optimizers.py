@@ -1,13 +1,15 @@
-"""Builds the fused optimizer that the settings select, with weight decay on the weights of MATRIX_LAYERS only."""
+"""Builds the fused optimizer that the settings select. Only the weights of linear, convolutional and similar layers get weight decay."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from pipeline.engine import parameter_groups
 from pipeline.engine.muon import Muon
+from pipeline.engine.parameter_groups import Adjustment
 from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 
 Group = dict[str, Any]
@@ -24,27 +26,29 @@ MATRIX_LAYERS = (
     nn.RNNBase,
     nn.RNNCellBase,
 )
-"""Module classes, subclasses included, whose weights multiply their inputs as matrices."""
+"""Linear, convolutional, attention and recurrent layers: their weights multiply inputs as matrices. Subclasses are included."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*\.original1?")
 """Matches the name of a weight relative to its layer, parametrized or not. Does not match weight-norm magnitudes (`weight_g`, `original0`)."""
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build one optimizer for all trainable parameters of `module`; only the weights of MATRIX_LAYERS get weight decay.
+    """Build one optimizer for all trainable parameters of `module`. Only the weights of MATRIX_LAYERS, such as Linear, get weight decay.
 
-    Weight decay depends on the class of the module that owns a parameter, not on the parameter's shape: class tokens, positional
-    embeddings, tables of relative positions and layer scales also have two or more dimensions.
+    The class of the layer that owns a parameter decides, not the number of dimensions: class tokens, positional embeddings, tables of
+    relative positions and layer scales can have two or more dimensions, but get no weight decay.
 
-    The learning rate of a parameter group is the learning rate of the step times the group's `lr_scale`.
+    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. Parameters of one
+    kind are in several groups if `settings.groups` or `settings.layer_decay` adjust them differently.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    adjusted = parameter_groups.adjustments(module, settings)
     matrices, inner = matrix_ids(module)
     decayed = [parameter for parameter in trained if id(parameter) in matrices]
     undecayed = [parameter for parameter in trained if id(parameter) not in matrices]
-    weights = {"params": decayed, "weight_decay": settings.weight_decay, "lr_scale": 1.0}
-    others = {"params": undecayed, "weight_decay": 0.0, "lr_scale": settings.bias_lr_scale}
-    groups = [group for group in (weights, others) if group["params"]]
+    weights = {"params": decayed, "decays": True, "weight_decay": settings.weight_decay, "lr_scale": 1.0}
+    others = {"params": undecayed, "decays": False, "weight_decay": 0.0, "lr_scale": settings.bias_lr_scale}
+    groups = split_adjusted((weights, others), adjusted)
     match settings:
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
             optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
@@ -55,25 +59,42 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
             optimizer_class = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
             return optimizer_class(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
         case MuonSettings(learning_rate=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights):
-            groups = [*split_hidden(weights, inner, settings), {**others, "hidden": False, "momentum": settings.sgd_momentum}]
-            groups = [group for group in groups if group["params"]]
+            kinds = (*split_hidden(weights, inner, settings), {**others, "hidden": False, "momentum": settings.sgd_momentum})
+            groups = split_adjusted(kinds, adjusted)
             return Muon(groups, lr=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights)
 
 
-def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
-    """Initialise the momentum buffers with zeros, which does not change the result of the first step.
+def split_adjusted(groups: Iterable[Group], adjusted: Mapping[int, Adjustment]) -> list[Group]:
+    """Split each group into groups of parameters with the same adjustment, in the order of the parameters. Empty groups are left out.
 
-    Otherwise torch allocates uninitialised buffers at the first step, and they stay uninitialised if the fp16 scaler skips that step.
+    A group's `weight_decay` is replaced only if the group decays.
+    """
+    result = []
+    for group in groups:
+        parts: dict[Adjustment, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            parts.setdefault(adjusted[id(parameter)], []).append(parameter)
+        for (lr_scale, weight_decay), members in parts.items():
+            replaced = weight_decay is not None and group["decays"]
+            decay = weight_decay if replaced else group["weight_decay"]
+            result.append({**group, "params": members, "lr_scale": group["lr_scale"] * lr_scale, "weight_decay": decay})
+    return result
+
+
+def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
+    """Initialise the momentum buffers of `parameters` with zeros. This does not change the result of the first step.
+
+    Without this, torch allocates uninitialised buffers at the first step. They stay uninitialised if the fp16 scaler skips that step.
     """
     for parameter in parameters:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
-    """Return the ids of the weights of MATRIX_LAYERS, and the ids of those among them that belong to neither the first nor the last layer.
+    """Return the ids of all weights of MATRIX_LAYERS, such as Linear, and the ids of the hidden weights among them.
 
-    The order of the layers is that of `module.modules()`; frozen layers and embeddings count as layers.
-    A weight that is shared with an embedding is in neither set.
+    The hidden weights are those of all layers except the first and the last, in the order of `module.modules()`. Frozen layers and
+    embeddings count as layers. A weight that is shared with an embedding is in neither set.
     """
     layers = [
         (id(parameter), isinstance(layer, MATRIX_LAYERS))
@@ -88,7 +109,10 @@ def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
 
 
 def split_hidden(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
-    """Split `weights` into the group of hidden weights, whose ids are in `inner`, and the group of the weights of the first and last layers."""
+    """Split the parameter group `weights` in two: hidden weights, and the weights of the first and last layers.
+
+    `inner` contains the ids of the hidden weights.
+    """
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
     return (

@@ -1,4 +1,4 @@
-"""The plan of a training, fixed before the first step: length, learning rates, and when to report and validate."""
+"""The plan of a training, fixed before the first step: its length, its learning rates, and when to report and validate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from pipeline.spec import Direction
 class Plan:
     """The plan of a training.
 
-    `switches` maps a step to the micro-batch size used from that step on. The switches were recorded by an earlier training that
-    this training repeats; without such a training there are none.
+    `switches` maps a step to the micro-batch size used from that step on. An earlier training recorded these changes when it ran out of
+    memory, and this training repeats them. By default there are none.
     """
 
     settings: LoopSettings
@@ -25,15 +25,15 @@ class Plan:
     num_steps: int
     seed: int
     direction: Direction
-    """The direction in which `train.metric` improves."""
+    """"max" if a larger value of `train.metric` is better, "min" if a smaller value is better."""
     switches: Mapping[int, int] = field(default_factory=dict)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of step `step + 1`, which follows `step` updates."""
+        """Return the learning rate of the next step, if `step` steps are completed."""
         return self.peak_learning_rate * schedules.factor(step, self.num_steps, self.schedule)
 
     def step_settings(self, step: int) -> StepSettings:
-        """Return the settings of step `step + 1`, which follows `step` updates."""
+        """Return the settings of the next step, if `step` steps are completed."""
         return StepSettings(
             seed=self.seed,
             learning_rate=self.learning_rate(step),
@@ -50,14 +50,17 @@ class Plan:
         return settings.clip_norm is not None or settings.on_nonfinite == "skip" or settings.report_every_steps == 1
 
     def due(self, step: int, every: int) -> bool:
-        """Return True if `step` is a multiple of `every`, or the last step."""
+        """Return True if `step` is a multiple of `every`, or the last step of the training."""
         return step % every == 0 or step == self.num_steps
 
     def is_report_due(self, step: int, progress: Progress) -> bool:
-        """Return True if a report is due after step `step` and was not yet made. An interrupted validation leaves its report due."""
+        """Return True if a report is due after `step` and has not been made yet.
+
+        If a validation is interrupted, its report is not made and stays due.
+        """
         return step > progress.reported_step and self.due(step, self.settings.report_every_steps)
 
     def finished(self, step: int, progress: Progress) -> bool:
-        """Return True if `step` is the last step, or if `train.patience` validations in a row brought no improvement."""
+        """Return True if `step` is the last step, or if the last `train.patience` validations brought no improvement."""
         patience = self.settings.patience
         return step >= self.num_steps or (patience is not None and progress.stale >= patience)

@@ -21,14 +21,15 @@ HALVES_MENDED = "2.14"
 
 
 def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
-    """Return the precision to use on `device`: `requested`, or one that suits `device` if `requested` is "auto".
+    """Return the precision to use on `device`, given `requested`, the value of `train.precision`.
 
-    Raises Refusal if the GPU does not support the requested precision. Prints a warning if the requested precision is slow on a CPU.
+    If `requested` is "auto", returns a precision that suits `device`. Raises Refusal if the GPU does not support the requested
+    precision. Prints a warning if the requested precision is slow on a CPU.
     """
     if device.type == "cpu":
         if requested not in ("auto", "fp32"):
             print(
-                f"warning: train.precision: {requested} is slow on a CPU and only for trials there: write `train.precision: auto` or `fp32`",
+                f"warning: train.precision: {requested} is slow on a CPU: write `train.precision: auto` or `fp32`, unless this is a short trial",
                 flush=True,
             )
         return "fp32" if requested == "auto" else requested
@@ -39,15 +40,15 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
     if capability < needed:
         name = torch.cuda.get_device_name(device)
         raise Refusal(
-            f"train.precision: {requested} needs compute capability {dot(needed)}, {name} has {dot(capability)}: write `train.precision: auto`"
+            f"train.precision: {requested} needs compute capability {dot(needed)}, but {name} has {dot(capability)}: write `train.precision: auto`"
         )
     return requested
 
 
 def refuse_lost_updates(precision: ChosenPrecision, device: torch.device) -> None:
-    """Raise Refusal if the weights are bf16, the device is a CPU and torch is older than HALVES_MENDED.
+    """Raise Refusal if the weights are bf16, the device is a CPU, and torch is older than HALVES_MENDED.
 
-    The fused SGD of older versions leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
+    In these versions, fused SGD leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
     """
     if precision == "bf16-true" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
         raise Refusal(
@@ -61,7 +62,7 @@ def dot(capability: tuple[int, int]) -> str:
 
 
 def autocast(precision: ChosenPrecision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the autocast context for a forward pass; the context does nothing for `fp32` and `bf16-true`."""
+    """Return the autocast context for a forward pass. With `fp32` and `bf16-true`, the context does nothing."""
     if precision not in DTYPES:
         return nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[precision])
@@ -86,5 +87,5 @@ def as_half(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def scaler(precision: ChosenPrecision, device: torch.device) -> torch.amp.GradScaler:
-    """Return a gradient scaler. It is enabled only for fp16, where small gradients would underflow without it."""
+    """Return a gradient scaler, enabled only for fp16. Without scaling, small fp16 gradients would underflow."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")

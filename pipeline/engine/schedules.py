@@ -1,4 +1,4 @@
-"""Learning-rate schedules as pure functions of the step, without state to save."""
+"""Learning-rate schedules as pure functions of the step. They have no state to save."""
 
 import math
 
@@ -6,7 +6,10 @@ from pipeline.params.schedule import ConstantSettings, DecaySettings, OneCycleSe
 
 
 def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
-    """Return the learning rate at `step` (from 0) of `num_steps` steps, as a multiple of the peak learning rate."""
+    """Return the learning rate at `step`, divided by the peak learning rate.
+
+    `step` counts from 0 to `num_steps` - 1.
+    """
     warmup_steps = max(1.0, schedule.warmup_ratio * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
     # if no step follows the warm-up, the last step uses the peak: with a final factor of 0, a training of one step would otherwise change nothing
@@ -23,5 +26,5 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
 
 
 def between(start: float, end: float, share: float) -> float:
-    """Interpolate along half a cosine from `start` at share 0 to `end` at share 1."""
+    """Interpolate from `start` to `end` along half a cosine. `share` is the position between them, from 0 to 1."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2

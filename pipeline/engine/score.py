@@ -1,4 +1,4 @@
-"""Scores a split during training: the loss and the metrics of a validation."""
+"""Computes the loss and the metrics of a split during training."""
 
 from collections.abc import Callable, Iterable
 
@@ -20,9 +20,10 @@ def score(
     device: torch.device,
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the mean loss and the metrics over a split, by name. `batches()` returns an iterator over the split's batches.
+    """Return the mean loss and the metrics over a split, by name.
 
-    The only host synchronisation is at the end. `pause()` is called after each batch; its exceptions propagate.
+    `batches()` returns an iterator over the batches of the split. `pause()` is called after each batch; its exceptions propagate. The
+    host synchronises with the device only once, at the end.
     """
     totals = torch.zeros((), dtype=torch.float64, device=device)
     names: tuple[str, ...] = ()

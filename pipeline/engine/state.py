@@ -1,4 +1,4 @@
-"""The state that a checkpoint stores; everything else in a training is a function of the step."""
+"""The state that a checkpoint stores. Everything else in a training can be computed from the step number."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,10 @@ class TrainState:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters in the network's order, cached because collecting them again can take as long as the arithmetic of a small step."""
+        """Return the parameters in the network's order.
+
+        The list is cached, because collecting it at every step would slow down small models noticeably.
+        """
         return list(self.model.parameters())
 
     @classmethod
@@ -44,15 +47,15 @@ class TrainState:
     ) -> "TrainState":
         """Return the state before the first step: move the model to `device`, and build its optimizer, gradient scaler and EMA.
 
-        If `ema_decay` is 0, there is no EMA.
+        If `ema_decay` is 0, no EMA is built.
         """
         model = model.to(device)
         ema = EMA(model, ema_decay) if ema_decay else None
-        built = optimizers.build(model, optimizer)
+        built = optimizers.build(model.network, optimizer)
         return cls(model, built, scaler(precision, device), ema, precision, device, BufferSnapshot(model.network))
 
     def drop_gradients(self) -> None:
-        """Set all gradients to None. `zero_grad` does the same but takes 0.1 ms longer because of its profiler hook."""
+        """Set all gradients to None. `zero_grad` has the same effect, but takes 0.1 ms longer because of its profiler hook."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -62,7 +65,7 @@ class TrainState:
         return self.ema.module if self.ema else self.model
 
     def tensors(self) -> Tensors:
-        """Return every tensor needed to resume, by name. The tensors share memory with the state."""
+        """Return every tensor needed to resume, by name. The tensors are not copied."""
         found = prefixed("network", self.model.network.state_dict())
         if self.ema:
             found |= prefixed("average", self.ema.module.network.state_dict())
@@ -75,7 +78,7 @@ class TrainState:
         return {"step": self.step, "scaler": self.scaler.state_dict()}
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
-        """Restore what `tensors()` and `scalars()` returned."""
+        """Restore the state from `tensors` and `scalars`, which the methods of the same names returned earlier."""
         self.model.network.load_state_dict(stripped("network", tensors))
         if self.ema:
             self.ema.module.network.load_state_dict(stripped("average", tensors))
@@ -87,9 +90,10 @@ class TrainState:
 
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return `value` on the device of `parameter`. If their shapes are equal, return a copy in the memory order of `parameter`.
+    """Return `value`, an optimizer state of `parameter`, on the device of `parameter`.
 
-    Fused kernels ignore strides and assume that an optimizer state has the memory order of its parameter.
+    If both have the same shape, the result also has the memory order of `parameter`: fused kernels ignore strides and assume that both
+    orders are equal.
     """
     if value.shape != parameter.shape:
         return value.to(parameter.device)
@@ -107,7 +111,7 @@ def stripped(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
 
 @dataclass
 class Progress:
-    """The history of a training: micro-batch size in use, rows, best weights, and the step metrics since the last report."""
+    """The record of a training so far: micro-batch size, history, best weights, and the step metrics since the last report."""
 
     micro_batch_size: int
     switches: list[Switch] = field(default_factory=list)
@@ -125,7 +129,7 @@ class Progress:
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def switch(self, step: int, micro_batch_size: int) -> None:
-        """Use another micro-batch size from `step` on, and record it; a later switch at the same step replaces an earlier one."""
+        """Use another micro-batch size from `step` on, and record the change. An earlier record for the same step is replaced."""
         self.micro_batch_size = micro_batch_size
         self.switches = [switch for switch in self.switches if switch["step"] != step]
         self.switches.append({"step": step, "micro_batch_size": micro_batch_size})
@@ -145,7 +149,10 @@ class Progress:
         }
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any], device: torch.device) -> None:
-        """Restore what `tensors()` and `scalars()` returned."""
+        """Restore the progress from `tensors` and `scalars`, which the methods of the same names returned earlier.
+
+        The step metrics are moved to `device`.
+        """
         self.micro_batch_size, self.switches = scalars["micro_batch_size"], list(scalars["switches"])
         self.window.restore(stripped("window", tensors), scalars["num_targets"], device)
         self.rows, self.stale = list(scalars["rows"]), scalars["stale"]

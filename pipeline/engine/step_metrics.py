@@ -1,4 +1,4 @@
-"""Metrics of the steps since the last report, kept on the device so that steps need no host synchronisation."""
+"""Metrics of the steps since the last report. They stay on the device, so that steps need no host synchronisation."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,15 +36,15 @@ class StepValues:
 
     @property
     def first_bad(self) -> int | None:
-        """Return the index of the first step with a non-finite loss or gradient norm, or None."""
+        """Return the index of the first step with a non-finite loss or gradient norm, or None if there is no such step."""
         return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)
 
     def averages(self, num_targets: int, objective: Objective) -> Row:
-        """Return the mean loss and the metrics over the steps that were not skipped, the gradient norm of the last step, and the number
-        of skipped steps.
+        """Return the mean loss, the task's metrics, the last gradient norm and the number of skipped steps, by name.
 
-        `num_targets` is the number of targets in all steps together. The loss and the metrics are left out if every step was skipped.
-        The gradient norm is left out if it is not finite. The number of skipped steps is left out if it is 0.
+        `num_targets` is the number of targets in all steps together. Skipped steps do not count in the loss and the metrics. If every
+        step was skipped, the loss and the metrics are left out. The gradient norm is left out if it is not finite. The number of
+        skipped steps is left out if it is 0.
         """
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
@@ -61,36 +61,45 @@ class StepValues:
 
 @dataclass
 class StepMetrics:
-    """Scalars on the device, one per step and quantity: loss, gradient norm, skipped (1.0 or 0.0), and the sums of the objective."""
+    """Collects scalars on the device for each step: loss, gradient norm, skipped (1.0 or 0.0), and the sums of the objective."""
 
     values: dict[str, list[Tensor | None]] = field(default_factory=dict)
     num_targets: int = 0
 
     def add(self, num_targets: int, values: Mapping[str, Tensor | None]) -> None:
-        """Add the metrics of one step by name. Every call must have the same names. A value of None counts as 0 and launches no operation."""
+        """Add the metrics of one step, by name, and its number of targets.
+
+        All calls must use the same names. A value of None counts as 0 and launches no operation.
+        """
         for name, value in values.items():
             self.values.setdefault(name, []).append(value)
         self.num_targets += num_targets
 
     def read(self) -> StepValues:
-        """Copy the metrics to the host: the only host synchronisation between steps. Requires at least one step."""
+        """Copy the metrics of all steps to the host. Steps need no other host synchronisation. Requires at least one step."""
         tensors = self.tensors()
         values = dict(zip(tensors, torch.stack([tensor.double() for tensor in tensors.values()]).tolist(), strict=True))
         return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return one tensor (steps,) per quantity, by name; an empty dict if no step was added."""
+        """Return one tensor (steps,) per metric, by name. The dict is empty if no step was added."""
         known = [value for values in self.values.values() for value in values if value is not None]
         return {name: stacked(values, known[0].device) for name, values in self.values.items()} if known else {}
 
     def restore(self, tensors: dict[str, Tensor], num_targets: int, device: torch.device) -> None:
-        """Restore what `tensors()` returned, and move it to `device`."""
+        """Restore the metrics from `tensors`, which the method `tensors` returned earlier, and move them to `device`.
+
+        `num_targets` is the number of targets in all these steps together.
+        """
         self.values = {name: list(tensor.to(device).unbind()) for name, tensor in tensors.items()}
         self.num_targets = num_targets
 
 
 def stacked(values: Sequence[Tensor | None], device: torch.device) -> Tensor:
-    """Stack the scalars into a tensor (n,), with 0 for None. Zeros are created on `device`: a copy from the host would synchronise."""
+    """Stack the scalars in `values` into a tensor (n,). None becomes 0.
+
+    The zeros are created on `device`, because copying them from the host would synchronise.
+    """
     known = [value for value in values if value is not None]
     nothing = torch.zeros_like(known[0]) if known else torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack([nothing if value is None else value for value in values])

@@ -9,7 +9,7 @@ from pipeline.refusal import Refusal
 
 OOM_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
 NO_ENGINE = "unable to find an engine to execute this computation"
-"""cuDNN's message for a convolution that is unsupported or does not fit in memory; an OOM count above 0 indicates that it does not fit."""
+"""cuDNN's message for a convolution that is unsupported or does not fit in memory. If OOMs were counted, it does not fit in memory."""
 REMEDIES = {
     "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger size",
     "does not have a deterministic implementation": "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`, or choose another model",
@@ -18,9 +18,9 @@ REMEDIES = {
 
 @contextmanager
 def with_remedies(*, size: str) -> Iterator[None]:
-    """Turn a torch error that has a known remedy into a Refusal with this remedy and the first line of the error. Other errors propagate.
+    """Within this context, turn each torch error that has a known remedy into a Refusal. Other errors propagate.
 
-    `size` names the parameter to lower after an OOM.
+    The message of the Refusal is the remedy and the first line of the error. `size` is the key of params.yaml to lower after an OOM.
     """
     try:
         yield
@@ -31,14 +31,14 @@ def with_remedies(*, size: str) -> Iterator[None]:
 
 
 def remedies(error: Exception, size: str) -> Iterator[str]:
-    """Yield the remedies that apply to `error`."""
+    """Yield the remedies that apply to `error`. `size` is the key of params.yaml to lower after an OOM."""
     if isinstance(error, RuntimeError) and is_out_of_memory(error):
         yield f"{size}: out of memory, and a retry with smaller micro-batches is not possible here: choose a smaller {size}, or free memory that other processes use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True if `error` is a CUDA, cuDNN, cuBLAS or Triton error which means that device memory ran out."""
+    """Return True if `error` is a CUDA, cuDNN, cuBLAS or Triton error caused by a lack of device memory."""
     message = str(error)
     if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in OOM_SIGNS):
         return True

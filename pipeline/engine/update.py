@@ -1,4 +1,4 @@
-"""One optimizer update on one batch, whose gradients are accumulated over micro-batches."""
+"""Performs one optimizer update on one batch. The gradients are accumulated over micro-batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.step_metrics import LOSS, NORM, SKIPPED
 from pipeline.seeding import reseed
 
-Forward = Callable[..., Tensor]
-"""A model, perhaps compiled: maps the inputs of a batch, and its mask if it has one, to outputs."""
+Forward = Callable[[Tensor], Tensor]
+"""The model, perhaps compiled. It maps the inputs of a batch to outputs."""
 
 
 class WholeBatch(Protocol):
-    """The batch of a step. `num_targets` is the number of its targets; `parts` splits it into micro-batches of at most `most` samples."""
+    """The batch of a step. `num_targets` is the number of its targets. `parts(most)` yields micro-batches of at most `most` samples."""
 
     @property
     def num_targets(self) -> int: ...
@@ -30,16 +30,19 @@ class WholeBatch(Protocol):
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Settings of one update. With `skip_nonfinite`, a non-finite loss or gradient leaves weights and optimizer unchanged."""
+    """The settings of one update.
+
+    If `skip_nonfinite` is True, a step with a non-finite loss or gradient leaves the weights and the optimizer unchanged.
+    """
 
     seed: int
     learning_rate: float
     clip_norm: float | None
     skip_nonfinite: bool
     report: bool = True
-    """True if a report follows this step and needs the gradient norm. If False, the norm is computed only if clipping or skipping needs it."""
+    """True if a report follows this step. If False, the gradient norm is computed only if clipping or skipping needs the norm."""
     whole: bool = False
-    """True if the batch must not be split: with CUDA graphs, a micro-batch would overwrite the gradients of the previous one."""
+    """True if the batch must not be split: with CUDA graphs, each micro-batch would overwrite the gradients of the previous micro-batch."""
 
 
 def update(
@@ -47,8 +50,8 @@ def update(
 ) -> None:
     """Advance `state` by one step, and add the metrics of this step to `progress`.
 
-    After an OOM the gradients are accumulated again in smaller micro-batches. Nothing is retried after the optimizer step has begun.
-    Raises Refusal if a single sample does not fit in memory, or if the batch does not fit and must not be split.
+    After an OOM, the gradients are accumulated again in smaller micro-batches. An OOM in the optimizer step is not retried. Raises
+    Refusal if a single sample does not fit in memory, or if the batch does not fit and must not be split.
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
@@ -72,9 +75,10 @@ def accumulate_gradients(
     objective: Objective,
     forward: Forward,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the gradients of the batch in the parameters. Return the batch's mean loss, and its sums from `Objective.sums`.
+    """Accumulate the gradients of `batch` in the parameters. Return the batch's mean loss, and its sums by `Objective.sums`.
 
-    Each micro-batch's summed loss is divided by the number of targets of the whole batch, so micro-batches of unequal size are weighted correctly.
+    The summed loss of each micro-batch is divided by the number of targets of the whole batch. Micro-batches of unequal size thus get
+    the correct weights.
     """
     state.drop_gradients()
     losses: list[Tensor] = []
@@ -82,7 +86,7 @@ def accumulate_gradients(
     for number, part in enumerate(batch.parts(micro_batch_size)):
         reseed(state.device, step_settings.seed, "step", state.step, number)
         with autocast(state.precision, state.device):
-            outputs = forward(*part.arguments)
+            outputs = forward(part.inputs)
         assert part.targets is not None
         loss = objective.training_loss(outputs, part.targets) / batch.num_targets
         torch.autograd.backward(state.scaler.scale(loss))
@@ -93,14 +97,14 @@ def accumulate_gradients(
 
 
 def total(parts: list[Tensor]) -> Tensor:
-    """Return the sum of `parts` on the device: in float64 if there are several, else in the dtype of the only part."""
+    """Return the sum of `parts`, on the device. The sum is float64, but a single part keeps its dtype."""
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-    """Apply the accumulated gradients. Return their norm before clipping, and a flag on the device: 1.0 if the step was skipped, else 0.0.
+    """Apply the accumulated gradients. Return their norm before clipping, and a flag on the device.
 
-    The norm is None if it is not measured. The flag is None if no step can be skipped.
+    The norm is None if it was not measured. The flag is 1.0 if the step was skipped, else 0.0. It is None if no step can be skipped.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = step_settings.learning_rate * group["lr_scale"]
@@ -121,7 +125,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
 
 
 def measured(state: TrainState, most: float | None) -> Tensor:
-    """Return the gradient norm before clipping. If `most` is not None, clip the gradients to this norm."""
+    """Return the gradient norm before clipping. If `most` is not None, clip the gradients to the norm `most`."""
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if most is not None:
@@ -130,7 +134,10 @@ def measured(state: TrainState, most: float | None) -> Tensor:
 
 
 def scaled_step(state: TrainState) -> Tensor:
-    """Let the gradient scaler apply the step. Return 1.0 on the device if it found an overflow and skipped the step, else 0.0."""
+    """Apply the update through the gradient scaler, which skips it after an overflow.
+
+    Returns a flag on the device: 1.0 if the update was skipped, else 0.0.
+    """
     state.scaler.step(state.optimizer)
     # the overflow flags have no public accessor; comparing the scale before and after would synchronise with the device
     found = state.scaler._found_inf_per_device(state.optimizer)

@@ -14,7 +14,11 @@ BLOCK_BYTES = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a draft beside `path`. If the block succeeds, fsync the draft and replace `path` with it; else remove the draft."""
+    """Yield the path of a draft beside `path`. If the block succeeds, fsync the draft and replace `path` with it; otherwise remove the
+    draft.
+
+    Other processes thus see the old file or the whole new file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
@@ -31,7 +35,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the drafts of `replacing` and of safetensors that killed processes left in `folder`. No other process may be writing there."""
+    """Remove the temporary files in `folder` that killed processes left: drafts of `replacing`, and temporary files of safetensors.
+
+    Call this only while no other process writes in `folder`.
+    """
     for pattern in (".*.draft", ".tmp??????"):
         for draft in folder.glob(pattern):
             draft.unlink(missing_ok=True)
@@ -87,8 +94,8 @@ def members(folder: Path) -> Iterable[Path]:
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold an exclusive flock on `path` until the block ends. Yield True, or False if another process holds the lock and `wait` is False.
 
-    With `wait`, block until the lock is acquired. The kernel releases the lock when the process ends. The holder may unlink
-    the file: waiting processes then lock a new file.
+    With `wait`, block until the lock is free. The kernel releases the lock when the process ends. The process that holds the lock may
+    unlink the file: waiting processes then lock a new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = lock(path, wait=wait)

@@ -1,13 +1,14 @@
-"""Tensors and JSON metadata in one safetensors file, written atomically, verified by digest, without pickle.
+"""Files of tensors and JSON metadata in the safetensors format. They are written atomically, verified by a digest, and contain no pickle.
 
-Model files and checkpoints have this format.
+Model files and checkpoints are such files.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ KEY = "pipeline"
 
 
 class Damaged(Refusal):
-    """Raised for a readable file whose contents have the digest `found`, not the stored digest `claimed`."""
+    """Raised for a readable file whose contents do not match its digest. `claimed` is the digest stored in the file, `found` that of its
+    contents.
+    """
 
     def __init__(self, path: Path, *, claimed: object, found: str) -> None:
         super().__init__(f"{path}: is damaged: its contents do not match its digest: run `dvc repro`, or download it again")
@@ -40,7 +43,7 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
 
     `metadata` is stored as canonical JSON, together with a digest of the tensors and the metadata.
     """
-    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in unshared(tensors).items()}
     with_digest = {**metadata, "digest": digest(stored, metadata)}
     with files.replacing(path) as draft:
         draft.touch()  # creates the file with the mode of the umask; safetensors would set 0600
@@ -52,10 +55,21 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         draft.chmod(mode)
 
 
-def as_os_error(error: SafetensorError, path: Path) -> Exception:
-    """Return an OSError if the operating system caused `error`, as on a full disk; else return `error` unchanged.
+def unshared(tensors: Tensors) -> Tensors:
+    """Return `tensors` with a copy of each that shares the memory of an earlier one, as tied weights do: safetensors refuses to save it."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return found
 
-    SafetensorError has the error number only in its message.
+
+def as_os_error(error: SafetensorError, path: Path) -> Exception:
+    """Return an OSError if the operating system caused `error`, for example because the disk is full. Otherwise return `error`.
+
+    SafetensorError has the error number of the operating system only in its message.
     """
     match = OS_ERROR.search(str(error))
     return OSError(int(match[1]), os.strerror(int(match[1])), str(path)) if match else error
@@ -65,15 +79,41 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     """Return the tensors of a tensor file, on the CPU, and its metadata, without the digest.
 
     Raises Refusal if the file is missing, cannot be read, was not written by this pipeline, or has a header of more than `header_bytes`
-    bytes. Raises Damaged, a Refusal, if the contents do not match the stored digest.
+    bytes. Raises Damaged, which is a Refusal, if the contents do not match the stored digest.
     """
-    try:
+    with refusing(path):
         refuse_header(path, header_bytes)
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {})[KEY])
             claimed = metadata.pop("digest")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
+            tensors = read_all(file)
         found = digest(tensors, metadata)
+    if claimed != found:
+        raise Damaged(path, claimed=claimed, found=found)
+    return tensors, metadata
+
+
+def load_foreign(path: Path, *, header_bytes: int = HEADER_BYTES) -> Tensors | None:
+    """Return the tensors of a safetensors file that another program wrote, on the CPU; None if this pipeline wrote the file.
+
+    Raises Refusal if the file is missing, cannot be read, or has a header of more than `header_bytes` bytes.
+    """
+    with refusing(path):
+        refuse_header(path, header_bytes)
+        with safe_open(path, framework="pt") as file:
+            return None if KEY in (file.metadata() or {}) else read_all(file)
+
+
+def read_all(file: Any) -> Tensors:
+    """Return all tensors of an open safetensors file."""
+    return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # an open file cannot be iterated over
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file into Refusals that name it."""
+    try:
+        yield
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
@@ -82,15 +122,12 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
         raise Refusal(
             f"{path}: is not a complete safetensors file ({untrusted.reason(error)}): run `dvc repro`, or download it again"
         ) from None
-    if claimed != found:
-        raise Damaged(path, claimed=claimed, found=found)
-    return tensors, metadata
 
 
 def refuse_header(path: Path, max_bytes: int) -> None:
     """Raise ValueError if the header has more than `max_bytes` bytes, and OSError if `path` is not a regular file.
 
-    The header is not parsed: parsing would create objects for every tensor that it lists.
+    The header is not parsed for this, because parsing creates an object for every tensor that the header lists.
     """
     untrusted.size_bytes(path)
     with path.open("rb") as file:

@@ -16,7 +16,7 @@ class TooLarge(OSError):
 
 
 def size_bytes(path: Path) -> int:
-    """Return the size of a regular file. Raises OSError for anything else: reading a pipe can block, and a device may be endless."""
+    """Return the size of a regular file. Raises OSError for any other file: reading a pipe can block, and reading a device may never end."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -28,7 +28,7 @@ def size_bytes(path: Path) -> int:
 def read(path: Path, max_bytes: int) -> bytes:
     """Return the contents of a regular file.
 
-    Raises OSError if `path` is no regular file or cannot be read, and TooLarge if it has more than `max_bytes` bytes.
+    Raises OSError if `path` is not a regular file or cannot be read, and TooLarge if the file has more than `max_bytes` bytes.
     """
     size = size_bytes(path)
     if size > max_bytes:
@@ -38,9 +38,9 @@ def read(path: Path, max_bytes: int) -> bytes:
 
 
 def shown(text: object, max_length: int = MAX_SHOWN) -> str:
-    """Return untrusted text as one printable line, with control characters and invalid UTF-8 escaped.
+    """Return untrusted text as one printable line. Control characters and invalid UTF-8 are escaped.
 
-    If the text has more than `max_length` characters, its middle is replaced with `...`.
+    If the text has more than `max_length` characters, `...` replaces its middle.
     """
     full = str(text)
     shortened = full if len(full) <= max_length else f"{full[: max_length // 2]}...{full[-max_length // 4 :]}"
@@ -48,6 +48,6 @@ def shown(text: object, max_length: int = MAX_SHOWN) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error's message as `shown` prints it, or the name of the error's type if the message is empty."""
+    """Return the first line of an error's message, made printable by `shown`. If the message is empty, return the name of the error's type."""
     lines = str(error).strip().splitlines()
     return shown(lines[0]) if lines else type(error).__name__

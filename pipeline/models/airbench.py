@@ -36,15 +36,15 @@ class Settings(ModelSettings):
     block3_width: BlockWidth
     """Channels of the third block; the original has 256."""
     whiten_images: Count
-    """Number of train images, evenly spaced over the split, from whose 2x2 patches the whitening layer is computed; the original uses 5,000."""
+    """Number of train images from which the whitening layer is computed, evenly spaced over the split; the original uses 5,000."""
     whiten_eps: PositiveFloat
-    """Added to the variance of the patches along each eigenvector before dividing by its square root: noise is then not amplified; the original has 5e-4."""
+    """Added to the variances by which the whitening layer divides, so that it does not amplify noise; the original has 5e-4."""
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
         if min(images.height, images.width) < PATCH:
             raise Refusal(
-                f"model.name: airbench needs images of at least {PATCH}x{PATCH}, these are {images.height}x{images.width}: use mlp"
+                f"model.name: airbench needs images of at least {PATCH}x{PATCH}, but these are {images.height}x{images.width}: write `model.name: mlp`"
             )
         filters = 2 * images.channels * PATCH**2
         whitening = nn.Conv2d(images.channels, filters, PATCH)
@@ -59,7 +59,11 @@ class Settings(ModelSettings):
         return nn.Sequential(whitening, nn.GELU(), *blocks, *last)
 
     def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:
-        """Set the whitening filters: each eigenvector of the patch covariance, with both signs, scaled to an output variance of about 1."""
+        """Compute the filters of the whitening layer from train images. `examples(count)` returns preprocessed images.
+
+        The filters are the eigenvectors of the covariance of all 2x2 patches. Each eigenvector is used with both signs, and scaled so
+        that the variance of its output is about 1.
+        """
         whitening = network.get_submodule("0")
         assert isinstance(whitening, nn.Conv2d)
         eigenvalues, eigenvectors = torch.linalg.eigh(covariance(examples(self.whiten_images)))
@@ -69,7 +73,7 @@ class Settings(ModelSettings):
 
 
 def covariance(images: Tensor) -> Tensor:
-    """Return the covariance of the 2x2 patches of images (n, channels, height, width), without subtracting their mean.
+    """Return the covariance of the 2x2 patches of `images` (n, channels, height, width). The mean is not subtracted.
 
     The result (channels * 4, channels * 4) is float64.
     """
@@ -84,13 +88,19 @@ def covariance(images: Tensor) -> Tensor:
 
 
 def block(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
-    """Return two convolutions, each with norm and GELU. If `pools` is True, the first convolution is followed by max pooling."""
+    """Return two convolutions, each followed by BatchNorm and GELU. `inputs` and `outputs` are numbers of channels.
+
+    If `pools` is True, max pooling follows the first convolution.
+    """
     first = convolution(inputs, outputs), nn.MaxPool2d(POOL) if pools else nn.Identity(), Norm(outputs), nn.GELU()
     return nn.Sequential(*first, convolution(outputs, outputs), Norm(outputs), nn.GELU())
 
 
 def convolution(inputs: int, outputs: int) -> nn.Module:
-    """Return a 3x3 convolution without bias, because the norm after it adds one. Its first `inputs` output channels start as the identity."""
+    """Return a 3x3 convolution without bias, because the BatchNorm after it has a bias.
+
+    `inputs` and `outputs` are numbers of channels. At the start, the first `inputs` output channels are copies of the input.
+    """
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.dirac_(layer.weight.data[:inputs])
     return layer

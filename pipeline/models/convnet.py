@@ -1,4 +1,4 @@
-"""A plain convolutional network: three stages of convolution, BatchNorm and ReLU; each further stage has half the size and twice the channels."""
+"""A plain convolutional network of three stages. Each further stage has half the image size and twice the channels."""
 
 from typing import Literal
 
@@ -24,7 +24,7 @@ class Settings(ModelSettings):
         images = ImageInputs.of(spec)
         if min(images.height, images.width) < SMALLEST:
             raise Refusal(
-                f"model.name: convnet needs images of at least {SMALLEST}x{SMALLEST}, these are {images.height}x{images.width}: use mlp"
+                f"model.name: convnet needs images of at least {SMALLEST}x{SMALLEST}, but these are {images.height}x{images.width}: write `model.name: mlp`"
             )
         first, second, third = self.width, 2 * self.width, 4 * self.width
         return nn.Sequential(

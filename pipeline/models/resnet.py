@@ -30,7 +30,7 @@ class Settings(ModelSettings):
         images = ImageInputs.of(spec)
         if min(images.height, images.width) < SMALLEST:
             raise Refusal(
-                f"model.name: resnet needs images of at least {SMALLEST}x{SMALLEST}, these are {images.height}x{images.width}: use convnet"
+                f"model.name: resnet needs images of at least {SMALLEST}x{SMALLEST}, but these are {images.height}x{images.width}: write `model.name: convnet`"
             )
         if self.depth == NINE:
             return nine_layers(images.channels, spec.num_outputs, width=self.width)
@@ -38,7 +38,10 @@ class Settings(ModelSettings):
 
 
 def nine_layers(channels: int, num_outputs: int, *, width: int) -> nn.Module:
-    """Build the network of "How to train your ResNet" (Page, 2018): three stages halve the image by pooling, and two of them have a residual block."""
+    """Build the 9-layer network of "How to train your ResNet" (Page, 2018). `width` is the number of channels of the first stage.
+
+    Three stages halve the image by pooling. Two of them have a residual block.
+    """
     return nn.Sequential(
         unit(channels, width),
         nn.Sequential(unit(width, 2 * width), nn.MaxPool2d(2), ResidualBlock(2 * width, 2 * width, stride=1)),
@@ -50,7 +53,10 @@ def nine_layers(channels: int, num_outputs: int, *, width: int) -> nn.Module:
 
 
 def stages_of_blocks(channels: int, num_outputs: int, *, width: int, counts: tuple[int, ...]) -> nn.Module:
-    """Build the network of "Deep residual learning" (He et al., 2016): four stages of blocks, with a 3x3 stem instead of 7x7."""
+    """Build a network of "Deep residual learning" (He et al., 2016): four stages of blocks, with a 3x3 stem instead of 7x7.
+
+    `width` is the number of channels of the first stage. `counts` are the numbers of blocks per stage.
+    """
     layers = [unit(channels, width)]
     channels = width
     for stage, count in enumerate(counts):
@@ -82,7 +88,7 @@ class ResidualBlock(nn.Module):
 class GlobalMax(nn.Module):
     """Global max pooling of (n, channels, height, width) to (n, channels). Unlike AdaptiveMaxPool2d, its backward pass is deterministic.
 
-    `amax` is no alternative: if it is compiled in bf16, its gradient may compare the rounded maximum with unrounded values, find no
+    It does not use `amax`. Compiled in bf16, the gradient of `amax` may compare the rounded maximum with unrounded values, find no
     match, and divide by zero.
     """
 
@@ -100,5 +106,5 @@ def convolution(inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return a 1x1 convolution with this stride and without bias, followed by BatchNorm."""
+    """Return a 1x1 convolution with stride `stride` and without bias, followed by BatchNorm."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))

@@ -28,9 +28,10 @@ class Settings(ModelSettings):
     architecture: str
     """The name of a torchvision classification architecture: mobilenet_v3_small, resnet50, vit_b_16, ..."""
     stem: Literal["original", "small"]
-    """With `small`, for images up to about 64 pixels, the first convolution has stride 1 and the pooling after it is removed."""
-    weights: str | None
-    """Pretrained weights to start from, such as `IMAGENET1K_V1`, or null for none; tensors that do not fit the classes or the stem start untrained."""
+    """`small` is for images up to about 64 pixels: the first convolution has stride 1, and the pooling after it is removed."""
+    pretrained: str | None
+    """Weights published by torchvision to start from, such as `IMAGENET1K_V1`, or null for none; they are downloaded. Layers whose shapes do
+    not match start from random weights."""
 
     @field_validator("architecture")
     @classmethod
@@ -38,19 +39,21 @@ class Settings(ModelSettings):
         known = models.list_models(module=models)
         if architecture not in known:
             near = ", ".join(f"`{name}`" for name in get_close_matches(architecture, known, n=3, cutoff=0))
-            raise ValueError(f"torchvision has no classification architecture {architecture!r}: the nearest are {near}")
+            raise ValueError(f"torchvision has no classification architecture {architecture!r}: the nearest names are {near}")
         return architecture
 
-    @field_validator("weights")
+    @field_validator("pretrained")
     @classmethod
-    def belong_to_the_architecture(cls, weights: str | None, info: ValidationInfo) -> str | None:
-        if weights is not None and "architecture" in info.data:
+    def belong_to_the_architecture(cls, pretrained: str | None, info: ValidationInfo) -> str | None:
+        if pretrained is not None and "architecture" in info.data:
             known = models.get_model_weights(info.data["architecture"]).__members__
-            if weights not in known:
+            if pretrained not in known:
                 raise ValueError(
-                    f"{info.data['architecture']} has no weights {weights!r}: choose one of {', '.join(known)}, or null for random weights"
+                    f"{info.data['architecture']} has no weights {pretrained!r}: choose one of {', '.join(known)}, or null for random weights"
                 )
-        return weights
+            if info.data.get("weights") is not None:
+                raise ValueError("cannot be combined with model.weights: write null for one of the two")
+        return pretrained
 
     @property
     def title(self) -> str:
@@ -74,25 +77,25 @@ class Settings(ModelSettings):
         return cast("nn.Module", network)
 
     def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # pretrained weights come from other data
-        if self.weights is not None:
-            load_what_fits(network, pretrained(self.architecture, self.weights))
+        if self.pretrained is not None:
+            load_what_fits(network, published(self.architecture, self.pretrained))
 
     @property
     def downloaded(self) -> bool:
-        return self.weights is not None
+        return self.pretrained is not None
 
     def fetch(self) -> None:
-        if self.weights is not None:
-            pretrained(self.architecture, self.weights)
+        if self.pretrained is not None:
+            published(self.architecture, self.pretrained)
 
 
 def cached(architecture: str, weights: str) -> Path:
-    """Return the path of the file in which torch caches the downloaded `weights` of `architecture`."""
+    """Return the path of torch's cache file for the downloaded `weights` of `architecture`."""
     return Path(torch.hub.get_dir(), "checkpoints", models.get_model_weights(architecture)[weights].url.rpartition("/")[2])
 
 
-def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
-    """Return the pretrained tensors by name, from the cache or, if they are not cached, after a download.
+def published(architecture: str, weights: str) -> dict[str, Tensor]:
+    """Return the published tensors by name. Downloads them if they are not in torch's cache.
 
     Raises Refusal if the tensors cannot be downloaded or read.
     """
@@ -103,16 +106,18 @@ def pretrained(architecture: str, weights: str) -> dict[str, Tensor]:
     except Exception as error:  # the network, the archive and the restricted unpickler raise exceptions of many types
         path = cached(architecture, weights)
         if path.exists():  # do not show torch's message: it advises to unpickle the file, which may run code in it
-            raise Refusal(f"model.weights: {path}: is not a complete weights file: remove it, and it is downloaded again") from None
-        remedy = f"put {path.name} into {path.parent}, or write `weights: null`"
-        raise Refusal(f"model.weights: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
+            raise Refusal(
+                f"model.pretrained: {path}: is not a complete weights file: remove this file, and it is downloaded again"
+            ) from None
+        remedy = f"put {path.name} into {path.parent}, or write `model.pretrained: null`"
+        raise Refusal(f"model.pretrained: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
     return found
 
 
 def try_out(network: nn.Module, images: ImageInputs) -> None:
-    """Run a forward pass of one image on the meta device, which raises an exception if the network does not accept images of this size.
+    """Run one image through `network` on the meta device. Raises an exception if the network does not accept images of this size.
 
-    Only a forward pass shows this. It changes neither weights nor random state. The network is left in training mode.
+    Only a forward pass finds this out. The call changes neither weights nor random state, and leaves the network in training mode.
     """
     contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     on_meta = {name: tensor.to("meta") for name, tensor in contents.items()}
@@ -123,9 +128,10 @@ def try_out(network: nn.Module, images: ImageInputs) -> None:
 
 
 def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
-    """Replace the first convolution by an untrained one with `channels` input channels. Changes nothing for RGB if `small` is False.
+    """Replace the first convolution by an untrained one that has `channels` input channels.
 
-    If `small` is True, the stride of the new convolution is 1, and a max pooling that follows it is removed.
+    If `small` is True, the new convolution has stride 1, and a max pooling directly after it is removed. If `small` is False and the
+    images are RGB, nothing is replaced.
     """
     if channels == RGB and not small:
         return
@@ -145,7 +151,7 @@ def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
 
 
 def load_what_fits(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
-    """Load those tensors of `pretrained` whose name and shape match a tensor of `network`, and print how many they are."""
+    """Load the tensors of `pretrained` that have the name and the shape of a tensor of `network`, and print their number."""
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in pretrained.items() if name in own and tensor.shape == own[name].shape}
     network.load_state_dict(fitting, strict=False)

@@ -34,8 +34,10 @@ class AugmentSettings(Section):
     """Alpha of mixup: blend each sample with its partner, the sample at the mirrored position of the batch. The partner's
     share is drawn from Beta(alpha, alpha); 0 for none."""
     cutmix: Alpha
-    """Alpha of CutMix: replace a rectangle by the same rectangle of the partner, the sample at the mirrored position of the batch. The share of
-    the image's area that it covers is drawn from Beta(alpha, alpha); 0 for none. With `mixup`, each sample gets one of the two at random."""
+    """Alpha of CutMix: replace a rectangle by the same rectangle of the partner, the sample at the mirrored position of the batch. The
+    rectangle's share of the image's area is drawn from Beta(alpha, alpha); 0 for none. With `mixup`, each sample gets one of the two at
+    random.
+    """
 
     @field_validator("resized_crop")
     @classmethod
@@ -47,11 +49,11 @@ class AugmentSettings(Section):
         return resized_crop
 
     def refuse_misfit(self, height: int, width: int, channels: int) -> None:
-        """Raise Refusal if `crop_padding` allows a crop without a pixel of the image, or if a colour change cannot apply to `channels` channels."""
+        """Raise Refusal if a crop could contain only padding, or if a colour change does not apply to images with `channels` channels."""
         side = min(height, width)
         if self.crop_padding >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
-                f"augment.crop_padding: {self.crop_padding} pixels of padding around images of {height}x{width} allow crops without a pixel of the image: "
+                f"augment.crop_padding: {self.crop_padding} pixels of padding around images of {height}x{width} are too many, because a crop could contain only padding: "
                 f"write at most {side - 1}"
             )
         for name, strength in {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}.items():

@@ -57,17 +57,17 @@ EXPECTED = {
 
 
 def load(document: Document, params: type[Params]) -> Params:
-    """Validate and return the sections of the file that are fields of `params`.
+    """Return the sections of the file that are fields of the class `params`, validated.
 
-    Raises Refusal with one line for each error, also for each unknown section of the file. Sections whose validation imports torch are
-    validated only if all others are valid, so that a typing error is reported before the slow import of torch.
+    Raises Refusal with one line for each error, including unknown sections of the file. The validation of some sections, such as `model`,
+    imports torch, which is slow. These sections are validated only if all others are valid, so that a typing error is reported quickly.
     """
     load_without_torch(document, params)
     return value_or_refusal(document, *validate(document.data, params))
 
 
 def load_without_torch(document: Document, params: type[Params]) -> Params:
-    """Validate like `load`, but without importing torch: of a section that needs torch, only `name` is validated."""
+    """Validate like `load`, but without importing torch. In a section whose validation needs torch, only the key `name` is validated."""
     return value_or_refusal(document, *validate(document.data, params, without_torch=True))
 
 
@@ -95,13 +95,13 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
 
 
 def with_lines(document: Document, refusal: Refusal) -> Refusal:
-    """Return the refusal with file and line added to each message that begins with a key of `params.yaml`, such as `train.steps: `."""
+    """Return the refusal with file and line added to each of its lines that begins with a key of `params.yaml`, such as `train.steps: `."""
     return Refusal("\n".join(with_line(document, line) for line in str(refusal).splitlines()))
 
 
 def with_line(document: Document, text: str) -> str:
     key = KEY.match(text)
-    location = tuple(key[1].split(".")) if key else ()
+    location = tuple(int(part) if part.isdigit() else part for part in key[1].split(".")) if key else ()
     return f"{document.path}:{document.line(location)}: {text}" if location and location[0] in SECTIONS else text
 
 
@@ -110,7 +110,10 @@ def dotted(location: Location) -> str:
 
 
 def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
-    """Return the validated sections (None if there are problems) and the problems."""
+    """Return the validated sections and the problems found. If there are problems, the sections are None.
+
+    `without_torch` is explained in `load_without_torch`.
+    """
     resolved, problems = resolve(params, data, without_torch=without_torch)
     chosen = {name: data[name] for name in params.model_fields if name in data}
     try:
@@ -122,10 +125,11 @@ def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bo
 
 
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
-    """Return a subclass of `params` for this data, and a problem for each section with variants whose `name` is missing or unknown.
+    """Return a subclass of `params` in which each section's type fits this data, and the problems found.
 
-    In the subclass, each section with variants has the type of the variant that its `name` selects. The type is Any if there is no such
-    variant or, with `without_torch`, if the variants import torch.
+    In a section with variants, such as `model`, the key `name` selects the variant. The subclass gives the section the type of that
+    variant. A missing or unknown `name` is a problem, and the type is then Any. With `without_torch`, it is also Any for variants that
+    import torch.
     """
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -142,17 +146,17 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
 
 @cache
 def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
-    """Return a subclass of `params` in which `fields`, pairs of a name and a definition, replace the fields of the same names.
+    """Return a subclass of `params` in which `fields` replace the fields of the same names. Each of `fields` is a name and a definition.
 
-    Cached: pydantic takes several milliseconds to create a class.
+    The result is cached, because pydantic takes several milliseconds to create a class.
     """
     return create_model(params.__name__, __base__=params, **dict(fields))
 
 
 class SectionTypes(NamedTuple):
-    """The variants of a section such as `model`. The section's key `name` selects a variant, which determines the other valid keys.
+    """The variants of a section such as `model`. Its key `name` selects the variant, and so decides which other keys are valid.
 
-    `noun` is the word for a variant in messages. `settings` returns the class of a variant by its name.
+    `noun` is the word for a variant in messages. `settings` returns the class of the variant with a given name.
     """
 
     noun: str
@@ -162,7 +166,7 @@ class SectionTypes(NamedTuple):
 
 
 def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
-    """Return the variants of a section whose type is a registry or a discriminated union; None for a section without variants."""
+    """Return the variants of a section, or None if it has none. A section has variants if its type is a registry or a discriminated union."""
     registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
     if registry:
         return SectionTypes(registry.noun, registry.names, registry.settings, registry.needs_torch)
@@ -185,14 +189,17 @@ def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> 
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
-    """Return the location of the key, and pydantic's error worded in terms of the YAML file. `resolved` is the class that reported it."""
+    """Turn an error of pydantic into the location of the key and a message in the terms of a YAML file.
+
+    `resolved` is the class whose validation failed.
+    """
     location = problem["loc"]
     match problem["type"]:
         case "missing":
             into = "to this section" if len(location) > 1 else "and its keys"
             return location, f"is missing: add `{location[-1]}:` {into} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
-            siblings = keys_of(resolved.model_fields[str(location[0])].annotation)
+            siblings = keys_beside(location, resolved)
             if (new_name := RENAMED.get(dotted(location))) in siblings:
                 return location, f"is now `{new_name}`: rename it"
             return location, f"is not a key here: {suggestion(location[-1], siblings)}"
@@ -204,22 +211,31 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
     return location, f"{expected}, not {shown(problem['input'])}"
 
 
+def keys_beside(location: Location, params: type[BaseModel]) -> tuple[str, ...]:
+    """Return the known keys of the section, or of the item of a list of sections, that has the key at `location`."""
+    section: Any = params
+    for part in location[:-1]:
+        if isinstance(part, str):
+            section = next(kind.model_fields[part].annotation for kind in (section, *get_args(section)) if hasattr(kind, "model_fields"))
+    return keys_of(section)
+
+
 def keys_of(section: Any) -> tuple[str, ...]:
     """Return the keys of a section of this type; for `X | None`, those of X."""
     return tuple(key for kind in (section, *get_args(section)) for key in getattr(kind, "model_fields", ()))
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Drop the problem "is missing" of each key that another problem suggests as the right spelling or the new name.
+    """Drop the problem "is missing" for each key that another problem already suggests as the right spelling or the new name.
 
-    One mistake then gives one line.
+    A misspelled key then gives one message, not two.
     """
     suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
     return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
 
 
 def renamed_value(location: Location, value: object) -> str | None:
-    """Return a message with the new name of a renamed value; None if the value was not renamed."""
+    """Return a message with the new name of a value that was renamed since an earlier version; None if the value was not renamed."""
     new_name = RENAMED.get(f"{dotted(location)}: {value}")
     return f"`{value}` is now `{new_name}`: rename it" if new_name else None
 

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from pipeline.io import untrusted
-from pipeline.params.section import Count, Section, Share, Steps
+from pipeline.params.section import Count, Patterns, Section, Share, Steps
 from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
 
@@ -21,8 +21,9 @@ class LoopSettings(Section):
     batch_size: Count
     """Samples per optimizer step, summed over all micro-batches."""
     micro_batch_size: Count
-    """Largest number of samples per forward and backward pass; a smaller one needs less memory. docs/training.md explains its
-    effect on BatchNorm and dropout."""
+    """Largest number of samples per forward and backward pass; a smaller number needs less memory. docs/training.md explains its effect on
+    BatchNorm and dropout.
+    """
     precision: Precision
     """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `bf16-true` keeps the weights
     themselves in bf16."""
@@ -44,9 +45,12 @@ class LoopSettings(Section):
     ema_decay: Share
     """Decay of the EMA of the weights, which is validated and exported in place of the raw weights; 0 for none."""
     report_every_steps: Count
-    """Steps between rows of the history."""
+    """Steps between rows of the training history, `plots/train/history.csv`."""
     validate_every_steps: Steps
     """Steps between validations; the last step is always validated. Must be a multiple of `report_every_steps`."""
+    freeze: Patterns
+    """Patterns such as `features.*` of the names of parameters that are not trained, `[]` for none. `*` also matches dots. The names are
+    those in the model file. A BatchNorm of which all parameters are frozen keeps its running statistics."""
     export_weights: Literal["best", "last"]
     """The weights to export: those of the best validation, or those of the last step."""
     metric: str
@@ -65,7 +69,9 @@ class LoopSettings(Section):
     @classmethod
     def refuse_ema_of_bf16_weights(cls, ema_decay: float, info: ValidationInfo) -> float:
         if ema_decay and info.data.get("precision") == "bf16-true":
-            raise ValueError("a bf16 EMA would round its updates away: write 0.0, or another train.precision than `bf16-true`")
+            raise ValueError(
+                "an EMA in bf16 would lose its small updates by rounding: write 0.0, or set train.precision to another value than `bf16-true`"
+            )
         return ema_decay
 
     @field_validator("compile")
@@ -88,7 +94,7 @@ class LoopSettings(Section):
     @classmethod
     def refuse_larger_than_batch(cls, micro_batch_size: int, info: ValidationInfo) -> int:
         if micro_batch_size > info.data.get("batch_size", micro_batch_size):
-            raise ValueError(f"is larger than train.batch_size ({info.data['batch_size']}): write at most that")
+            raise ValueError(f"is larger than train.batch_size: write at most {info.data['batch_size']}")
         return micro_batch_size
 
     @field_validator("validate_every_steps")
@@ -101,7 +107,7 @@ class LoopSettings(Section):
         return validate_every_steps
 
     def refuse_missing_validation(self, splits: Container[str]) -> None:
-        """Raise Refusal if `export_weights: best` or `patience` needs a valid split and `splits` has none."""
+        """Raise Refusal if `splits` has no validation split, but `export_weights: best` or `patience` needs one."""
         needs = {"train.export_weights: best": self.export_weights == "best", "train.patience": self.patience is not None}
         for setting, needed in needs.items():
             if needed and VALID not in splits:
@@ -116,9 +122,9 @@ class LoopSettings(Section):
             raise Refusal(f"train.metric: there is no metric {untrusted.shown(self.metric, 60)}: choose one of {', '.join(known)}")
 
     def num_steps(self, num_samples: int) -> int:
-        """Return the number of optimizer steps of the whole training.
+        """Return the number of optimizer steps of the whole training; `num_samples` is the size of the train split.
 
-        This is `steps`, or `epochs` times the samples of the train split, divided by the batch size and rounded up.
+        It is `steps` if that is set. Otherwise it is `epochs` times `num_samples`, divided by the batch size and rounded up.
         """
         if self.steps is not None:
             return self.steps

@@ -1,7 +1,10 @@
 """The section `model`: the base class of every architecture's settings."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import field_validator
 
 from pipeline.params.section import Section
 
@@ -15,11 +18,43 @@ if TYPE_CHECKING:
     (n, channels, height, width), float32, on the CPU."""
 
 
+WEIGHTS_FOLDER = Path("data/weights")
+"""The folder of the files that `model.weights` names. dvc.yaml has it too: DVC replaces `data/weights/${model.weights}` by `data/weights/None`
+if the parameter is null, and needs a file with this name."""
+NO_WEIGHTS = "None"
+PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
+
+
 class ModelSettings(Section):
     """Settings and methods that every model has; the module of each architecture adds its own."""
 
     name: str
     """The architecture: a module of `pipeline/models/`."""
+    weights: Path | None
+    """A file in `data/weights/` to start from, such as `base.safetensors`: a model file of this pipeline, or tensors by name; null for none.
+    docs/fine-tuning.md explains which tensors are taken."""
+
+    @field_validator("weights")
+    @classmethod
+    def refuse_other_files(cls, weights: Path | None) -> Path | None:
+        if weights is None:
+            return None
+        if weights == Path(NO_WEIGHTS):
+            raise ValueError("should be the name of a file, or null: write `weights: null`")
+        if weights.is_absolute() or ".." in weights.parts:
+            raise ValueError(f"should be a path inside {WEIGHTS_FOLDER}/: copy the file into this folder, and write its name")
+        if weights.suffix in PICKLES:
+            raise ValueError(
+                "is a pickle, which can run any code when it is read: convert it, as docs/fine-tuning.md shows, and write the name of the `.safetensors` file"
+            )
+        if weights.suffix != ".safetensors":
+            raise ValueError(f"should be the name of a `.safetensors` file in {WEIGHTS_FOLDER}/, or null")
+        return weights
+
+    @property
+    def weights_file(self) -> Path | None:
+        """Return the path of the file to start from; None if there is none."""
+        return None if self.weights is None else WEIGHTS_FOLDER / self.weights
 
     @property
     def title(self) -> str:
@@ -31,18 +66,19 @@ class ModelSettings(Section):
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
-        """Set weights that are pretrained or computed from the data.
+        """Load published weights, or compute weights from the data. The tensors of `weights` replace them afterwards.
 
-        `examples(n)` returns at most n preprocessed train samples. Called once, when a training begins, and never when a model file is opened.
+        `examples(n)` returns at most n preprocessed train samples. Called once, when a training begins, and never when a model file is
+        opened.
         """
 
     @property
     def downloaded(self) -> bool:
-        """Return True if `initialize_from_data` needs files that `fetch` downloads."""
+        """Return True if `initialize_from_data` needs files from the internet, which `fetch` then downloads."""
         return False
 
     def fetch(self) -> None:
-        """Download the files that `initialize_from_data` needs, if missing, and read them.
+        """Download the files that `initialize_from_data` needs unless they exist, and read them.
 
-        Raises Refusal with the remedy if that fails.
+        Raises Refusal with the remedy if the download or the reading fails.
         """

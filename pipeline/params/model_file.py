@@ -26,8 +26,10 @@ class InferenceParams(Section):
 
     @classmethod
     def selected(cls, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what inference needs of `params`, the parameters that a training recorded."""
+        """Return the part of `params` that inference needs. `params` are all parameters that a model file records."""
         selected = {name: params[name] for name in cls.model_fields if name in params}
+        if isinstance(model := selected.get("model"), Mapping):
+            selected["model"] = {**model, "weights": None}  # a trained model needs no file that its training started from
         if isinstance(train := selected.get("train"), Mapping):
             selected["train"] = {name: train[name] for name in InferenceLoopSettings.model_fields if name in train}
         return selected

@@ -4,7 +4,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationInfo, field_validator
 
-from pipeline.params.section import Section, Share
+from pipeline.params.section import Patterns, Section, Share
+
+
+class GroupSettings(Section):
+    """Settings of the parameters whose names match one of the patterns."""
+
+    patterns: Annotated[Patterns, Field(min_length=1)]
+    """Patterns such as `features.*` of the parameters' names in the model file. `*` also matches dots."""
+    lr_scale: PositiveFloat
+    """Learning-rate scale of these parameters, on top of all other scales."""
+    weight_decay: NonNegativeFloat | None
+    """Weight decay instead of `optimizer.weight_decay`, for those of these parameters that have weight decay; null for `optimizer.weight_decay`."""
 
 
 class CommonOptimizerSettings(Section):
@@ -16,6 +27,12 @@ class CommonOptimizerSettings(Section):
     """Weight decay of linear, convolutional, attention and recurrent weights; biases, norms, scales, tokens and embeddings have none."""
     bias_lr_scale: PositiveFloat
     """Learning-rate scale of all parameters without weight decay (biases, norms, ...), relative to the others."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None
+    """Factor by which the learning rate falls from each block of the network to the block before it, beginning at 1 for the head; null for
+    the same learning rate in all blocks."""
+    groups: tuple[GroupSettings, ...]
+    """Groups of parameters with another learning rate or weight decay, each with `patterns`, `lr_scale` and `weight_decay`; `[]` for none.
+    A parameter belongs to the first group that matches it."""
 
 
 class SgdSettings(CommonOptimizerSettings):
@@ -61,6 +78,15 @@ class MuonSettings(CommonOptimizerSettings):
     normalize_weights: bool
     """muon only: rescale each hidden weight to norm sqrt(out_features) instead of applying weight decay. Suits layers
     that are followed by a normalisation layer."""
+
+    @field_validator("normalize_weights")
+    @classmethod
+    def refuse_decay_of_groups(cls, normalize_weights: bool, info: ValidationInfo) -> bool:
+        if normalize_weights and any(group.weight_decay is not None for group in info.data.get("groups", ())):
+            raise ValueError(
+                "replaces the weight decay of the hidden weights: write `weight_decay: null` in optimizer.groups, or `optimizer.normalize_weights: false`"
+            )
+        return normalize_weights
 
     @field_validator("nesterov")
     @classmethod

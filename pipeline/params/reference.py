@@ -22,9 +22,9 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return the type and the FieldInfo that pydantic's `create_model` needs for the section of `field`.
+    """Return the type and the FieldInfo of the section `field`, which pydantic's `create_model` takes.
 
-    If the section is chosen from a registry, the type is the union of all `Settings` classes of the registry, discriminated by `name`.
+    If a registry lists the section's variants (as for `model`), the type is the union of their `Settings` classes, discriminated by `name`.
     """
     registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
     if registry is None:
@@ -91,6 +91,8 @@ def values(field: dict[str, Any]) -> str:
     """Return a short description of the type and bounds of a key."""
     if "anyOf" in field:
         return " or ".join(values(option) for option in field["anyOf"])
+    if field.get("type") == "array":
+        return "list of sections" if "$ref" in field["items"] else "list of texts"
     if "enum" in field or "const" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":

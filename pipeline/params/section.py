@@ -14,6 +14,8 @@ Width = Annotated[int, Field(gt=0, le=65_536)]
 """The width of a layer."""
 Depth = Annotated[int, Field(gt=0, le=1000)]
 """A number of layers; bounded because each takes time to build, even on the meta device."""
+Patterns = tuple[Annotated[str, Field(min_length=1, max_length=500)], ...]
+"""Patterns of names, in the form of `fnmatch`."""
 
 
 SECTIONS = ("seed", "source", "model", "optimizer", "schedule", "augment", "train", "evaluate")
@@ -22,7 +24,7 @@ modules of the sections that it reads."""
 
 
 class Section(BaseModel):
-    """A frozen pydantic model that rejects unknown keys and wrong types and never coerces.
+    """A frozen pydantic model. It rejects unknown keys, and values of a wrong type instead of converting them.
 
     The docstring under a field is its description in docs/parameters.md and in the JSON schema.
     """

@@ -19,7 +19,9 @@ class SourceSettings(Section):
     """True if `root` has the user's own files. `check` then validates their classes and splits before any stage runs."""
 
     downloaded: ClassVar[bool] = False
-    """True if `open` downloads files that are missing in `root`. `check` then calls `open` before any stage runs, unless `prepare` is up to date."""
+    """True if `open` downloads files that are missing in `root`. `check` then calls `open`, so that a failed download is reported before
+    any stage runs. If `prepare` is up to date, `check` does not call `open`.
+    """
 
     divides: ClassVar[bool] = False
     """True if `open` itself divides the dataset by `valid` and `test`. Its splits are then no reason to ignore these shares."""
@@ -35,10 +37,11 @@ class SourceSettings(Section):
     root: Path
     """The folder or file with the data, inside or outside the checkout; `dvc repro` detects its changes."""
     valid: Share
-    """Share of the train samples to split off for validation; 0 for none, which needs `train.export_weights: last`. Unused if the source has a
-    validation split."""
+    """Share of the train samples to split off for validation; 0 for none, which needs `train.export_weights: last`. Not used if the source
+    has a validation split of its own.
+    """
     test: Share
-    """Share of all samples to split off for the test, above 0. Unused, and may be 0, if the source has a test split."""
+    """Share of all samples to split off for the test, above 0. Not used, and may be 0, if the source has a test split of its own."""
 
     @field_validator("root")
     @classmethod

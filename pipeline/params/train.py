@@ -30,6 +30,7 @@ class TrainParams(Section):
         optimizer = info.data.get("optimizer")
         if train.precision == "bf16-true" and isinstance(optimizer, AdamSettings):
             raise ValueError(
-                f"precision: bf16-true would round away the updates of {optimizer.name}'s moments: write `train.precision: auto`, or set optimizer.name to muon or sgd"
+                f"precision: bf16-true would round away small updates of {optimizer.name}'s running averages: "
+                "write `train.precision: auto`, or set optimizer.name to muon or sgd"
             )
         return train

@@ -66,7 +66,7 @@ class Document:
         return cls(path, data, root)
 
     def line(self, location: Location) -> int:
-        """Return the line number, from 1, of the deepest key of `location` that exists in the file; 1 if none exists."""
+        """Return the line number, from 1, of the deepest key on the path `location` that the file has; 1 if the file has none of them."""
         node, line = self.root, 1
         for part in location:
             found_child = child(node, part)
@@ -111,9 +111,9 @@ def parse(text: str) -> tuple[Any, Node]:
 
 
 def refuse_excess(root: Node) -> None:
-    """Raise ValueError if the nodes expand to more than MAX_VALUES values, and RecursionError if they nest deeper than MAX_DEPTH.
+    """Raise ValueError if the file expands to more than MAX_VALUES values, and RecursionError if it nests deeper than MAX_DEPTH.
 
-    Call this before construction, which expands aliases and merges.
+    Aliases (`*name`) can make a small file huge, so call this before the nodes are converted to Python values.
     """
     values, height = extent(root, {})
     if height > MAX_DEPTH:
@@ -123,7 +123,7 @@ def refuse_excess(root: Node) -> None:
 
 
 def extent(node: Node, extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """Return the number of nodes in the tree of `node`, counting each use of an alias, and the depth of that tree.
+    """Return the number of nodes below and including `node`, and the depth of this tree. Each use of an alias counts anew.
 
     `extents` caches the results by the id of the node; `depth` is the depth of `node` in the file. Raises RecursionError beyond MAX_DEPTH.
     """
@@ -142,7 +142,7 @@ def parts_of(node: Node) -> list[Node]:
 
 
 def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
-    """Yield every mapping of an acyclic node tree once. `seen` has the ids of the visited nodes."""
+    """Yield every mapping in the tree of `node` once. The tree has no cycles. `seen` collects the ids of the visited nodes."""
     if id(node) not in seen:
         seen.add(id(node))
         for part in parts_of(node):
@@ -152,9 +152,9 @@ def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
 
 
 def as_text_key(key: Node, text: str) -> Node:
-    """Return `key` as a text node that holds its source text; return text and `<<` unchanged.
+    """Return a key such as `~`, `true` or `[a, b]` as a text node with the same characters. Text keys and `<<` are returned unchanged.
 
-    A key such as `~`, `true` or `[a, b]` is then reported as unknown, with its line.
+    Without this, such a key would be parsed as null, a boolean or a list; as text it is reported as an unknown key, with its line.
     """
     if key.tag in (TEXT_TAG, MERGE_TAG):
         return key
@@ -167,9 +167,9 @@ def line_of(error: MarkedYAMLError) -> int:
 
 
 def describe(error: MarkedYAMLError) -> str:
-    """Return ruamel's message, with the line where the enclosing construct begins if that is another line.
+    """Return ruamel's message for the error, and the line where the faulty construct begins, if that is another line.
 
-    If the error is a tab, which is invisible in an editor, add the remedy.
+    If the error is a tab, which looks like spaces in an editor, add the remedy.
     """
     problem = str(error.problem).partition(" with value")[0]  # for a duplicate section, its whole contents would follow
     start_line = error.context_mark.line + 1 if error.context_mark else line_of(error)
@@ -178,7 +178,7 @@ def describe(error: MarkedYAMLError) -> str:
 
 
 def child(node: Node, part: str | int) -> tuple[Node, int] | None:
-    """Return the child of `node` under a key or index, with its line; None if there is no such child."""
+    """Return the child of `node` under a key or an index, and the line of the child; None if there is no such child."""
     if isinstance(node, MappingNode):
         # take the last match: keys merged by `<<` come before the section's own keys, which override them
         return next(((value, key.start_mark.line + 1) for key, value in reversed(node.value) if key.value == part), None)
@@ -188,20 +188,21 @@ def child(node: Node, part: str | int) -> tuple[Node, int] | None:
 
 
 def to_plain_data(value: Any) -> Any:
-    """Convert to dicts with str keys, lists and scalars; dates become text.
+    """Convert a parsed value to dicts with str keys, lists and scalars. Dates become text.
 
-    Raises TypeError for a value of another type, and ValueError for an integer of more than MAX_BITS bits or text with a lone surrogate.
+    Raises TypeError for a value of another type. Raises ValueError for an integer of more than MAX_BITS bits, and for text that is not
+    valid Unicode (a lone surrogate).
     """
     if isinstance(value, Mapping):
         return {to_plain_data(str(key)): to_plain_data(item) for key, item in value.items()}
     if isinstance(value, list):
         return [to_plain_data(item) for item in value]
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise ValueError(f"a number of {value.bit_length()} bits: write one of at most {MAX_BITS} bits")
+        raise ValueError(f"a number of {value.bit_length()} bits: write a number of at most {MAX_BITS} bits")
     if value is None or isinstance(value, bool | int | float):
         return value
     if not isinstance(value, str | date):
-        raise TypeError(f"a {type(value).__name__} is not a parameter: write text, numbers, lists and sections")
+        raise TypeError(f"a value of the type {type(value).__name__}: write text, numbers, lists or sections")
     text = str(value)
     text.encode()  # raises for a lone surrogate, which neither a file name nor JSON can hold
     return text

@@ -10,9 +10,9 @@ from pipeline.reports.predictions import Floats, Integers
 
 @dataclass(frozen=True)
 class Calibration:
-    """Statistics of the non-empty bins among `num_bins` equal-width bins of confidence, in ascending order.
+    """Accuracy and confidence of predictions, binned by confidence, for the non-empty bins in ascending order.
 
-    Bin i holds confidences in (i / num_bins, (i + 1) / num_bins].
+    Of the `num_bins` bins of equal width, bin i has the predictions with a confidence in (i / num_bins, (i + 1) / num_bins].
     """
 
     num_bins: int
@@ -25,7 +25,7 @@ class Calibration:
 
     @classmethod
     def of(cls, confidence: Floats, correct: NDArray[np.bool_], num_bins: int) -> "Calibration":
-        """Bin confidences (n,) in (0, 1]; `correct` (n,) is True where the prediction is correct."""
+        """Sort predictions into bins by their confidence (n,), each in (0, 1]. `correct` (n,) is True for each correct prediction."""
         bins = np.clip(np.ceil(confidence * num_bins), 1, num_bins) - 1
         occupied, place, samples = np.unique(bins, return_inverse=True, return_counts=True)
         mean_confidence = np.bincount(place, weights=confidence) / samples

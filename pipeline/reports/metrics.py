@@ -5,31 +5,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.params.evaluate import EvaluateSettings
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Floats, Integers, Predictions
 
 
-def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: EvaluateSettings) -> dict[str, Any]:
-    """Return the scores of the predictions. All scores are finite."""
+def evaluate(
+    predictions: Predictions, classes: tuple[str, ...], *, top_k: int, calibration_bins: int, confidence_level: float
+) -> dict[str, Any]:
+    """Return the scores of the predictions. All scores are finite. The settings are keys of the section `evaluate`."""
     correct = predictions.correct
     per_class = score_classes(predictions.targets, predictions.predicted, classes)
     return {
         "loss": float(predictions.loss.mean()),
         "accuracy": float(correct.mean()),
-        "top_k_accuracy": float((predictions.rank < settings.top_k).mean()),
+        "top_k_accuracy": float((predictions.rank < top_k).mean()),
         "macro_f1": float(np.mean([scores["f1"] for scores in per_class.values()])),
-        "expected_calibration_error": Calibration.of(predictions.confidence, correct, settings.calibration_bins).error,
-        "accuracy_interval": accuracy_interval(correct, settings.confidence_level),
+        "expected_calibration_error": Calibration.of(predictions.confidence, correct, calibration_bins).error,
+        "accuracy_interval": accuracy_interval(correct, confidence_level),
         "samples": len(correct),
         "per_class": per_class,
     }
 
 
 def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:
-    """Return `low` and `high` of the Clopper-Pearson interval (1934) of the accuracy, at the confidence level `coverage`.
+    """Return `low` and `high` of the confidence interval of the accuracy (Clopper and Pearson, 1934), at the confidence level `coverage`.
 
-    Its width is above 0 even if all predictions are correct or all are wrong.
+    The interval has a width above 0 even if all predictions are correct, or all are wrong.
     """
     from scipy.stats import binomtest  # late: the import takes a second, which would delay a refusal
 
@@ -53,5 +54,5 @@ def score_classes(targets: Integers, predicted: Integers, classes: tuple[str, ..
 
 
 def share(part: Integers, whole: Integers) -> Floats:
-    """Return `part / whole`, and 0 where `whole` is 0, because `part` is then 0 as well."""
+    """Return `part / whole` elementwise. Where `whole` is 0, `part` is 0 too, and the result is 0."""
     return part / np.maximum(whole, 1)

@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for n samples; every array is (n,). Ties between logits go to the lower class number, in `predicted` and in `rank`."""
+    """Predictions for n samples; every array is (n,). Of two classes with equal logits, the one with the lower number ranks higher."""
 
     targets: Integers
     predicted: Integers
@@ -55,9 +55,14 @@ class Predictions:
         if len(damaged):
             raise Refusal(
                 f"the model's logits are not finite for {len(damaged)} of {len(whole.targets)} samples (the first is sample {damaged[0]}): "
-                "its training diverged; lower optimizer.learning_rate, or set or lower train.clip_norm, and train again"
+                "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
             )
         return whole
+
+    def most_confident_mistakes(self, most: int) -> Integers:
+        """Return the numbers of at most `most` wrongly predicted samples, by descending confidence; ties are in sample order."""
+        wrong = np.flatnonzero(~self.correct)
+        return wrong[np.argsort(-self.confidence[wrong], kind="stable")][:most]
 
 
 def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:

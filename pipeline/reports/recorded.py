@@ -1,4 +1,6 @@
-"""Reads result files of the stages: `metrics/evaluate.json`, with a label that identifies the model, and the training history."""
+"""Reads `metrics/evaluate.json` and the training history, which the stages wrote. The model's label is the first digits of its file's
+SHA-256.
+"""
 
 import csv
 import json
@@ -12,19 +14,22 @@ from pipeline.refusal import Refusal
 
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
-HEADLINES = ("accuracy", "loss")
+HEADLINES = ("perplexity", "accuracy", "loss")
 """The scores that the result line may show; it shows the first that exists."""
 MOST_BYTES = 2**26
 """Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""
 
 
 def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
-    """Return the contents of `metrics/evaluate.json`: the scores under the key `test` (DVC shows `test.accuracy`), and the model's label."""
+    """Return the contents of `metrics/evaluate.json`: the scores and the label of the model file.
+
+    The scores have the key `test`, so that DVC shows them as `test.accuracy` and so on.
+    """
     return {TEST: scores, MODEL: label(model)}
 
 
 def label(model: Path) -> str:
-    """Return the label of a model file. Raises Refusal if the file is missing."""
+    """Return the label of a model file: the first digits of its SHA-256. Raises Refusal if the file is missing."""
     try:
         return files.digest(model)[:DIGITS]
     except FileNotFoundError:
@@ -32,7 +37,7 @@ def label(model: Path) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the scores and the model's label.
+    """Return the scores in `metrics/evaluate.json` (`path`), and the label of the model that has these scores.
 
     Raises Refusal if the file is missing or unreadable, or was not written by this version of the pipeline.
     """
@@ -44,14 +49,14 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
-        raise Refusal(f"{path}: was not written by this pipeline, or by an earlier version of it: run `dvc repro -f evaluate`") from None
+        raise Refusal(f"{path}: was not written by this version of the pipeline: run `dvc repro -f evaluate`") from None
     return found, of
 
 
 def scores(path: Path, model: Path) -> dict[str, Any]:
-    """Return the scores in `path`.
+    """Return the scores in `metrics/evaluate.json` (`path`), which must be those of the model file `model`.
 
-    Raises Refusal if they are the scores of a model other than `model`, or if `model` is missing, and in the same cases as `read`.
+    Raises Refusal if they are the scores of another model, if `model` is missing, or if `read` raises it.
     """
     found, of = read(path)
     if of != label(model):
@@ -60,7 +65,7 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
 
 
 def result_line(scores: Mapping[str, Any]) -> str:
-    """Return one line with the first of HEADLINES that is in `scores`, the interval of this score if there is one, and the sample count."""
+    """Return a line with the main score (the accuracy, or else the loss), its confidence interval if it has one, and the number of samples."""
     name = next(name for name in HEADLINES if name in scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""

@@ -7,20 +7,35 @@ from pathlib import Path
 
 from pipeline.io import files
 from pipeline.reports.calibration import Calibration
-from pipeline.reports.predictions import Integers
+from pipeline.reports.predictions import Integers, Predictions
 
 
 def write_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """Write one row per sample: DVC's `confusion` template counts the rows."""
+    """Write one row per sample with the actual and the predicted class. `dvc plots` counts the rows to draw the confusion matrix."""
     pairs = zip(targets.tolist(), predicted.tolist(), strict=True)
     write(path, ("actual", "predicted"), ((classes[actual], classes[answer]) for actual, answer in pairs))
 
 
 def write_reliability(path: Path, calibration: Calibration) -> None:
-    """Write one row per non-empty bin: an empty bin has no confidence or accuracy."""
+    """Write one row for each bin of the calibration. Empty bins have no row, because they have no confidence or accuracy."""
     columns = (calibration.centres, calibration.confidence, calibration.accuracy, calibration.samples)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     write(path, ("bin_centre", "confidence", "accuracy", "samples"), rows)
+
+
+def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, texts: Sequence[str], classes: Sequence[str]) -> None:
+    """Write one row for each of `samples`, numbers of wrongly predicted samples; `texts` are their texts."""
+    rows = (
+        (
+            int(sample),
+            classes[predictions.targets[sample]],
+            classes[predictions.predicted[sample]],
+            float(predictions.confidence[sample]),
+            text,
+        )
+        for sample, text in zip(samples, texts, strict=True)
+    )
+    write(path, ("sample", "actual", "predicted", "confidence", "text"), rows)
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -10,12 +10,10 @@ MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this process may use: the CPUs of its affinity, at most the cgroup quota.
+    """Return the number of CPUs that this process may use: those in its CPU affinity, or the cgroup's CPU quota if that is smaller.
 
-    The quota is rounded down; the result is at least 1.
-
-    If more threads run than the quota allows, the kernel throttles them for part of each period, and every parallel operation waits for
-    the slowest thread.
+    The quota is rounded down; the result is at least 1. More threads than the quota would be slower: the kernel stops them for part of each
+    period, and every parallel operation waits for its slowest thread.
     """
     cpus = len(os.sched_getaffinity(0))
     for folder in folders("cpu"):
@@ -26,7 +24,7 @@ def usable_cpus() -> int:
 
 
 def num_oom_kills() -> int:
-    """Return the number of OOM kills in the cgroup of this process, or 0 if that number is unknown."""
+    """Return how many processes the OOM killer has killed in the cgroup of this process; 0 if the number is unknown."""
     for folder in folders("memory"):
         if match := OOM_KILLS.search(read_or_empty(folder / "memory.events") or read_or_empty(folder / "memory.oom_control")):
             return int(match[1])
@@ -34,11 +32,10 @@ def num_oom_kills() -> int:
 
 
 def folders(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's cgroup and of the parents of that cgroup. `controller` is "cpu" or "memory".
+    """Yield the folders of this process's cgroup and of its parent cgroups. `controller` is "cpu" or "memory".
 
-    Some folders may not exist, because a container sees its own cgroup as the root.
-
-    cgroup v1 may mount several controllers in one folder (`cpuacct,cpu`), with a symbolic link for each controller name.
+    Some of these folders may not exist, because a container sees its own cgroup as the root. cgroup v1 may mount several controllers in one
+    folder (`cpuacct,cpu`), with a symbolic link for each controller name.
     """
     for line in read_or_empty(MEMBERSHIP).splitlines():
         _, controllers, group = line.split(":", 2)

@@ -1,8 +1,8 @@
-"""A lock on a checkout, held by one PID namespace at a time.
+"""A lock on a checkout: at a time, only the processes of one PID namespace (the host, or one container) may use the checkout.
 
-DVC's lock records contain process ids, which have no meaning in another PID namespace: if two namespaces ran DVC in one checkout, each
-DVC would treat the locks of the other as stale. This lock is an flock: it works between the host and all containers that mount the
-checkout, and the kernel releases it when the process that holds it ends.
+DVC's own lock records contain process ids, which have no meaning in another PID namespace. If DVC ran in two namespaces, each would treat
+the locks of the other as stale. This lock is an flock, which works between the host and all containers that mount the checkout. The kernel
+releases it when the process that holds it ends.
 """
 
 import fcntl
@@ -24,10 +24,10 @@ CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
 
 @contextmanager
 def held(top: Path, *, place: str = "") -> Iterator[None]:
-    """Lock the checkout at `top` for this PID namespace until the block ends; all processes of the namespace share the lock.
+    """Lock the checkout at `top` until the block ends. All processes of this PID namespace share the lock.
 
-    `place` says where this job runs; other jobs print it in their Refusal. If `place` is "", it is "on" and the host name. Raises Refusal,
-    with the `place` of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S.
+    `place` says where this job runs, by default "on HOSTNAME"; jobs that cannot get the lock print it. Raises Refusal, with the place of
+    the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S.
     """
     path = top / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,9 +44,10 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
 
 
 def claim(file: TextIO, namespace: str, place: str) -> str | None:
-    """Take a shared lock on `file` for `namespace` and return None. If another namespace holds the lock, return the place it recorded.
+    """Take a shared lock on `file` for `namespace` and return None, or return the place that the holder recorded if another namespace has
+    it.
 
-    If no process holds the lock yet, record `namespace` and `place` in `file`.
+    If no process has the lock yet, write `namespace` and `place` to `file`.
     """
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

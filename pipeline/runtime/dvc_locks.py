@@ -1,4 +1,4 @@
-"""Repairs the lock records (`rwlock`) that a killed DVC leaves behind and that would stop the next DVC."""
+"""Repairs the lock records (`rwlock`) that a killed DVC leaves behind, because these records would stop the next DVC."""
 
 import json
 import time
@@ -18,24 +18,22 @@ CLOCK_TOLERANCE_S = 2.0
 def repair(temporary: Path) -> list[str]:
     """Repair DVC's lock records of stages and experiments in `temporary`, the folder `.dvc/tmp`.
 
-    Returns one message for each repair and for each record of a DVC that still runs.
-
-    DVC writes a record in place. If it is killed during the write, it leaves a truncated record, which every later DVC rejects. If it is
-    killed later, its record stays, with its process id. Once another process has that id, which is likely in a new container, DVC treats
-    the lock as held and reports the stage as busy.
+    Returns one message for each repair, and for each record that is kept because its DVC still runs. A DVC that is killed while it writes a
+    record leaves half of it, which every later DVC rejects. A DVC that is killed later leaves a record with its process id. If another
+    process has that id by then, which is likely in a new container, DVC believes that the stage is still running.
     """
     return [message for path in records(temporary) for message in repair_record(path)]
 
 
 def records(temporary: Path) -> list[Path]:
-    """Return the paths of the lock records that exist."""
+    """Return the paths of the lock records that exist: of stages, and of experiments."""
     return [path for path in (temporary / RECORD, temporary / "exps" / RECORD) if path.exists()]
 
 
 def repair_record(path: Path) -> list[str]:
-    """Repair one record and return the messages of `repair` about it.
+    """Repair the record at `path` and return the messages about it, as `repair` does.
 
-    Change nothing if another process holds the lock file of the record, or if a process named in the record is alive.
+    Change nothing if another process holds the record's own lock file, or if a process that the record names is alive.
     """
     with files.locked(path.with_name(GUARD), wait=False) as free:
         if not free:
@@ -69,10 +67,10 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
-    """Return True if `holder`, a process named in a record, may still be running.
+    """Return True if `holder`, a process that a record names, may still be running.
 
-    That is so if a process with the recorded id runs `dvc` or the recorded command, and started before `recorded_s`, the time of the
-    record's last change. It is also so if the system denies access to the process with that id.
+    This is so if a process with the same id runs `dvc` or the recorded command, and started before the record was last changed
+    (`recorded_s`). It is also so if the system does not let this process inspect that process.
     """
     try:
         process = psutil.Process(holder["pid"])

@@ -35,7 +35,7 @@ class Environment(BaseSettings):
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
     summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
-    """True in jobs that end with `summary`, which prints the result: `evaluate` then does not print it."""
+    """True if the job ends with the verb `summary`. That verb prints the result, so the stage evaluate does not print it."""
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
@@ -48,14 +48,14 @@ class Environment(BaseSettings):
     def well_formed(cls, address: str | None) -> str | None:
         if address is not None and not is_address(address):
             # the message omits the address: it may contain a password
-            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it")
+            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable")
         return address
 
     @property
     def root(self) -> Path:
-        """The main checkout, even if the job runs in a temporary copy of it (`dvc exp run --temp`).
+        """The main checkout, which contains the journals of runs, the work folders and the default MLflow store.
 
-        The main checkout contains the journal, the work folders and the default MLflow store.
+        It is the main checkout even if the job runs in a temporary copy of it (`dvc exp run --temp`).
         """
         return self.dvc_root or Path.cwd()
 
@@ -76,7 +76,7 @@ class Environment(BaseSettings):
     def refuse_unfit_root(self) -> None:
         """Raise Refusal if tracking is on, MLflow's SQLite store is below `root`, and the path of `root` contains `?` or `%`.
 
-        The URI of the store contains the path: a `?` begins the query of a URI, and MLflow and Alembic interpret `%` differently.
+        The store's URI contains this path. A `?` would begin the query of the URI, and MLflow and Alembic interpret `%` differently.
         """
         root = str(self.root.resolve())
         below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)

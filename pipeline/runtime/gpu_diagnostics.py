@@ -12,9 +12,10 @@ OLDEST_DRIVER = {"12": 525, "13": 580}
 
 
 def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
-    """Return the reason why PyTorch finds no GPU, with the remedy, or None if this machine has no NVIDIA GPU.
+    """Return the reason why PyTorch finds no GPU, and the remedy. Return None if this machine has no NVIDIA GPU.
 
-    `cuda` is the CUDA version of PyTorch, such as "13.2", or None for a build without CUDA. `system` is the root of the file system.
+    `cuda` is the CUDA version that PyTorch was built with, such as "13.2", or None for a build without CUDA. `system` is the root of the
+    file system.
     """
     driver = driver_version(system)
     if driver is None and not any(map(is_gpu, (system / "sys/bus/pci/devices").glob("*"))):
@@ -33,7 +34,7 @@ def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
 
 
 def driver_version(system: Path) -> str | None:
-    """Return the version of the NVIDIA driver, or None if no driver is loaded. A container without GPU access sees the version, too."""
+    """Return the version of the NVIDIA driver, or None if no driver is loaded. Also works in a container without access to the GPU."""
     try:
         text = (system / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,6 @@
-"""Clean shutdown on signals. The first SIGTERM or SIGINT is handled at once or at a safe point; the second kills the process."""
+"""Clean shutdown on signals. The first SIGTERM or SIGINT stops a stage, at once or at the next safe point. A second signal kills the
+process.
+"""
 
 import os
 import signal
@@ -23,7 +25,9 @@ The exit code of `dvc repro` does not show it, because `dvc repro` exits with 25
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` must not catch it
-    """Raised when a signal stops the stage. `exit_code` is 128 + the signal number: after 0, DVC would accept an incomplete result."""
+    """Raised when a signal stops the stage. `exit_code` is 128 + the signal number: with exit code 0, DVC would accept the incomplete
+    result.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -32,21 +36,21 @@ class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` 
 
 @dataclass
 class Interruption:
-    """Holds the number of the first signal that has arrived; None until then."""
+    """Records the first signal that arrived: `number` is its number, or None if there was none."""
 
     number: int | None = None
 
     def pause(self) -> None:
-        """Mark a safe point to stop. Raises Interrupted if a signal has arrived."""
+        """Call this at points where it is safe to stop. Raises Interrupted if a signal has arrived."""
         if self.number is not None:
             raise Interrupted(self.number)
 
 
 @contextmanager
 def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, call `handler` with the number of the first signal. The second signal has its default action: it kills the process.
+    """Within the block, call `handler` with the number of the first signal. A second signal kills the process, which is its default action.
 
-    UNCOUNTED_STOP never counts as the second signal; as the first, it is passed to `handler` as SIGTERM.
+    If UNCOUNTED_STOP is the first signal, `handler` gets SIGTERM instead. If it arrives later, it has no effect.
     """
     received = False
 
@@ -85,14 +89,14 @@ def raise_interrupted(number: int) -> None:
 
 
 def raise_on_signal() -> AbstractContextManager[None]:
-    """Within the block, raise Interrupted on the first signal, so that cleanup code removes drafts and closes the tracking run."""
+    """Within the block, raise Interrupted on the first signal. Cleanup code then removes temporary files and closes the tracking run."""
     return on_first_signal(raise_interrupted)
 
 
 def record_exit_code(exit_code: int) -> None:
-    """Write the exit code of an interrupted stage to the file that EXIT_CODE_FILE names, if that variable is set.
+    """Write the exit code of an interrupted stage to the file named by the environment variable EXIT_CODE_FILE, if it is set.
 
-    Ignore a failed write, as on a full disk.
+    An error while writing, for example because the disk is full, is ignored.
     """
     if path := os.environ.get(EXIT_CODE_FILE):
         with suppress(OSError):

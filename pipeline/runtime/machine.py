@@ -29,7 +29,10 @@ class Machine:
 
     @classmethod
     def claim(cls, environment: Environment) -> "Machine":
-        """Choose the device, set the number of compute threads and configure malloc. Raises Refusal if the device is unavailable."""
+        """Choose the device, and set up this process for it: the number of compute threads and malloc. Return the machine.
+
+        Raises Refusal if the device is unavailable.
+        """
         # cuBLAS reads this variable at its start; without it, the workspace and the order of summation may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         threads = environment.threads or cgroup.usable_cpus()
@@ -64,7 +67,7 @@ class Machine:
 def choose_device(requested: str) -> torch.device:
     """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if that device is unavailable.
 
-    `auto` falls back to the CPU; if the machine has an NVIDIA GPU that cannot be used, print a warning with the reason.
+    `auto` chooses the CPU if no GPU can be used. If the machine has an NVIDIA GPU nevertheless, print a warning with the reason.
     """
     if requested == "cpu":
         return torch.device("cpu")
@@ -92,7 +95,10 @@ def cuda_is_available() -> bool:
 
 
 def set_determinism(deterministic: bool) -> None:
-    """Make nondeterministic operations raise an error, or allow them. In both cases, disable cuDNN autotuning and allow TF32."""
+    """If `deterministic`, make operations raise an error if their result differs from run to run. Otherwise allow these operations.
+
+    In both cases, turn off cuDNN's autotuning and allow TF32.
+    """
     # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `compilation` sets the compiler's own flag
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # filling uninitialised memory is a debugging aid that costs up to 15% of the time
@@ -106,8 +112,8 @@ def set_determinism(deterministic: bool) -> None:
 def keep_freed_memory() -> None:
     """Configure glibc's malloc to keep freed memory for the next step. With another C library, do nothing.
 
-    By default glibc returns large blocks to the kernel, and the kernel zeroes every page before glibc gets it again. On a CPU, this takes a
-    tenth of the time of a step of resnet or MobileNet. On a GPU, PyTorch's caching allocator keeps freed memory anyway.
+    By default, glibc returns large blocks to the kernel, which must fill them with zeros when they are allocated again. On a CPU, this
+    takes a tenth of the step time of resnet or MobileNet. On a GPU, PyTorch's caching allocator keeps freed memory anyway.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:

@@ -18,9 +18,9 @@ GRACE_S = 0.2  # if a signal killed DVC's whole process group, this process rece
 
 
 def start() -> None:
-    """Start a thread that interrupts this process when DVC, or a shell between DVC and this process, ends.
+    """Start a thread that interrupts this process when DVC, or a process between DVC and this process (such as a shell), ends.
 
-    Do nothing if this process was not started by DVC, or if a process between them belongs to another user.
+    Do nothing if DVC did not start this process, or if one of these processes belongs to another user.
     """
     if STARTED_BY_DVC not in os.environ:
         return
@@ -35,7 +35,10 @@ def start() -> None:
 
 
 def ancestors_up_to_dvc() -> Iterator[int]:
-    """Yield the pids of the parent processes, from the nearest up to DVC. DVC is the first that was not itself started by DVC."""
+    """Yield the pids of the parent process, its parent, and so on up to DVC.
+
+    DVC sets an environment variable for the processes that it starts: the first ancestor without the variable is DVC.
+    """
     pid = os.getppid()
     while pid:  # 0 means that the parent is outside this container
         yield pid

@@ -1,4 +1,6 @@
-"""The identity of a training: digests of all inputs that dvc.yaml lists for a stage, and the fingerprint of the machine."""
+"""The identity of a training: digests of all inputs that dvc.yaml lists for its stage, and the properties of the machine that change
+results.
+"""
 
 import re
 from collections.abc import Mapping
@@ -19,17 +21,21 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The SHA-256 digests of a stage's data, code and lock file; its sections of params.yaml; and the fingerprint of the machine."""
+    """Everything that determines the result of a stage: SHA-256 digests of its data, its code, the lock file of packages and the file of
+    `model.weights` (None if the training starts from no file); its sections of params.yaml; and the fingerprint of the machine.
+    """
 
     data: str
     code: str
     lock: str
     params: Mapping[str, Any]
     fingerprint: Mapping[str, Any]
+    weights: str | None = None
 
     @property
     def digests(self) -> dict[str, str]:
-        return {"data": self.data, "code": self.code, "lock": self.lock}
+        weights = {} if self.weights is None else {"weights": self.weights}
+        return {"data": self.data, "code": self.code, "lock": self.lock, **weights}
 
     @property
     def record(self) -> dict[str, Any]:
@@ -37,7 +43,7 @@ class RunIdentity:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits: the same for two trainings if their inputs and machine fingerprints are equal, else different."""
+        """16 hexadecimal digits that two trainings share exactly if all inputs and the machine fingerprint are equal."""
         return files.digest_of(self.record)[:16]
 
 
@@ -78,7 +84,7 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of the Python files that `paths` lists, and of those below the folders `pipeline/...` that `paths` lists.
+    """Return one digest of Python files: each file that `paths` lists, and all files in each folder below `pipeline/` that `paths` lists.
 
     `paths` are the dependencies of a stage, relative to the checkout `folder`.
     """

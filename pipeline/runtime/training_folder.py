@@ -21,14 +21,15 @@ CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 
 @dataclass(frozen=True)
 class Work:
-    """A work folder, locked by this process. It is not among DVC's outputs, because DVC deletes those before each run."""
+    """A work folder, locked by this process. It is not an output in dvc.yaml, because DVC deletes a stage's outputs before each run."""
 
     folder: Path
 
     def clear(self) -> None:
-        """Delete the folder. Call it once the results are written.
+        """Delete the folder. Call this after the results are written.
 
-        If the folder contains dumps of non-finite steps (`nonfinite-*`), the dumps and the record stay until `prune` deletes the folder.
+        If the folder contains dumps of non-finite steps (`nonfinite-*`), keep the dumps and the record of the inputs. `prune` deletes them
+        later.
         """
         if not any(self.folder.glob(DUMPS)):
             shutil.rmtree(self.folder)
@@ -39,7 +40,10 @@ class Work:
 
 @contextmanager
 def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
-    """Yield the work folder of these inputs, locked by this process. Raises Refusal if another process trains with the same inputs."""
+    """Yield the work folder of the training with these inputs, locked by this process.
+
+    Raises Refusal if another process trains with the same inputs.
+    """
     parent = root / ".pipeline/work"
     folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
     with claim(lock) as taken:
@@ -57,9 +61,9 @@ def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
 
 
 def lock_of(parent: Path, key: str) -> Path:
-    """Return the lock file of the work folder `key`. It is beside that folder, not in it, because the folder may be deleted.
+    """Return the path of the lock file for the work folder `key`. It is beside the folder, because the folder may be deleted.
 
-    Only the holder of the lock may unlink the lock file.
+    Only a process that holds the lock may unlink the lock file.
     """
     return parent / f"{key}.lock"
 
@@ -75,12 +79,12 @@ def claim(lock: Path) -> Iterator[bool]:
 
 
 def all_records(parent: Path) -> list[Path]:
-    """Return the records of all work folders below `parent`, newest first."""
+    """Return the paths of the records in all work folders below `parent`, newest first. A record lists the inputs of a training."""
     return sorted(parent.glob(f"*/{RECORD}"), key=last_change_s, reverse=True)
 
 
 def last_change_s(record: Path) -> float:
-    """Return the time of the last change in the record's folder, or 0.0 if another process has just removed the folder."""
+    """Return when the folder of the record last changed, or 0.0 if another process has just removed that folder."""
     try:
         return max(path.stat().st_mtime for path in record.parent.iterdir())
     except (FileNotFoundError, ValueError):
@@ -88,9 +92,9 @@ def last_change_s(record: Path) -> float:
 
 
 def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
-    """If the newest work folder contains an unfinished training, print which inputs of that training differ from `inputs`.
+    """If the newest work folder has an unfinished training, print which of its inputs differ from `inputs`.
 
-    Print nothing if another process holds the lock of that folder.
+    This tells the user why that training is not resumed. Print nothing if another process holds the lock of that folder.
     """
     for path in all_records(parent)[:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
@@ -103,7 +107,7 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the record at `path`. Return {} if it is damaged or missing: an old folder must not stop a new training."""
+    """Return the contents of the record at `path`, or {} if it is damaged or missing: an old folder must not stop a new training."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, FileNotFoundError, RecursionError):
@@ -112,7 +116,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def prune(parent: Path) -> None:
-    """Delete all unlocked work folders except the newest OLD_FOLDERS_KEPT, together with their lock files."""
+    """Delete all work folders, except the newest OLD_FOLDERS_KEPT and those locked by a process. Delete their lock files too."""
     newest = {path.parent.name for path in all_records(parent)[:OLD_FOLDERS_KEPT]}
     known = {path.stem for path in parent.glob("*.lock")} | {path.name for path in parent.iterdir() if path.is_dir()}
     for key in known - newest:

@@ -1,1 +1,1 @@
-"""The sources: each module is one dataset or format and one value of `source.name`. Add a module to add a source."""
+"""Sources of data. Each module reads one dataset or file format; its name is a value of `source.name`. To add a source, add a module."""

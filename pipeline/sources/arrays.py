@@ -31,11 +31,12 @@ class Settings(SourceSettings):
     """Reads NumPy arrays. `root` is an `.npz` file or a folder of `.npy` files.
 
     The arrays are `train-inputs` and `train-targets`, and optionally `valid-inputs`, `valid-targets`, `test-inputs` and `test-targets`.
-    Alternatively the arrays are only `inputs` and `targets`: all their samples belong to train, and `valid` and `test` are shares of train.
+    Alternatively there are only two arrays, `inputs` and `targets`, and all their samples belong to train. A missing validation or test
+    split is split off from train at random; `source.valid` and `source.test` give its size.
 
     Inputs are uint8 (samples, height, width) or (samples, height, width, channels). Targets are class numbers from 0, integers (samples,).
-    Class names are read from an array `classes` of strings, or from a file `classes.txt` in the folder, with one name per line. Array
-    names may contain `_` instead of `-`. Pickle is never used, and the inputs are read in blocks.
+    Class names are read from an array `classes` of strings, or from a file `classes.txt` in the folder, with one name per line. Array names
+    may contain `_` instead of `-`. Pickle is never used. The inputs are read in blocks, so they may be larger than memory.
     """
 
     untrusted: ClassVar[bool] = True
@@ -48,21 +49,24 @@ class Settings(SourceSettings):
         inputs = {split: checked_inputs(arrays[f"{key}inputs"], targets[split]) for split, key in keys.items()}
         shapes = {image_shape(array) for array in inputs.values()}
         if len(shapes) > 1:
-            raise Refusal(f"source.root: {self.root}: the splits have images of different shapes {sorted(shapes)}: make them equal")
+            raise Refusal(
+                f"source.root: {self.root}: the splits have images of different shapes {sorted(shapes)}: save all images with one shape"
+            )
         classes = class_names(arrays.get("classes"), self.root, targets)
         return RawDataset(described(classes, str(self.root)), Statistics(shapes.pop()), targets, partial(blocks, inputs))
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
-    """Return a dict from each split that exists to the prefix of its array names.
+    """Return the splits that `root` has, each with the prefix of its array names: `train-`, or "" if the names contain no split.
 
-    The prefix is "" if the array names contain no split. Raises Refusal if an array is unknown or missing, or if only some of the names
-    contain a split.
+    Raises Refusal if an array is unknown or missing, or if some names contain a split and others do not.
     """
-    listed = ", ".join(sorted(arrays)) or "no arrays"
+    listed = ", ".join(sorted(arrays)) or "none"
     unknown = sorted(set(arrays) - KNOWN)
     if unknown:
-        raise Refusal(f"source.root: {root}: has an unknown array {unknown[0]}: the valid names are {', '.join(sorted(KNOWN))}")
+        raise Refusal(
+            f"source.root: {root}: has an unknown array {unknown[0]}: remove it, or rename it to one of {', '.join(sorted(KNOWN))}"
+        )
     keys = {split: f"{split}-" for split in SPLITS if any(f"{split}-{part}" in arrays for part in PARTS)}
     if any(part in arrays for part in PARTS):
         if keys:
@@ -70,7 +74,7 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
         keys = {TRAIN: ""}
     missing = [f"{key}{part}" for key in {TRAIN: "train-", **keys}.values() for part in PARTS if f"{key}{part}" not in arrays]
     if missing:
-        raise Refusal(f"source.root: {root}: has no array {missing[0]}: it has {listed}")
+        raise Refusal(f"source.root: {root}: has no array {missing[0]} (found: {listed}): add it")
     return keys
 
 
@@ -81,10 +85,10 @@ def read_targets(array: ArrayFile) -> NDArray[np.int64]:
             "save class numbers with shape (samples,) and an integer dtype, such as int64"
         )
     if array.shape[0] == 0:
-        raise Refusal(f"{array.place}: is empty: add samples, or remove the split")
+        raise Refusal(f"{array.place}: has no samples: add some, or remove the arrays of this split")
     targets = next(array.blocks(array.shape[0]))
     if targets.min() < 0 or targets.max() > np.iinfo(np.int32).max:
-        raise Refusal(f"{array.place}: has values from {targets.min()} to {targets.max()}: number the classes from 0 without gaps")
+        raise Refusal(f"{array.place}: has class numbers from {targets.min()} to {targets.max()}: number the classes from 0 without gaps")
     return targets.astype(np.int64)
 
 
@@ -99,11 +103,11 @@ def checked_inputs(array: ArrayFile, targets: NDArray[np.int64]) -> ArrayFile:
     if image_shape(array)[2] > MAX_CHANNELS:
         raise Refusal(
             f"{array.place}: has shape {array.shape}: the last axis must be the channels, at most {MAX_CHANNELS}: "
-            "if the second axis is, save `x.transpose(0, 2, 3, 1)`"
+            "if the channels are the second axis, save `x.transpose(0, 2, 3, 1)`"
         )
     if prod(array.shape[1:]) > IMAGE_BYTES or max(array.shape[1:]) > LARGEST_SIDE:
         raise Refusal(
-            f"{array.place}: has shape {array.shape}: an image may have at most {LARGEST_SIDE} pixels per side and {IMAGE_BYTES} bytes"
+            f"{array.place}: has shape {array.shape}: shrink the images to at most {LARGEST_SIDE} pixels per side and {IMAGE_BYTES} bytes"
         )
     if array.shape[0] != len(targets):
         raise Refusal(f"{array.place}: has {array.shape[0]} samples, but there are {len(targets)} targets: save one target per sample")
@@ -116,10 +120,10 @@ def image_shape(array: ArrayFile) -> tuple[int, int, int]:
 
 
 def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[np.int64]]) -> tuple[str, ...]:
-    """Return the class names that the dataset provides, or the class numbers as text if it provides none.
+    """Return the class names of the dataset, or the class numbers as text if the dataset has no names.
 
-    Raises Refusal if the names cannot be read, are too few for the targets, or are empty, repeated, too long or not printable. Without
-    names, raises Refusal if the highest class number is not below the number of training samples.
+    Raises Refusal if the names cannot be read, if a class number has no name, or if a name is empty, repeated, too long or not printable.
+    Without names, raises Refusal if the highest class number is not below the number of training samples: some class then has no sample.
     """
     highest = max(int(numbers.max()) for numbers in targets.values())
     names = given_names(array, root)
@@ -131,14 +135,16 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
             )
         return tuple(str(number) for number in range(highest + 1))
     if highest >= len(names):
-        raise Refusal(f"source.root: {root}: has the class number {highest}, but `classes` has {len(names)} names: add the missing ones")
+        raise Refusal(
+            f"source.root: {root}: has the class number {highest}, but `classes` has only {len(names)} names: add the missing names"
+        )
     if len(set(names)) < len(names) or not all(names):
         raise Refusal(f"source.root: {root}: `classes` has an empty or repeated name: give each class its own name")
     unfit = next((name for name in names if not name.isprintable() or len(name) > LONGEST_NAME), None)
     if unfit is not None:
         raise Refusal(
             f"source.root: {root}: `classes` has the name {untrusted.shown(unfit)}: "
-            f"use only printable characters, and at most {LONGEST_NAME}"
+            f"use at most {LONGEST_NAME} characters, all of them printable"
         )
     return names
 

@@ -28,9 +28,10 @@ MOST_BYTES = 200 * 2**20
 
 @dataclass(frozen=True)
 class Variant:
-    """A published archive: its checksum, the folder in it, the files of each split, and `names`, the file of the class names.
+    """A published archive: its name, checksum and folder, the files of each split, and `names`, the file of the class names.
 
-    Before each image are `labels` labels, and the last of them is used (CIFAR-100: first the coarse label, then the fine label).
+    In the files, each image follows its labels, one byte each. `labels` is their number, and only the last label is used: CIFAR-100 has a
+    coarse label and then a fine label.
     """
 
     archive: str
@@ -90,7 +91,7 @@ class Settings(SourceSettings):
 
 
 def find(root: Path, variant: Variant) -> Path:
-    """Return the path of the archive, or of the folder with its unpacked files. Download the archive if neither exists."""
+    """Return the path of the archive, or of the folder with its unpacked files. If both are missing, download the archive."""
     if root.is_file() or (root / variant.names).exists():
         return root
     archive, folder = root / variant.archive, root / variant.folder
@@ -103,7 +104,7 @@ def find(root: Path, variant: Variant) -> Path:
 
 
 def read(place: Path, variant: Variant) -> dict[str, bytes]:
-    """Return a dict from file name to contents of the dataset's files, which may be in any folder below `place`.
+    """Return the contents of the dataset's files by file name. `place` is the archive or a folder, and the files may be in any subfolder.
 
     Raises Refusal if a file is missing, occurs twice or cannot be read, or if the files have more than MOST_BYTES in total.
     """
@@ -136,7 +137,9 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
 def refuse_too_much(contents: Mapping[str, bytes], place: Path) -> None:
     total_bytes = sum(len(data) for data in contents.values())
     if total_bytes > MOST_BYTES:
-        raise Refusal(f"source.root: {place}: has files of more than {MOST_BYTES} bytes, unlike any published CIFAR: download it again")
+        raise Refusal(
+            f"source.root: {place}: has files of more than {MOST_BYTES} bytes in total, which is more than CIFAR has: download it again"
+        )
 
 
 def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
@@ -149,10 +152,10 @@ def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
 
 
 def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return int64 labels (n,) and uint8 images (n, height, width, channels).
+    """Return int64 labels (n,) and uint8 images (n, height, width, channels) from the contents `data` of a file.
 
-    Each record contains the labels, then the red, the green and the blue plane, each row by row. Raises Refusal if the length of `data` or
-    a label is wrong; `place` names the file in the message.
+    Each record has the labels of one image, then its red, green and blue planes, each stored row by row. Raises Refusal if the length of
+    `data` or a label is wrong. `place` names the file in the message.
     """
     length = variant.labels + PIXELS
     if len(data) == 0 or len(data) % length:

@@ -14,7 +14,7 @@ LEVELS = 16
 
 
 class Settings(SourceSettings):
-    """Reads the digits of scikit-learn. `root` is not read: set it to `data/README.md`, because DVC requires a path that exists."""
+    """Reads the digits that come with scikit-learn. `root` is not read, but DVC requires a path that exists: set it to `data/README.md`."""
 
     name: Literal["digits"]
 

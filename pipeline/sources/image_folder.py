@@ -33,10 +33,10 @@ a small image.
 class Settings(SourceSettings):
     """Reads images `SPLIT/CLASS/image` or `CLASS/image`. `root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` file.
 
-    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without SPLIT folders, all images belong to train, and `valid` and `test`
-    are shares of train. One enclosing folder is allowed. Every file in a class folder is read as an image, except hidden files. Above
-    the class folders, images are refused and other files are ignored. Images are rotated by their EXIF orientation, and transparency is
-    replaced by white.
+    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without SPLIT folders, all images belong to train. A missing validation or
+    test split is split off from train at random; `source.valid` and `source.test` give its size. One enclosing folder is allowed. Every
+    file in a class folder is read as an image, except hidden files. Outside of the class folders, an image is an error and other files are
+    ignored. Images are rotated by their EXIF orientation, and transparency is replaced by white.
     """
 
     untrusted: ClassVar[bool] = True
@@ -48,7 +48,9 @@ class Settings(SourceSettings):
     on_corrupt: Literal["fail", "skip"]
     """How to handle an image that cannot be decoded: `fail` stops the stage; `skip` leaves the image out, prints its name and counts it."""
     max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
-    """Largest number of pixels of an image. A larger image is refused before it is decoded: kilobytes can decompress to gigabytes."""
+    """Largest number of pixels of an image. A larger image is refused before it is decoded, because a file of kilobytes can decompress to
+    gigabytes.
+    """
 
     def open(self, *, workers: int) -> RawDataset:
         tree = archives.open_tree(self.root)
@@ -72,10 +74,10 @@ class Settings(SourceSettings):
         assert next(samples, None) is None
 
     def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
-        """Yield the samples of a chunk that are not corrupt; `corrupt` is a dict from position in the chunk to reason.
+        """Yield the samples of `chunk` that could be decoded. `corrupt` has the reason for each of the others, by position in the chunk.
 
-        For a corrupt sample, print its name if `on_corrupt` is `skip`, else raise Refusal. Corrupt samples are reported in the order of the
-        samples, whichever worker decoded them first.
+        If `on_corrupt` is `skip`, print the name of each corrupt sample; if it is `fail`, raise Refusal at the first. Messages are in the
+        order of the samples, whatever order the workers decoded them in.
         """
         for number, sample in enumerate(chunk):
             if number not in corrupt:
@@ -92,9 +94,9 @@ class Settings(SourceSettings):
 
 
 def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member]]:
-    """Yield chunks of at most CHUNK_SAMPLES images. A chunk also ends once its undecoded and decoded bytes together reach CHUNK_BYTES.
+    """Yield `members` in chunks of at most CHUNK_SAMPLES images.
 
-    `image_bytes` is the size of one decoded image.
+    A chunk also ends when its encoded and decoded images together reach CHUNK_BYTES. `image_bytes` is the size of one decoded image.
     """
     chunk: list[Member] = []
     held_bytes = 0
@@ -109,9 +111,9 @@ def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member
 
 
 def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[SampleBlock]:
-    """Yield one block for each split that occurs among the samples: an archive may interleave the splits.
+    """Yield one block for each split that occurs in `samples`. Several may occur, because an archive may mix the splits.
 
-    `inputs` has one row for each sample.
+    `inputs` has the decoded image of each sample.
     """
     for split in SPLITS:
         rows = [row for row, sample in enumerate(samples) if sample.split == split]

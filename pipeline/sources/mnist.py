@@ -28,8 +28,10 @@ MOST_BYTES = 64 * 2**20
 
 
 class Settings(SourceSettings):
-    """Reads MNIST, Fashion-MNIST or Kuzushiji-MNIST. `root` is a folder with the four idx files, with or without `.gz`, directly or in
-    torchvision's layout (`MNIST/raw/`). Missing files are downloaded into torchvision's layout, with its addresses and checksums.
+    """Reads MNIST, Fashion-MNIST or Kuzushiji-MNIST. `root` is a folder with the four idx files, with or without `.gz`.
+
+    The files are in `root` itself or in a subfolder such as `MNIST/raw/`, as torchvision arranges them. Missing files are downloaded into
+    that subfolder; torchvision gives their addresses and checksums.
     """
 
     downloaded: ClassVar[bool] = True
@@ -60,7 +62,7 @@ def torchvision_class(variant: str) -> Any:
 
 
 def find(root: Path, dataset: Any) -> dict[str, Path]:
-    """Return a dict from name to path of the four files, and download the missing ones. `dataset` is torchvision's class of the dataset."""
+    """Return the paths of the four files by name, and download the missing files. `dataset` is the class of the dataset in torchvision."""
     home = root / dataset.__name__ / "raw"
     wanted = [f"{prefix}-{part}" for prefix in PREFIXES.values() for part in (IMAGES, LABELS)]
     found = {name: path for name in wanted if (path := present(name, (root, root / "raw", home)))}

@@ -26,8 +26,8 @@ from pipeline.runtime import machine
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
+from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
-from pipeline.tracking import run_description
 
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
@@ -36,8 +36,9 @@ MAX_NAMES = 100
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
     """Score the model file on the test split, write metrics, tables and figures, and send them to tracking.
 
-    `sections` are all sections of `params.yaml`, for tracking only. Raises Refusal in the same cases as `judge`, if the model file, the
-    prepared data or the training history is missing or damaged, or if the inputs or targets of the model are not those of the prepared data.
+    `sections` are all sections of `params.yaml`, for tracking only. Raises Refusal if the model file, the prepared data or the training
+    history is missing or damaged, if the model was trained on other inputs or targets than those of the prepared data, or if `judge` raises
+    it.
     """
     claimed = Machine.claim(environment)
     model, manifest = model_file.load(paths.model)
@@ -45,7 +46,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
     evaluator, scores = judge(model, manifest, prepared, claimed, params)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
-    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=recorded.read_history(paths.history))
+    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=recorded.read_history(paths.history), model=model)
     info = run_description.of_evaluation(sections, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
     with tracking.addition(environment, paths.model, info=info) as run:
         run_description.add_evaluation(run, paths, info, step=manifest.step, scores=scores)
@@ -56,12 +57,14 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
 def judge(
     model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine, params: EvaluateParams
 ) -> tuple[Evaluator, dict[str, Any]]:
-    """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`.
+    """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`. Write no files.
 
-    The evaluator has the outputs for the unmodified inputs. If test-time augmentation is set, the scores also have the accuracy of the
-    averaged logits. Writes no files. Raises Refusal if the settings do not fit the data or the machine, or if a logit is not finite.
+    `claimed` is this machine, with its device. The evaluator has the outputs for the unmodified inputs. With test-time augmentation, the
+    scores also have the accuracy of the averaged logits. Raises Refusal if the settings do not fit the data or the machine, or if a logit
+    is not finite.
     """
     spec = prepared.spec
+    params.evaluate.refuse_other_task(spec.targets.kind)
     params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
     split, device = prepared.split(TEST), claimed.device
     machine.set_determinism(manifest.inference.train.deterministic)
@@ -85,16 +88,15 @@ def feed(
     """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split."""
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
-    position = 0
-    for outputs, _ in inference.predict(model, batches, precision=precision, device=device):
-        evaluator.add(outputs.cpu().numpy(), split.targets[position : position + len(outputs)])
-        position += len(outputs)
+    for outputs, targets in inference.predict(model, batches, precision=precision, device=device):
+        assert targets is not None
+        evaluator.add(outputs, targets)
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
-    """Raise Refusal unless the model and the prepared data have the same kind and shape of inputs and the same targets.
+    """Raise Refusal unless the model and the prepared data have the same kind and shape of inputs, and the same targets.
 
-    The statistics of the inputs may differ.
+    `expected` describes the data that the model was trained on, `found` the prepared data. Their mean and standard deviation may differ.
     """
     alike = (expected.inputs.kind, expected.inputs.row_shape, expected.targets) == (
         found.inputs.kind,
@@ -106,6 +108,6 @@ def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -
 
 
 def shown(spec: Spec) -> str:
-    """Describe inputs and outputs for a message, such as `image inputs (8, 8, 1) and 2 outputs (cat, dog)`."""
+    """Return a text for a message about inputs and outputs, such as `image inputs (8, 8, 1) and 2 outputs (cat, dog)`."""
     names = untrusted.shown(", ".join(spec.targets.output_names), MAX_NAMES)
     return f"{spec.inputs.kind} inputs {spec.inputs.row_shape} and {spec.num_outputs} outputs" + (f" ({names})" if names else "")

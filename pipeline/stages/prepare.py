@@ -20,7 +20,7 @@ from pipeline.runtime.environment import Environment
 def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
     """Split, decode and store the dataset, and print the number of samples of each split.
 
-    Raises Refusal if `source.root` does not exist or is unusable, or if nothing can be learned from the targets, for example because a
+    Raises Refusal if `source.root` does not exist or is unusable, or if a model cannot be trained on the targets, for example because a
     class has no samples.
     """
     raw_dataset, assigned = survey(params, workers=environment.workers)
@@ -38,9 +38,9 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
-    """Return the dataset and, for each split of the source, the split that each sample is assigned to.
+    """Return the dataset and, for each split that the source has, an array with the final split of each of its samples.
 
-    Only file names and targets are read; no sample is decoded.
+    Samples of train may be moved to valid or test. Reads only file names and targets, and decodes no sample.
     """
     source = params.source
     refuse_missing_root(source)

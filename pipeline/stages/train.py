@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
-from pipeline.engine import fit, history_and_metrics, model_file, torch_errors
+from pipeline.engine import fit, history_and_metrics, model_file, starting_weights, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.io import files
 from pipeline.params.train import TrainParams
@@ -14,16 +14,16 @@ from pipeline.runtime import interruption, machine, run_identity, training_folde
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
 from pipeline.runtime.machine import Machine
+from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
-from pipeline.tracking import run_description
 from pipeline.tracking.run import Run
 from pipeline.training import Training
 
 
 def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
-    """Train from scratch, or resume from the last complete checkpoint of a training with the same identity.
+    """Train from the beginning, or resume from the last complete checkpoint of an interrupted training with the same inputs.
 
-    `sections` are all sections of `params.yaml`, as written there, for tracking only. The result depends on `params` alone.
+    `sections` are all sections of `params.yaml`, as written there, for tracking only. The result depends on `params`, not on `sections`.
     """
     claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
@@ -45,7 +45,10 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
 
 
 def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.RunIdentity:
-    """Return all that determines the bytes of the model file. The digest of the code covers what dvc.yaml lists for the stage train."""
+    """Return everything that determines the bytes of the model file: data, code, lock file, parameters and machine.
+
+    `claimed` is this machine, with its device. The digest of the code covers the files that dvc.yaml lists for the stage train.
+    """
     sections = params.model_dump(mode="json")
     listed = run_identity.dependencies("train", sections, paths.top)
     return run_identity.RunIdentity(
@@ -54,14 +57,15 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Mac
         lock=files.digest(paths.lock),
         params=sections,
         fingerprint=claimed.fingerprint(),
+        weights=starting_weights.digest(params.model),
     )
 
 
 def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption) -> None:
     """Run all steps, send their metrics to tracking and the terminal, and save a checkpoint whenever one is due.
 
-    Samples per second and memory use are sent to tracking only, because they differ between runs of the same training.
-    After a signal, finish the current step or validation batch, save a checkpoint, and raise Interrupted.
+    Samples per second and memory use are sent to tracking only, because equal trainings differ in them. After a signal, finish the current
+    step or validation batch, save a checkpoint, and raise Interrupted.
     """
     start_s, start_step = time.perf_counter(), training.state.step
     try:
@@ -98,7 +102,10 @@ def print_validation(report: fit.Report, num_steps: int) -> None:
 
 
 def write_results(training: Training, paths: Paths, identity: run_identity.RunIdentity) -> None:
-    """Write the model file, `history.csv` and `train.json`. The files hold no time, path or run id, so equal trainings write equal bytes."""
+    """Write the model file, `history.csv` and `train.json`.
+
+    The files contain no time, path or run id, so that equal trainings write equal bytes.
+    """
     weights, step = training.exported()
     manifest = model_file.Manifest(
         params=training.params.model_dump(mode="json"),

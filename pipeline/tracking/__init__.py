@@ -1,1 +1,1 @@
-"""Experiment tracking: each run has a local journal, and a mirror process sends the journal's events to MLflow."""
+"""Experiment tracking: each run has a local file of events, its journal, and a separate process, the mirror, sends them to MLflow."""

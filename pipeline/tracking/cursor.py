@@ -1,5 +1,6 @@
-"""The delivery progress of a journal for each store, saved in the journal's `delivered.json`."""
+"""How much of a journal each MLflow store has received, saved in `delivered.json` in the journal's folder."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,59 +10,67 @@ from pipeline.io import files
 from pipeline.tracking.events import EVENTS, SYSTEM, has_more
 
 DELIVERED = "delivered.json"
+MARKED_BYTES = 1 << 16
 
 
 @dataclass
 class Cursor:
-    """The delivery progress of a journal for one store.
+    """How much of a journal one MLflow store has received, and the ids of the journal's run and experiment in this store.
 
-    `offsets` has the number of delivered bytes of `events.jsonl` and of `system.jsonl`. `time_ms` is the time of the last delivered event.
-    `has_ended` is True if MLflow has the final status of the run, and the journal's copies of files are removed.
-    `has_failed` is True if MLflow failed to store an event: `offsets` stays before this event. Events after it may have been sent, and will
-    be sent again.
+    `offsets` has the number of received bytes of `events.jsonl` and of `system.jsonl`. `marks` has a digest of the last bytes before each
+    offset, by which a journal that was restored from a backup is recognised. `time_ms` is the time of the last received event.
+    `has_ended` is True once the run has its final status and the journal's copies of files are removed.
+    `has_failed` is True if MLflow failed to store an event. Then `offsets` are before this event, although events after it may have been
+    sent.
     """
 
     run_id: str | None = None
     experiment_id: str | None = None
     offsets: dict[str, int] = field(default_factory=lambda: {EVENTS: 0, SYSTEM: 0})
+    marks: dict[str, str] = field(default_factory=dict)
     time_ms: int = 0
     has_ended: bool = False
     has_failed: bool = False
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":
-        """Return the cursor saved under the store key `store`; a cursor at the beginning of the journal if none can be read.
+        """Return the cursor saved for the store whose `Address.key` is `store`. If none can be read, return a new one, with offsets of 0.
 
-        If no line of the journal ends at a saved offset, as after restoring a backup, the cursor keeps the saved ids of run and experiment
-        but starts at the beginning. Delivering events again is safe, because MLflow ignores repeated metric points.
+        If the bytes before a saved offset have changed, the journal was restored from a backup. Then the offsets are 0 as well, but the
+        ids of run and experiment are the saved ones. Sending events again is safe: MLflow ignores repeated metric points.
         """
         try:
             cursor = cls(**read_stores(folder)[store])
-            is_valid = all(ends_line(folder / name, cursor.offsets[name]) for name in (EVENTS, SYSTEM))
-        except (KeyError, OSError, TypeError):
+            is_same_journal = cursor.marks == cursor._find_marks(folder)
+        except (AttributeError, KeyError, OSError, TypeError):
             return cls()
-        return cursor if is_valid else cls(cursor.run_id, cursor.experiment_id)
+        return cursor if is_same_journal else cls(cursor.run_id, cursor.experiment_id)
 
     def save(self, folder: Path, store: str) -> None:
-        """Write this cursor to `delivered.json`. The cursors of other stores in this file are unchanged."""
+        """Write this cursor to `delivered.json`, under `store`, the `Address.key` of its store. Keep the cursors of other stores."""
+        self.marks = self._find_marks(folder)
         files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
 
     def is_complete(self, folder: Path) -> bool:
-        """Return True if MLflow has the final status of the run and all events."""
+        """Return True if the store has all events in the journal `folder` and the final status of the run."""
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
+    def _find_marks(self, folder: Path) -> dict[str, str]:
+        """Return a digest for each file of the journal in `folder`: that of the last `MARKED_BYTES` bytes before the file's offset.
 
-def ends_line(path: Path, offset: int) -> bool:
-    """Return True if a line of the file ends at this offset, or the offset is 0."""
-    if offset == 0:
-        return True
-    with path.open("rb") as file:
-        file.seek(offset - 1)
-        return file.read(1) == b"\n"
+        Raises OSError if a file cannot be read.
+        """
+        marks = {}
+        for name in filter(self.offsets.get, (EVENTS, SYSTEM)):
+            begin = max(0, self.offsets[name] - MARKED_BYTES)
+            with (folder / name).open("rb") as file:
+                file.seek(begin)
+                marks[name] = hashlib.sha256(file.read(self.offsets[name] - begin)).hexdigest()
+        return marks
 
 
 def read_stores(folder: Path) -> dict[str, Any]:
-    """Return the saved cursors by store key; an empty dict if `delivered.json` is missing or damaged."""
+    """Return the content of `delivered.json`: a cursor for each store, as a dict. If the file is missing or damaged, return {}."""
     try:
         stores = json.loads((folder / DELIVERED).read_bytes())
     except (OSError, ValueError):
@@ -70,5 +79,5 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if the journal has begun and no store has all of it. A journal that one store has completely is not sent to another."""
+    """Return True if the journal has an event and no MLflow store has all of it. A complete one is not sent to another store."""
     return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

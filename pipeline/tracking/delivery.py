@@ -27,16 +27,15 @@ REMOVED = f"{COPIES}.removed"
 
 
 class Delivery:
-    """The delivery of one journal to one store. It starts at the cursor saved in `delivered.json`.
+    """The delivery of one journal to one MLflow store. It starts at the position saved in `delivered.json`.
 
-    Every event can be sent again. The timestamps come from the journal, so MLflow ignores repeated metric points; a repeated tag or
-    file replaces the earlier one. If an event fails although MLflow is reachable, the cursor therefore stays before this event, but
-    the events after it are sent. The next delivery starts at the failed event and sends them again. A delivery that lasts longer than
-    `RETRY_AFTER_S` seconds after a failure goes back to the failed event without waiting for the next delivery.
+    If MLflow is reachable but fails to store an event, the events after it are sent nevertheless, and the saved position stays before the
+    failed event. After `RETRY_AFTER_S` seconds, or in the next delivery, all events from the failed one on are sent again. This is safe:
+    MLflow ignores repeated metric points, because their timestamps come from the journal, and repeated tags and files replace the earlier ones.
     """
 
     def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
-        """Load the cursor. `catch_up` raises TimeoutError once `time.monotonic` exceeds `deadline_s`."""
+        """Read the saved position of the journal in `folder`. `deadline_s` is the value of `time.monotonic()` at which to stop sending."""
         self._folder = folder
         self._store = store
         self._build = build
@@ -51,19 +50,19 @@ class Delivery:
         self._has_metrics = False
 
     def catch_up(self) -> bool:
-        """Send the events that this delivery has not sent yet. Return True if the writer has exited and MLflow has the whole run.
+        """Send all events that this delivery has not sent yet. Return True if the stage has exited and MLflow has the whole run.
 
-        If the writer exited without an `end` event, the run gets the status KILLED. Raises MLflow's exception if MLflow is unreachable,
+        If the stage exited without an `end` event, the run gets the status KILLED. Raises MLflow's exception if MLflow is unreachable,
         Refusal for an unusable SQLite file, TimeoutError after the deadline, and BlockingIOError if a stage reopened the journal meanwhile.
         """
-        # Check for a writer before reading: otherwise events that it appends just before it exits would be missed.
+        # Check for a writing stage before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
         if self._cursor.has_failed and time.monotonic() > self._failure_s + self._retry_after_s:
             self._positions, self._cursor.has_failed = dict(self._cursor.offsets), False
             self._retry_after_s *= 2
         if self._run is None:
             self._run = self._find_run()
-        sender = Sender(self._store, self._run.info.run_id, self._folder, self._build)
+        sender = Sender(self._store.client, self._run.info.run_id, self._folder, self._build)
         self._send_new(EVENTS, sender)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:
@@ -74,32 +73,32 @@ class Delivery:
         return self._cursor.is_complete(self._folder)
 
     def _find_run(self) -> "Run":
-        """Find or create the MLflow run. If it is not the run of the saved cursor, start again at the beginning of the journal."""
+        """Return the journal's run in MLflow. If it is not the run that earlier deliveries used, start at the beginning of the journal."""
         first = next(events.read(self._folder / EVENTS), None)
         run = self._store.run_for(self._folder.name, first.fields if first and first.kind == "start" else {}, self._cursor.run_id)
         if run.info.run_id != self._cursor.run_id:
             self._cursor = Cursor(run.info.run_id, str(run.info.experiment_id))
             self._positions = dict(self._cursor.offsets)
-            self._save()
+            self._cursor.save(self._folder, self._store.address.key)
         return run
 
     def _send_new(self, name: str, sender: Sender) -> None:
-        """Send the new lines of one file of the journal, `events.jsonl` or `system.jsonl`.
+        """Send the new lines of the journal's file `name`. Raises TimeoutError after the deadline, and MLflow's exceptions.
 
         Only lines that fsync has put on disk are sent. Otherwise a power cut could remove a line that was already sent. The resumed training
         would write it again with another timestamp, and MLflow would have a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
             if time.monotonic() > self._deadline_s:
-                raise TimeoutError("the time for this delivery is over: the next one resumes here")
+                raise TimeoutError("the time for delivering earlier runs is over: `python -m pipeline sync` delivers the rest")
             self._send(batch, sender)
             self._advance(name, batch[-1])
 
     def _send(self, batch: list[Event], sender: Sender) -> None:
-        """Send a batch. If this fails, record the reason in a tag of the run.
+        """Send a batch of events. If MLflow rejects several events, send each of them alone.
 
-        If MLflow rejects a batch of several events, each of its events is sent alone; a rejected event is skipped. After a temporary
-        failure, the cursor stays before the batch. Raises MLflow's exception if the tag cannot be set either: MLflow is unreachable.
+        If an event fails, set a tag of the run to the reason: `pipeline.refused` if MLflow rejects the event, which is then left out, or
+        `pipeline.delayed` if it can be sent again later. If this tag cannot be set, MLflow is unreachable, and its exception is raised.
         """
         try:
             send_twice(sender, batch)
@@ -110,28 +109,31 @@ class Delivery:
                     self._send([event], sender)
                 return
             reason = self._store.address.redacted(f"{batch[0].kind}: {type(error).__name__}: {error}")[:500]
-            print(f"tracking: {self._folder.name}: MLflow does not accept an event: {reason}", flush=True)
+            consequence = "will be sent again" if is_delayed else "is left out, because MLflow rejects it"
+            print(f"tracking: {self._folder.name}: an event {consequence}: {reason}", flush=True)
             sender.tag({DELAYED if is_delayed else REFUSED: reason})
             if is_delayed and not self._cursor.has_failed:
                 self._cursor.has_failed, self._failure_s = True, time.monotonic()
 
     def _advance(self, name: str, last: Event) -> None:
+        """Set the position in the file `name` to the end of the event `last`, and save the position if no event before it has failed."""
         self._positions[name] = last.end
         if name == EVENTS:
             self._has_ended, self._cursor.has_ended = last.kind == "end", False
             self._cursor.time_ms = last.time_ms
             self._has_metrics |= last.kind == "metrics"
-        # Only `_finish` saves the position after the `end` event: after a kill before that, the next delivery sends `end` again and finishes.
+        # Only `_finish` saves the position after the `end` event.
         if not self._cursor.has_failed and last.kind != "end":
             self._cursor.offsets[name] = last.end
-        self._save()
+        self._cursor.save(self._folder, self._store.address.key)
         if last.kind == "start":
             self._update_comparison()
 
     def _finish(self, run: "Run") -> None:
-        """Set the status of a killed run, and update the comparison.
+        """Set the status KILLED if the stage exited without an `end` event, and update the comparison.
 
-        If MLflow has the whole run, also remove the tag `pipeline.delayed` and the journal's copies of the model and other files.
+        If no event has failed, remove the tag `pipeline.delayed` and the journal's copies of files. Only then save that the run is complete:
+        after a kill before that, the next delivery does all of this again.
         """
         client, run_id = self._store.client, run.info.run_id
         if not self._has_ended:
@@ -143,10 +145,10 @@ class Delivery:
             client.delete_tag(run_id, DELAYED)
         if self._remove_copies():
             self._cursor.offsets, self._cursor.has_ended = dict(self._positions), True
-            self._save()
+            self._cursor.save(self._folder, self._store.address.key)
 
     def _remove_copies(self) -> bool:
-        """Remove the copies of the model and the files. If the journal has new events, keep them and return False.
+        """Remove the journal's copies of the model and other files, and return True. If the journal has unsent events, return False instead.
 
         Raises BlockingIOError if a stage has the journal open for writing.
         """
@@ -162,20 +164,22 @@ class Delivery:
         return True
 
     def _update_comparison(self) -> None:
-        """Add the run to the experiment's comparison. An error is only printed, because the next run updates the comparison again."""
+        """Update the experiment's comparison of runs. If this fails, only print the error: the next run updates the comparison again."""
         try:
             comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
-            print(f"tracking: the comparison was not updated: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-
-    def _save(self) -> None:
-        self._cursor.save(self._folder, self._store.address.key)
+            print(
+                f"tracking: the comparison of runs in MLflow was not updated; the next run updates it: {type(error).__name__}: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def send_twice(sender: Sender, batch: list[Event]) -> None:
-    """Send a batch. After a temporary failure, such as a reset connection, send it once more.
+    """Send a batch of events. After a temporary failure, such as a reset connection, send it once more.
 
-    If the first attempt took longer than `LONGEST_FIRST_S` seconds, as a request that timed out, raise its exception instead.
+    If the first attempt took longer than `LONGEST_FIRST_S` seconds, as a request that times out does, there is no second attempt. Raises
+    the exception of the last attempt.
     """
     begin_s = time.monotonic()
     try:
@@ -188,7 +192,7 @@ def send_twice(sender: Sender, batch: list[Event]) -> None:
 
 
 def batches(lines: Iterable[Event]) -> Iterator[list[Event]]:
-    """Group events into batches: up to `EVENTS_AT_ONCE` consecutive events of kind `metrics`, or one event of another kind."""
+    """Yield the events in batches: up to `EVENTS_AT_ONCE` consecutive events of the kind `metrics`, or one event of another kind."""
     batch: list[Event] = []
     for line in lines:
         if batch and not (batch[-1].kind == line.kind == "metrics" and len(batch) < EVENTS_AT_ONCE):

@@ -17,7 +17,6 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
     "start": STAGE_FIELDS,
     "reopen": STAGE_FIELDS,
     "metrics": {"step": int, "values": dict},
-    "tags": {"tags": dict},
     "description": {"text": str},
     "artifact": {"file": str, "folder": str},
     "model": {"file": str, "sha256": str, "step": int},
@@ -25,13 +24,12 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
 }
 """The required fields of each kind of event and their types. Every event also has `kind` and `time_ms`."""
 ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-"""A shared encoder. `json.dumps` with non-default arguments would create one per call, which takes long after a training step,
-when the CPU caches are cold."""
+"""One encoder for all events: `json.dumps` with non-default arguments creates an encoder per call, which slows the training loop."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event. `end` is the offset of the first byte after its line, where a reader resumes; `fields` is the JSON object."""
+    """One event. `fields` is the JSON object of its line. `end` is the byte offset in the file at which the line ends."""
 
     end: int
     fields: Mapping[str, Any]
@@ -46,15 +44,15 @@ class Event:
 
 
 def number(value: float) -> float | str:
-    """Return a finite value as a float, and NaN or infinity, which JSON does not have, as a string that `float` parses."""
+    """Return a finite value as a float. Return NaN and infinity, which JSON does not have, as strings, such as "nan"."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Event]:
-    """Yield the events of the whole lines between the byte offsets `offset` and `limit` (None: the end of the file).
+    """Yield an event for each whole line between the byte offsets `offset` and `limit` (None: the end of the file).
 
-    A damaged line gives an event of kind `unreadable`. An incomplete last line is skipped, and a missing file has no events.
+    A damaged line gives an event of kind `unreadable`. An incomplete last line gives none. If the file is missing, yield nothing.
     """
     try:
         file = path.open("rb")
@@ -70,7 +68,7 @@ def read(path: Path, offset: int = 0, limit: int | None = None) -> Iterator[Even
 
 
 def read_durable(path: Path, offset: int) -> Iterator[Event]:
-    """Yield the events from the byte offset `offset` on. If there are any, fsync the file first, so that they are certainly on disk."""
+    """Yield the events after the byte offset `offset`. If there are any, fsync the file first: a power cut cannot remove them afterwards."""
     if has_more(path, offset):
         size = path.stat().st_size
         files.sync(path)
@@ -83,40 +81,38 @@ def has_more(path: Path, offset: int) -> bool:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line, or `{"kind": "unreadable"}` if the JSON is invalid, or if a field is missing or has the wrong type."""
+    """Return the JSON object in a line of a journal.
+
+    Return `{"kind": "unreadable"}` if the line is not a JSON object, or if a required field is missing or has the wrong type. If the kind
+    of the event is not in `FIELDS`, only `kind` and `time_ms` are required.
+    """
     try:
-        fields = json.loads(line)
-    except ValueError:
-        fields = None
-    return fields if isinstance(fields, dict) and is_whole(fields) else {"kind": UNREADABLE}
-
-
-def is_whole(fields: Mapping[str, Any]) -> bool:
-    """Return True if the event has every required field of its kind with the right type. For an unknown kind, these are `kind` and `time_ms`."""
-    wanted = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
-    return all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
+        fields = dict(json.loads(line))
+    except (ValueError, TypeError):
+        return {"kind": UNREADABLE}
+    types = {"kind": str, "time_ms": int, **FIELDS.get(str(fields.get("kind")), {})}
+    is_whole = all(isinstance(fields.get(name), expected) for name, expected in types.items())
+    return fields if is_whole else {"kind": UNREADABLE}
 
 
 class Writer:
-    """Appends each event by one `write` call, so that a kill can leave only the last line incomplete.
-
-    `end` is the offset just after the last whole line. The file is truncated there, which removes a line left incomplete by a kill.
-    """
+    """Appends events to a file. Each event is one `write` call, so that a kill can leave only the last line incomplete."""
 
     def __init__(self, path: Path, end: int) -> None:
+        """Open the file for appending, and truncate it at `end`, the byte offset after its last whole line."""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         os.ftruncate(self._descriptor, end)
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Append one event.
+        """Append one event, given by its fields. Raises ValueError if a field is NaN or infinity.
 
-        Raises OSError, and leaves the file unchanged, if the line does not fit on the disk. Raises ValueError for NaN and infinity.
+        Raises OSError if the event does not fit on the disk; the file is then unchanged.
         """
         line = ENCODER.encode(fields).encode(errors="replace") + b"\n"
         written = os.write(self._descriptor, line)
         if written < len(line):
             os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_END) - written)
-            raise OSError(f"only {written} of {len(line)} bytes of an event could be written")
+            raise OSError(f"only {written} of {len(line)} bytes of an event could be written: free space on the disk")
 
     def sync(self) -> None:
         os.fsync(self._descriptor)

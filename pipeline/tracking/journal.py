@@ -1,4 +1,4 @@
-"""The journal of a run: a local, append-only record. Each event is on disk before it is sent to MLflow."""
+"""The journal of a run: a local folder with a file of events, which only grows. Each event is on disk before it is sent to MLflow."""
 
 import fcntl
 import hashlib
@@ -7,7 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,47 +26,42 @@ LOCK_ATTEMPTS, LOCK_PAUSE_S = 40, 0.025
 
 
 def journals_folder(root: Path) -> Path:
-    """Return the folder that contains the journal folders. Sorted by name, these are in the order of their creation."""
+    """Return the folder of all journals. Each journal is a folder in it, and the names sort in the order of creation."""
     return root / ".pipeline" / "journal"
 
 
 def new_name(root: Path) -> str:
-    """Return a name for a new journal that sorts after those of all existing ones.
-
-    It begins with a counter, because a clock can be set back.
-    """
+    """Return a name for a new journal. It begins with a counter, so that it sorts after all others even if the clock was set back."""
     numbers = (int(found[1]) for path in journals_folder(root).glob("*") if (found := NUMBERED.match(path.name)))
     return f"run-{max(numbers, default=0) + 1:06}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def short_name(name: str) -> str:
-    """Return the last part of a journal's name, a random number in hexadecimal that identifies the run."""
+    """Return the last part of a journal's name: eight random hexadecimal digits, which identify the run."""
     return name.rpartition("-")[2]
 
 
 def journals(root: Path) -> list[Path]:
-    """Return the folders of all journals, oldest first."""
+    """Return the folders of all journals that have an event, oldest first."""
     return sorted(filter(has_begun, journals_folder(root).glob("*")))
 
 
 def has_begun(folder: Path) -> bool:
-    """Return True if the journal has a whole first line. A kill can leave a journal without one; the resumed training then begins it again."""
+    """Return True if the journal has an event. A kill can leave a journal without one; the resumed training then begins it again."""
     return events.has_more(folder / events.EVENTS, 0)
 
 
 def find(root: Path, model_digest: str) -> Path | None:
-    """Return the folder of the newest journal whose model file has this SHA-256; None if there is none."""
+    """Return the folder of the newest journal whose model file has the SHA-256 `model_digest`; None if there is none."""
     for folder in reversed(journals(root)):
-        try:
+        with suppress(OSError):  # a run without a model
             if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
                 return folder
-        except OSError:
-            continue
     return None
 
 
 def is_written(folder: Path) -> bool:
-    """Return True while a process has the journal open for writing. The kernel releases the lock when that process exits."""
+    """Return True while a stage has the journal open for writing. When the stage ends or is killed, the kernel releases its lock."""
     with (folder / WRITER_LOCK).open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check at the same time both succeed
@@ -77,10 +72,9 @@ def is_written(folder: Path) -> bool:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the writer's lock.
+    """Hold the lock that only one process, the writer of the journal, can hold. Raises BlockingIOError if it is not free within a second.
 
-    Raises BlockingIOError if another process holds the lock for longer than `LOCK_ATTEMPTS * LOCK_PAUSE_S` seconds. A process that only
-    calls `is_written` holds the lock for a moment; therefore this function waits instead of raising at once.
+    This function waits, because a process that calls `is_written` holds the lock for a moment.
     """
     for _ in range(LOCK_ATTEMPTS):
         with files.locked(folder / WRITER_LOCK, wait=False) as taken:
@@ -92,16 +86,13 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 class Journal:
-    """A journal that this process has opened for writing, by `create` or `reopen`. No other process can open it for writing meanwhile.
+    """A journal that is open for writing in this process only. Open it by `create` or `reopen`.
 
-    Files are copied into the journal, because the originals may change before they are delivered.
+    Files are copied into the journal's folder, because the originals may change before they are sent to MLflow.
     """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
-        """Lock the journal and read its state. `stage` is the name of the stage that writes; `reopen` explains `amends`.
-
-        Raises BlockingIOError if another process has the journal open for writing.
-        """
+        """Open a journal for `create` or `reopen`. Raises BlockingIOError if another process has it open for writing."""
         self.folder = folder
         self._amends = amends
         self._step = 0
@@ -114,10 +105,10 @@ class Journal:
 
     @classmethod
     def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
-        """Create a journal called `name` (default: a new name). Its first event contains `stage`, `info` and `more`.
+        """Create a journal called `name` (default: a new name) for the stage called `stage`, and append the event `start`.
 
-        `more` has the name of the MLflow `experiment` and the `run_id` that the user set (None if not set). If the journal is an addition
-        to the run of a model, `more` also has the `model_sha256`.
+        `more` has further fields of this event: the name of the MLflow `experiment`, the `run_id` that the user set, and, if the journal is
+        an addition to the run of a model, `model_sha256`. Raises BlockingIOError if another process has this journal open for writing.
         """
         folder = journals_folder(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,12 +121,13 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path, *, stage: str, info: RunInfo, amends: bool = False) -> "Journal":
-        """Reopen a journal. With `amends`, `metrics` may replace a metric's value at its last recorded step.
+        """Reopen a journal for the stage called `stage`, and append the event `reopen`.
 
-        Raises FileNotFoundError if the folder has no journal, and BlockingIOError if another process has it open for writing.
+        With `amends`, `metrics` accepts another value of a metric at the metric's last recorded step. Raises FileNotFoundError if the folder
+        has no journal, and BlockingIOError if another process has it open for writing.
         """
         if not has_begun(folder):
-            raise FileNotFoundError(f"{folder} has no journal")
+            raise FileNotFoundError(f"{folder} has no journal with an event")
         journal = cls(folder, stage=stage, amends=amends)
         journal._append("reopen", stage=stage, **asdict(info))
         return journal
@@ -143,8 +135,8 @@ class Journal:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Append the values of metrics at a step.
 
-        A metric that the stage already recorded at this or a later step is skipped, because a resumed training repeats steps. A journal
-        opened with `amends` skips a metric at its last step only if the value is the same.
+        A metric that this stage already recorded at this or a later step is left out, because a resumed training repeats steps. With
+        `amends`, a metric at its last recorded step is left out only if its value is the same.
         """
         fresh = {}
         for name, value in values.items():
@@ -157,21 +149,15 @@ class Journal:
             self._append("metrics", step=step, values=fresh)
             self._step = step
 
-    def tags(self, tags: Mapping[str, str]) -> None:
-        self._append("tags", tags=dict(tags))
-
     def describe(self, text: str) -> None:
         self._append("description", text=text)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Copy a file into the journal, for the artifact folder `folder` in MLflow ("" is the top)."""
+        """Copy a file into the journal. In MLflow, the file belongs to the artifact folder `folder` ("" is the top)."""
         self.text(path.name, path.read_bytes(), folder)
 
     def text(self, name: str, content: bytes, folder: str = "") -> None:
-        """Store content as the file `name` in the journal, for the artifact folder `folder` in MLflow ("" is the top).
-
-        The same content under the same name is stored once.
-        """
+        """Store `content` as a file called `name` in the journal. In MLflow, the file belongs to the artifact folder `folder` ("" is the top)."""
         copy = self.folder / COPIES / hashlib.sha256(content).hexdigest()[:16] / name
         if not copy.exists():
             with files.replacing(copy) as draft:  # the copy must be on disk before the event that refers to it
@@ -181,7 +167,7 @@ class Journal:
     def model(self, path: Path) -> None:
         """Copy the model file into the journal, where it stays until MLflow has the whole run.
 
-        In MLflow, the model has the step of the last metrics event. After this call, `find` returns this journal for the model's digest.
+        In MLflow, the model belongs to the step of the last recorded metrics. `find` finds this journal by the digest of the file.
         """
         with files.replacing(self.folder / MODEL) as draft:
             shutil.copyfile(path, draft)
@@ -194,7 +180,7 @@ class Journal:
         self._writer.sync()
 
     def close(self) -> None:
-        """Release the lock and close the files. If `end` was not called, MLflow shows the run as KILLED."""
+        """Close the journal, so that other processes can open it. If `end` was not called, MLflow shows the run as KILLED."""
         self._closing.close()
 
     def _append(self, kind: str, **fields: Any) -> None:
@@ -204,9 +190,9 @@ class Journal:
         self._writer.append({"kind": kind, "time_ms": self._time_ms, **fields})
 
     def _recall(self, stage: str) -> int:
-        """Read the last timestamp, the last step, and this stage's last point of each metric from the journal's events.
+        """Read the journal's last timestamp and step, and the last value of each metric that the stage called `stage` recorded.
 
-        Return the offset just after the last whole line.
+        Return the byte offset after the last whole line.
         """
         end = 0
         stage_of_line = ""

@@ -1,6 +1,6 @@
-"""Delivers journals to MLflow: all journals once, or the journal of a running stage until the stage ends.
+"""Delivers journals to MLflow: all journals once (`sync`), or the journal of a running stage until the stage ends (`sync --follow`).
 
-The journal of a running stage is delivered by a separate process, so that a training never waits for MLflow.
+A stage starts `sync --follow` as a separate process, so that a training never waits for MLflow.
 """
 
 import importlib.util
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
+from pipeline.runtime.redaction import redacted_output
 from pipeline.tracking import journal
-from pipeline.tracking.address import redacted_output
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
@@ -28,30 +28,31 @@ OTHERS_S = 10.0
 
 
 def sync(environment: Environment, build: Build) -> int:
-    """Deliver all undelivered journals and print one line for each. Return how many remain undelivered."""
+    """Deliver all journals that are not completely in MLflow, and print one line for each. Return how many are still incomplete there."""
     folders = journal.journals(environment.root)
     pending = [folder for folder in folders if is_pending(folder)]
     if not folders:
         print("tracking: nothing to deliver: there are no runs here")
         return 0
     if not pending:
-        print("tracking: nothing to deliver: every run is already in an MLflow store, and a run is never sent to a second store")
+        print("tracking: nothing to deliver: every run is already in an MLflow store, and such a run is not sent to another store")
         return 0
     if importlib.util.find_spec("mlflow") is None:
         print(f"tracking: MLflow is not installed: {len(pending)} runs are kept in their journals")
         return len(pending)
     store = Store(environment)
-    with redacted_output(store.address):
+    with redacted_output(store.address.secrets):
         return len(pending) - sum(deliveries(pending, store, build))
 
 
 def follow(folder: Path, environment: Environment, build: Build) -> int:
-    """Deliver a journal until its writer has exited and all events are delivered. If this fails, return 1.
+    """Deliver the journal of a running stage until the stage has exited and MLflow has all events. If this fails, return 1.
 
-    Then deliver undelivered journals of earlier runs for up to `OTHERS_S` seconds, those with a failed event last, and return 0.
+    Then deliver journals of earlier runs that MLflow lacks, for up to `OTHERS_S` seconds, and return 0. Those with an event that MLflow
+    failed to store come last.
     """
     store = Store(environment)
-    with redacted_output(store.address):
+    with redacted_output(store.address.secrets):
         with files.locked(folder / MIRROR_LOCK, wait=True):
             sampler = Sampler(folder)
             sampler.start()  # before importing MLflow, which takes longer than a short training
@@ -65,10 +66,10 @@ def follow(folder: Path, environment: Environment, build: Build) -> int:
 
 
 def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler) -> bool:
-    """Deliver a journal, with growing pauses while MLflow is unreachable. Return True once its writer has exited and all is delivered.
+    """Deliver the journal of a running stage. Return True once the stage has exited and MLflow has all events.
 
-    When the writer has exited, stop `sampler` and make at most `LAST_ATTEMPTS` more attempts. If one of them takes longer than `HANGING_S`
-    seconds and fails, make no other. Return False if events are left after the last attempt.
+    While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler` and make at most `LAST_ATTEMPTS`
+    more attempts. If one of these takes longer than `HANGING_S` seconds and fails, make no other. Return False if events are left then.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
@@ -86,7 +87,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
         except Exception as error:  # whatever MLflow raises
             failures += 1
             if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
-                print(f"tracking: attempt {failures}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                print(f"tracking: delivery attempt {failures} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
                 return False
             delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
@@ -98,9 +99,9 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
 
 
 def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: float = math.inf) -> Iterator[bool]:
-    """Deliver one journal per iteration. Yield True if all of it is delivered, else False.
+    """Deliver the journals in `folders`, one per iteration. For each, yield True if MLflow has all of it, else False.
 
-    Stop if MLflow is unreachable, or if `time.monotonic` exceeds `deadline_s`.
+    Stop if MLflow is unreachable, or when `time.monotonic()` exceeds `deadline_s`.
     """
     for folder in folders:
         if time.monotonic() > deadline_s:
@@ -115,9 +116,9 @@ def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: 
 
 
 def deliver(folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> bool:
-    """Deliver the current events of a journal, print the outcome, and return True if the run has ended and MLflow has all of it.
+    """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
 
-    If another process is delivering the journal, return False. Raises the exceptions of `Delivery.catch_up`.
+    If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
     """
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
         is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()

@@ -1,4 +1,4 @@
-"""The mirror process of a stage, `python -m pipeline sync --follow JOURNAL`. The stage starts this process and waits for it at the end."""
+"""The mirror process, `python -m pipeline sync --follow JOURNAL`. A stage starts it to deliver its journal, and waits for it at the end."""
 
 import contextlib
 import importlib.util
@@ -20,17 +20,18 @@ NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core fro
 
 
 def say(environment: Environment, sentence: str) -> None:
-    """Print a sentence to stderr as one line, with secrets redacted. If stderr cannot be written, do nothing."""
+    """Print a sentence to stderr as one line, with secrets replaced by `***`. If stderr is broken or closed, do nothing."""
     with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed stream
         print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
 
 
 def command(folder: Path) -> list[str]:
+    """Return the command of the mirror process for the journal in `folder`."""
     return [sys.executable, "-m", "pipeline", "sync", "--follow", str(folder)]
 
 
 def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | None:
-    """Start the mirror process of a journal and return it. If MLflow is not installed, print a message and return None instead."""
+    """Start the mirror process for the journal in `folder`. If MLflow is not installed, print a message and return None."""
     if importlib.util.find_spec("mlflow") is None:
         say(
             environment,
@@ -52,9 +53,9 @@ def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | N
 
 
 def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environment, limit_s: float) -> None:
-    """Wait for the mirror process up to `limit_s` seconds, then kill it if it still runs.
+    """Wait up to `limit_s` seconds for the mirror process of the journal in `folder`, then kill it if it still runs.
 
-    If events are not in MLflow yet, print how many. If the run named in MLFLOW_RUN_ID is not used, print that.
+    If events of the journal are not in MLflow yet, print how many. If the run named in MLFLOW_RUN_ID is not used, print that.
     """
     try:
         process.wait(limit_s)
@@ -72,5 +73,5 @@ def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environmen
         most = "up to " if cursor.has_failed else ""  # events after the failed one may have been sent
         say(
             environment,
-            f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them ({LOG} beside the journal says why)",
+            f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them (the reason is in {folder / LOG})",
         )

@@ -1,36 +1,36 @@
-"""Translates each kind of event into MLflow calls."""
+"""Sends the events of a journal to MLflow: each kind of event is one or more calls of MLflow's client."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.flatten import Scalar
+from pipeline.flatten import formatted
 from pipeline.io import files
 from pipeline.tracking import events
 from pipeline.tracking.logged_model import Build, add_scores, log_model
-from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, Store, describing
+from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-POINTS_AT_ONCE, NAMES_AT_ONCE = 1000, 100  # MLflow's limits for one request
+AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits for one request
 LONGEST_PARAM = 6000
 SHOWN_DIGITS = 8  # length of a dataset's digest in MLflow's table of runs; the profile has the whole digest
 SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files in metrics/ and plots/ have the exact values
 
 
 class Sender:
-    """Sends events to one MLflow run. An event sent again has the same data, because its timestamp comes from the journal."""
+    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads the model file, as `logged_model.Build` says."""
 
-    def __init__(self, store: Store, run_id: str, folder: Path, build: Build) -> None:
-        self._store, self._run_id, self._folder, self._build = store, run_id, folder, build
-        self._client = store.client
+    def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: Build) -> None:
+        self._client, self._run_id, self._folder, self._build = client, run_id, folder, build
 
     def send(self, batch: list[events.Event]) -> None:
-        """Send a batch: one event of any kind, or consecutive events of kind `metrics`.
+        """Send one event of any kind, or consecutive events of the kind `metrics`.
 
-        Raises MLflow's exceptions, and LookupError if a file to send is neither in the journal nor in the run.
+        Raises MLflow's exceptions, LookupError if a file is neither in the journal nor in the run, and what `build` raises for a model.
         """
         fields = batch[-1].fields
         match batch[-1].kind:
@@ -38,8 +38,6 @@ class Sender:
                 self._log_points(batch)
             case "start" | "reopen":
                 self._begin(fields)
-            case "tags":
-                self.tag(fields["tags"])
             case "description":
                 self._describe(fields["text"])
             case "artifact":
@@ -49,22 +47,23 @@ class Sender:
             case "end":
                 self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
             case kind:
-                print(f"tracking: {self._folder.name}: skipped an event of the kind {kind}, which another version wrote", flush=True)
+                print(
+                    f"tracking: {self._folder.name}: skipped an event of the kind {kind}, which this version of the pipeline does not know",
+                    flush=True,
+                )
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
-        """Set status, tags and params, and log datasets and provenance.
+        """Send an event `start` or `reopen`, given by its fields: status, params, tags, datasets and provenance of the run.
 
-        Params cannot change in MLflow. If the run already has another value of the param NAME, that value stays, and the tag
-        `pipeline.changed.NAME` is set to the new value.
+        MLflow's params cannot change. If the run already has another value of the param NAME, that value stays, and the tag
+        `pipeline.changed.NAME` gets the new value.
         """
         from mlflow.entities import Param
 
         self._client.update_run(self._run_id, status="RUNNING")
         run = self._client.get_run(self._run_id).data
         params = {name: formatted(value)[:LONGEST_PARAM] for name, value in fields["params"].items()}
-        fresh = [Param(name, value) for name, value in params.items() if name not in run.params]
-        for start in range(0, len(fresh), NAMES_AT_ONCE):
-            self._client.log_batch(self._run_id, params=fresh[start : start + NAMES_AT_ONCE])
+        self._log_batch("params", [Param(name, value) for name, value in params.items() if name not in run.params])
         changed = {f"pipeline.changed.{name}": value for name, value in params.items() if run.params.get(name, value) != value}
         # If the run was created by the user, its existing `mlflow.*` tags are kept. Every run keeps the tag `mlflow.user`.
         kept = {name for name in run.tags if name == "mlflow.user" or (fields["kind"] == "start" and name.startswith("mlflow."))}
@@ -75,27 +74,29 @@ class Sender:
             self._client.log_dict(self._run_id, fields["provenance"], f"provenance/{fields['stage']}.json")
 
     def _describe(self, text: str) -> None:
-        """Set the description of the run, unless it was edited in MLflow."""
+        """Set the description of the run, unless a person edited it in MLflow."""
         tags = self._client.get_run(self._run_id).data.tags
         if NOTE_TAG not in tags or files.digest_of(tags[NOTE_TAG]) == tags.get(DESCRIBED_TAG):
             self.tag(describing(text))
 
     def _log_points(self, batch: list[events.Event]) -> None:
         points = [point for event in batch for point in metrics_of(event)]
-        points.sort(
-            key=lambda point: (not point.key.startswith("valid/"), point.key)
-        )  # MLflow compares runs by the metric that was logged first
-        for start in range(0, len(points), POINTS_AT_ONCE):
-            self._client.log_batch(self._run_id, metrics=points[start : start + POINTS_AT_ONCE])
-            add_scores(self._store, self._run_id, points[start : start + POINTS_AT_ONCE])
+        # MLflow compares runs by the metric that was logged first.
+        points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
+        self._log_batch("metrics", points)
+        add_scores(self._client, self._run_id, points)
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
         from mlflow.entities import RunTag
 
-        rows = [RunTag(name, str(value)) for name, value in tags.items()]
-        for start in range(0, len(rows), NAMES_AT_ONCE):
-            self._client.log_batch(self._run_id, tags=rows[start : start + NAMES_AT_ONCE])
+        self._log_batch("tags", [RunTag(name, str(value)) for name, value in tags.items()])
+
+    def _log_batch(self, kind: str, rows: Sequence[Any]) -> None:
+        """Send rows of one kind (`metrics`, `params` or `tags`). One request has at most `AT_ONCE` of them."""
+        for start in range(0, len(rows), AT_ONCE[kind]):
+            part: dict[str, Any] = {kind: rows[start : start + AT_ONCE[kind]]}
+            self._client.log_batch(self._run_id, **part)
 
     def _log_dataset(self, fields: Mapping[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -114,27 +115,22 @@ class Sender:
         if path.is_file():
             self._client.log_artifact(self._run_id, str(path), folder)
         elif path.name not in {Path(artifact.path).name for artifact in self._client.list_artifacts(self._run_id, folder)}:
-            raise LookupError(f"{fields['file']} is no longer in the journal, because another store has received it")
+            raise LookupError(f"{fields['file']} was removed from the journal after another MLflow store had received it")
 
     def _log_model(self, fields: Mapping[str, Any]) -> None:
         self.tag({MODEL_TAG: fields["sha256"]})
         path, digest, step = self._folder / fields["file"], fields["sha256"], fields["step"]
         lines = events.read(self._folder / events.EVENTS)
         points = [point for line in lines if line.kind == "metrics" and line.fields["step"] == step for point in metrics_of(line)]
-        log_model(self._store, self._run_id, path, digest=digest, step=step, points=points, build=self._build)
+        log_model(self._client, self._run_id, path, digest=digest, step=step, points=points, build=self._build)
 
 
 def metrics_of(event: events.Event) -> "list[Metric]":
+    """Return the values in an event of the kind `metrics` as MLflow's objects, rounded to `SIGNIFICANT_DIGITS`."""
     from mlflow.entities import Metric
 
     return [Metric(name, rounded(float(value)), event.time_ms, event.fields["step"]) for name, value in event.fields["values"].items()]
 
 
 def rounded(value: float) -> float:
-    """Round to `SIGNIFICANT_DIGITS` digits."""
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
-
-
-def formatted(value: Scalar) -> str:
-    """Format a value as in params.yaml: `true`, `null`, `0.1`, and strings without quotes."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -1,6 +1,5 @@
-"""The tracking interface of the stages. It never raises an exception to a stage. A stage waits for MLflow only when it ends."""
+"""What stages call to track a run. No call raises an exception because tracking failed, and only the end of a run waits for MLflow."""
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -9,8 +8,7 @@ from pathlib import Path
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
-from pipeline.tracking import comparison_view, cursor, journal, mirror_process
-from pipeline.tracking.address import Address
+from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.run_info import RunInfo
 
@@ -18,9 +16,10 @@ INTERRUPTED_WAIT_S = 5.0  # an interrupted stage should exit soon; `sync` or the
 
 
 class Run:
-    """One tracked run. What a stage logs is written to the run's journal, or discarded if tracking is off or failed to start."""
+    """One tracked run. What a stage logs is written to the run's journal, or discarded if tracking is off or the journal cannot be opened."""
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
+        """Open a journal by `open_journal`, and start its mirror process. If `open_journal` is None, tracking is off."""
         self._environment = environment
         self._has_failed = False
         self._journal: Journal | None = None
@@ -32,34 +31,31 @@ class Run:
 
     @property
     def folder(self) -> Path | None:
-        """Return the folder of the journal, or None if the run has no journal."""
+        """Return the folder of the journal; None if the run has no journal."""
         return self._journal.folder if self._journal else None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Log metrics, named `split/quantity`, at a step. Points that a resumed training repeats are skipped."""
+        """Log the values of metrics, by name, at a step. Values that a resumed training repeats are left out."""
         self._write(lambda journal: journal.metrics(step, values))
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Log a copy of a file to the artifact folder `folder` of MLflow."""
+        """Log a copy of a file to the artifact folder `folder` in MLflow ("" is the top)."""
         self._write(lambda journal: journal.artifact(path, folder))
 
     def text(self, name: str, text: str, folder: str = "") -> None:
-        """Log a text as a file in the artifact folder `folder` of MLflow."""
+        """Log a text as a file called `name` to the artifact folder `folder` in MLflow ("" is the top)."""
         self._write(lambda journal: journal.text(name, text.encode(), folder))
 
     def describe(self, text: str) -> None:
-        """Set the description of the run, unless it was edited in MLflow."""
+        """Set the description of the run, unless a person edited it in MLflow."""
         self._write(lambda journal: journal.describe(text))
 
-    def tags(self, tags: Mapping[str, str]) -> None:
-        self._write(lambda journal: journal.tags(tags))
-
     def model(self, path: Path) -> None:
-        """Log a copy of the exported model file, which must be complete."""
+        """Log a copy of the model file."""
         self._write(lambda journal: journal.model(path))
 
     def end(self, status: Status) -> None:
-        """Record the status, close the journal, and wait, with a time limit, until MLflow has all of the journal."""
+        """Record the status and close the journal. Then wait, with a time limit, until MLflow has all of it."""
         self._write(lambda journal: journal.end(status))
         self._write(lambda journal: journal.close())
         if self.folder and self._mirror:
@@ -74,7 +70,7 @@ class Run:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Suppress every exception inside the block, and print the first exception of this run in one line."""
+        """Suppress exceptions inside the block. Print only the first exception of the run, in one line."""
         try:
             yield
         except Exception as error:  # tracking must never stop a training
@@ -82,14 +78,15 @@ class Run:
                 self._has_failed = True
                 mirror_process.say(
                     self._environment,
-                    f"the record of this run is incomplete, but the run continues: {type(error).__name__}: {error}",
+                    f"the run continues, but its journal is incomplete: {type(error).__name__}: {error}",
                 )
 
 
 def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
-    """Track a training as one run, across restarts.
+    """Track a training as one run, even if it is interrupted and resumed.
 
-    Reopen the journal named in the file `resume_file`. If there is none, create a journal and write its name to `resume_file`.
+    The file `resume_file` contains the name of the training's journal, which is reopened. If this file does not exist, create a journal
+    and write its name to the file. `info` is the metadata of the run, and `stage` the name of the stage.
     """
 
     def open_journal() -> Journal:
@@ -105,10 +102,10 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 
 
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
-    """Track an addition to the run that trained a model, such as its evaluation.
+    """Add to the run that trained the model file `model`, for example an evaluation. `info` is metadata to add, `stage` the stage's name.
 
-    Reopen the journal of that run. If there is none, or another process is writing it, create a new journal, whose events are delivered to
-    the model's run if MLflow has one.
+    Reopen the journal of that run. If this checkout does not have it, or another process is writing it, create a new journal. Its events
+    are sent to the run that trained the model, or to a new run if MLflow does not have that run.
     """
 
     def open_journal() -> Journal:
@@ -125,13 +122,13 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
 
 
 def destination(environment: Environment) -> dict[str, str | None]:
-    """Return the MLflow experiment and the run id for the first event of a new journal. The id is None if the user set none."""
+    """Return the MLflow experiment and run that the user set, as fields of a journal's first event. `run_id` is None if it is not set."""
     return {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
 
 
 @contextmanager
 def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> Iterator[Run]:
-    """Yield a run. At the end, set its status: FINISHED, KILLED after an interruption, or FAILED after any other exception."""
+    """Yield a run, and end it after the block. Its status is FINISHED, KILLED after an interruption, or FAILED after another exception."""
     run = Run(environment, open_journal if environment.tracking else None)
     status: Status = "FINISHED"
     try:
@@ -144,20 +141,6 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
 
 
 def journal_of(environment: Environment, model: Path) -> str | None:
-    """Return the name of the newest journal of this model file; None if there is none."""
+    """Return the name of the newest journal that recorded the model file `model`; None if there is none."""
     folder = journal.find(environment.root, files.digest(model))
     return folder.name if folder else None
-
-
-def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return the address at which an MLflow server compares the runs, or `make ui`, the command that starts the local UI.
-
-    `name` is the name of a journal. Return the address if this journal's run is on the server, and otherwise `make ui`; "" instead of
-    `make ui` if `make` is not installed, as in the container.
-    """
-    address = Address.of(environment)
-    if address.is_server and name:
-        experiment_id = cursor.Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
-        if experiment_id:
-            return f"{address.shown}/{comparison_view.link(experiment_id)}"
-    return "make ui" if shutil.which("make") else ""

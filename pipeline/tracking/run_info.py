@@ -9,7 +9,7 @@ from pipeline.flatten import Scalar
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split of the data. `context` is its use in MLflow's terms, such as "training"; `profile` is a description, stored as JSON."""
+    """One split of the data, for MLflow. `context` is MLflow's term for its use, such as "training". `profile` describes the split."""
 
     name: str
     digest: str
@@ -21,8 +21,8 @@ class Dataset:
 class RunInfo:
     """The metadata of a run.
 
-    In MLflow, tags can change later, but params cannot. `provenance` becomes an artifact. `name` and `description` are used only if the
-    run is new in MLflow.
+    In MLflow, tags can change later, but params cannot. `provenance` is stored as a JSON file. `name` and `description` are used only if
+    the run is new in MLflow.
     """
 
     params: Mapping[str, Scalar] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Access to MLflow: the client, the experiment, and the run of a journal."""
+"""An MLflow server or database: the client for it, its experiments, and the run of a journal."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ QUIET = {
 
 
 class Store:
-    """An MLflow store: a server or a database. The client is created at its first use, or, if this fails, at the next use."""
+    """The MLflow server or database that the environment variables name."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -44,7 +44,7 @@ class Store:
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """Return the client. Raises MLflow's exceptions if the store is unreachable, and Refusal for an unusable SQLite file."""
+        """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
         self._set_variables()
         with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
             from mlflow import MlflowClient
@@ -52,7 +52,7 @@ class Store:
             return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
 
     def is_reachable(self) -> bool:
-        """Return True if MLflow is reachable."""
+        """Return True if the store answers a request."""
         try:
             self.client.search_experiments(max_results=1)
         except Exception:  # whatever MLflow raises
@@ -60,10 +60,11 @@ class Store:
         return True
 
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
-        """Return the run of the journal with this name, creating it if it does not exist. `start` has the fields of the first event.
+        """Return the MLflow run of the journal called `journal`, creating the run if it does not exist.
 
-        The run is the first that exists of: the run with the id `known`, the run that the user named (`start["run_id"]`), the run tagged with
-        the journal's name, and the run that trained the model with SHA-256 `start["model_sha256"]`.
+        `start` has the fields of the journal's first event. The run is the first that exists of: the run with the id `known`, which an earlier
+        delivery used; the run that the user named (`start["run_id"]`); the run whose tag has the journal's name; the run that trained the
+        model with the SHA-256 `start["model_sha256"]`. If the run that the user named is not used, print that. Raises MLflow's exceptions.
         """
         named = start.get("run_id")
         for run_id in (known, named):
@@ -82,12 +83,12 @@ class Store:
         return found
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
-        """Return the newest run with this tag value; None if there is none."""
+        """Return the newest run of the experiment whose tag `tag` has this value; None if there is none."""
         runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
 
     def _active(self, run_id: str) -> "Run | None":
-        """Return the run, or None if it does not exist or was deleted."""
+        """Return the run with this id; None if it does not exist or was deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -99,7 +100,7 @@ class Store:
         return run if run.info.lifecycle_stage == "active" else None
 
     def experiment_id(self, name: str | None = None) -> str:
-        """Return the id of the experiment `name` (None: the experiment of the environment), creating it if it is missing."""
+        """Return the id of the experiment called `name`, creating it if it does not exist. Without `name`, use MLFLOW_EXPERIMENT_NAME."""
         name = name or self._environment.mlflow_experiment_name
         if experiment := self.client.get_experiment_by_name(name):
             return str(experiment.experiment_id)
@@ -108,7 +109,7 @@ class Store:
         return str(self.client.create_experiment(name, artifact_location=location))
 
     def _set_variables(self) -> None:
-        """Set MLflow's environment variables: those in `QUIET` that the user has not set, and the credentials of the address."""
+        """Set the environment variables that MLflow reads: those in `QUIET` that are not set yet, and the user and password of the address."""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         # MLflow's fluent API would use these two implicitly.
@@ -120,9 +121,9 @@ class Store:
 
 @contextlib.contextmanager
 def locked_database(address: Address) -> Iterator[None]:
-    """Hold a lock while MLflow opens a database directly, without a server. A missing SQLite file is created first.
+    """Hold a lock, so that only one process opens the database in the block. If a SQLite file does not exist, create it first.
 
-    Raises Refusal if MLflow cannot open a SQLite file.
+    Raises Refusal if the block cannot open an existing SQLite file. Passes on other exceptions, such as that of an unreachable database.
     """
     from sqlalchemy import make_url
 
@@ -144,9 +145,10 @@ def locked_database(address: Address) -> Iterator[None]:
 
 
 def create(database: Path, *, artifacts: Path) -> None:
-    """Create the SQLite file of an MLflow store under a temporary name, and rename it when complete. The caller must hold the lock.
+    """Create the SQLite file of an MLflow store under a temporary name, and rename it when complete.
 
-    MLflow creates the tables by dozens of migrations. A kill during a migration leaves a file that no later attempt can complete.
+    MLflow creates the tables by dozens of migrations. A kill during a migration leaves a file that no later attempt can complete. The
+    caller must hold the lock of `locked_database`. `artifacts` is the folder where MLflow will store artifacts.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -159,25 +161,25 @@ def create(database: Path, *, artifacts: Path) -> None:
 
 
 def unusable(database: Path, error: Exception) -> str:
-    """Return the message for a SQLite file that MLflow cannot open, with the reason and the remedies."""
+    """Return the message for the SQLite file `database`, which MLflow cannot open: the reason, taken from `error`, and the remedies."""
     reason = str(error).partition(". ")[0].splitlines()[0]
     return (
-        f"{database}: MLflow {metadata.version('mlflow')} cannot open this store ({reason}). If an older MLflow wrote it, copy it and run "
+        f"{database}: MLflow {metadata.version('mlflow')} cannot open this SQLite file ({reason}). If an older MLflow wrote it, copy it and run "
         f"`mlflow db upgrade sqlite:///{database}`. If a newer MLflow wrote it, install that version. If it is damaged, move it away "
         f"(`mv {database} {database}.damaged`) and restore a backup, or run `python -m pipeline sync` to write a new one"
     )
 
 
 def describing(text: str) -> dict[str, str]:
-    """Return the tags that set `text` as the description of a run; an empty dict if `text` is "".
+    """Return the tags that make `text` the description of a run in MLflow; {} if `text` is "".
 
-    One tag is a digest of the text. A description that no longer matches its digest was edited in MLflow.
+    One of the tags is a digest of the text. A description that no longer matches this digest was edited by a person.
     """
     return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
-    """Return the message that the run `named` in MLFLOW_RUN_ID is not used, and that the journal is delivered to the run `run_id`."""
+    """Return the message that the run `named`, given by MLFLOW_RUN_ID, is not used, and that the journal goes to the run `run_id`."""
     return (
         f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, or the model already has a run. "
         f"The journal {journal} is delivered to the run {run_id}"
@@ -185,7 +187,7 @@ def unused_run_message(named: str, journal: str, run_id: str) -> str:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return True for a temporary failure, such as an unreachable server or a full disk; False if MLflow rejects the event itself."""
+    """Return True if the same request may succeed later, as after a lost connection or on a full disk; False if MLflow rejects its content."""
     from mlflow.exceptions import MlflowException
 
     if isinstance(error, MlflowException):

@@ -1,11 +1,10 @@
-"""Samples system metrics during a run. They have the names of MLflow's system metrics."""
+"""Records system metrics, such as the use of CPU and GPUs, during a run."""
 
-import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
+from pipeline.runtime import utilization
 from pipeline.tracking import events
 
 FIRST_INTERVAL_S = 0.1
@@ -27,51 +26,15 @@ class Sampler(threading.Thread):
             self.join(timeout=5)
 
     def run(self) -> None:
-        import psutil
-
         lines = list(events.read(self._path))
         writer = events.Writer(self._path, end=lines[-1].end if lines else 0)
-        psutil.cpu_percent()  # the first call returns 0; each later call returns the use since the call before
-        devices = gpus()
+        devices = utilization.gpus()
+        utilization.sample(devices)  # the use of the CPU is measured since the sample before, so the first sample has none
         time.sleep(FIRST_INTERVAL_S)
         step, pause_s = len(lines), FIRST_PAUSE_S
         while True:
-            values = {f"system/{name}": events.number(value) for name, value in sample(devices).items()}
+            values = {f"system/{name}": events.number(value) for name, value in utilization.sample(devices).items()}
             writer.append({"kind": "metrics", "time_ms": time.time_ns() // 1_000_000, "step": step, "values": values})
             if self._stopped.wait(pause_s):
                 return
             step, pause_s = step + 1, min(pause_s * GROWTH, LONGEST_PAUSE_S)
-
-
-def gpus() -> list[Any]:
-    """Return the NVML handles of all GPUs; an empty list if no driver is installed."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return []
-
-
-def sample(devices: list[Any]) -> dict[str, float]:
-    """Return the use of CPU, memory, disk and the GPUs in `devices` (NVML handles). Each name ends with its unit."""
-    import psutil
-    import pynvml
-
-    memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
-    values = {
-        "cpu_utilization_percentage": psutil.cpu_percent(),
-        "system_memory_usage_megabytes": memory.used / 1e6,
-        "system_memory_usage_percentage": memory.percent,
-        "disk_usage_percentage": disk.percent,
-        "disk_available_megabytes": disk.free / 1e6,
-    }
-    for index, device in enumerate(devices):
-        with contextlib.suppress(pynvml.NVMLError):  # some devices lack some of these metrics
-            memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-            values[f"gpu_{index}_memory_usage_megabytes"] = memory.used / 1e6
-            values[f"gpu_{index}_memory_usage_percentage"] = 100 * memory.used / memory.total
-            values[f"gpu_{index}_utilization_percentage"] = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
-            values[f"gpu_{index}_power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(device) / 1000
-    return values

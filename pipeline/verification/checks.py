@@ -1,4 +1,4 @@
-"""Compares everything that determines a model, and then the model, with the current checkout and machine."""
+"""Compares everything that determines a model, and then the model itself, with the current checkout and machine."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,27 +16,26 @@ from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.progress import progress
+from pipeline.provenance import facts, revision
 from pipeline.refusal import Refusal
 from pipeline.reports import recorded
 from pipeline.runtime import run_identity
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.stages import evaluate
-from pipeline.tracking import provenance, revision, run_description
+from pipeline.stages import evaluate, run_description
+from pipeline.tracking.subject import Record, Subject
 from pipeline.training import Training
 from pipeline.verification.comparison import NOTHING, UNKNOWN, Comparison, Sides, short
 from pipeline.verification.consistency import compare_manifest
-from pipeline.verification.subject import Record, Subject
 
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
 RESTORE = "check out the run's commit, then run `dvc checkout`"
 
 
 def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
-    """Yield the comparisons, causes before their effects: data, code and parameters come before scores.
+    """Yield the comparisons: first the data, the code and the parameters, and last the scores, which depend on them.
 
-    With `retrain`, also train again and compare the weights. Each comparison assumes that the earlier ones found no difference: stop
-    iterating at the first difference.
+    With `retrain`, also train again and compare the weights. Stop at the first difference: later comparisons assume that there was none.
     """
     model, record = subject
     if record:
@@ -51,7 +50,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
     params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.claim(environment)
-    yield from compare_inputs(manifest, paths, machine)
+    yield from compare_inputs(manifest, paths, machine, weights=params.model.weights_file)
     if record:
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
@@ -62,17 +61,17 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
 
 
 def compare_run(record: Record, model: Path) -> Comparison:
-    """Compare the digest of the model file with that in the run's journal. Raises Refusal if the file is missing."""
+    """Compare the SHA-256 of the model file with that in the journal of the run. Raises Refusal if the file is missing."""
     if not model.is_file():
         raise Refusal(f"{model}: is missing, and the journal of {record.name} has no copy, because MLflow has the model: {RESTORE}")
     sides = Sides("the journal", f"{model}, which is the model of another run, or damaged: {RESTORE}")
     return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
-def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterator[Comparison]:
-    """Compare what the model file records with this checkout and machine: digests of data, code and lock file; parameters; fingerprint.
+def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weights: Path | None) -> Iterator[Comparison]:
+    """Compare data, code, lock file, parameters and machine with what the model file records. Raises Refusal if no data was prepared.
 
-    Raises Refusal if no data was prepared.
+    `weights` is the file from which the training started, if any; its digest is compared too.
     """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
@@ -82,6 +81,8 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterat
         "code": ("the dependencies of train in dvc.yaml", lambda: run_identity.code_digest(code, paths.top)),
         "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
     }
+    if weights is not None:
+        digests["weights"] = (str(weights), lambda: files.digest(weights))
     for name, (description, digest) in digests.items():
         try:
             found = digest()
@@ -90,20 +91,19 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine) -> Iterat
         except FileNotFoundError as error:
             found = f"no {error.filename}"
         yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
-    path = str(paths.params)
     params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
-    yield Comparison.of_values("params", path, Sides("the file", path), expected=manifest.params, found=params)
+    yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=manifest.params, found=params)
     fingerprint, sides = machine.fingerprint(), Sides("the file", "this machine")
     description = f"{machine.name}, {machine.threads} threads, torch {fingerprint['libraries']['torch']}"
     yield Comparison.of_values("machine", description, sides, expected=manifest.fingerprint, found=fingerprint)
 
 
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
-    """Compare the commit and the uncommitted changes that the journal records with those of the checkout.
+    """Compare the commit and the uncommitted changes in the journal with those of the checkout.
 
-    A value that the journal records as unknown counts as a difference. Two commits that differ only in results count as equal.
+    If the journal has no known value, that is a difference. Commits that differ only in the files of results count as equal.
     """
-    current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
+    current, sides = facts.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
         expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
         if expected.startswith(UNKNOWN):
@@ -119,7 +119,7 @@ def compare_scores(
 ) -> Iterator[Comparison]:
     """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
 
-    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, and in the same cases as `judge` of the stage evaluate.
+    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, or if `judge` of the stage evaluate raises it.
     """
     path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
     expected, label = recorded.read(path)
@@ -128,9 +128,8 @@ def compare_scores(
         _, found = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
     except Refusal as refusal:
         raise with_lines(document, refusal) from None
-    description = recorded.result_line(found)
     sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
-    yield Comparison.of_values("score", description, sides, expected=expected, found=found)
+    yield Comparison.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
     if subject.record:
         scores = subject.record.scores
         metrics = run_description.test_metrics(found) if scores else {}
@@ -141,10 +140,9 @@ def compare_scores(
 def compare_retraining(
     model: Path, weights: Tensors, manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine
 ) -> Iterator[Comparison]:
-    """Train again; compare weights, manifest and the bytes of the exported file.
+    """Train again, and compare the weights, the manifest (the metadata of the model file) and the bytes of the exported file.
 
-    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). Checkpoints are neither read nor
-    written, and the exported file is in a temporary folder.
+    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). All files are in a temporary folder.
     """
     set_determinism(params.train.deterministic)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:

@@ -14,16 +14,12 @@ from pipeline.io.tensor_file import Tensors
 from pipeline.params.load import shown
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")
-NOTHING, UNKNOWN = "nothing", "unknown: "
-LONGEST = 200
+NOTHING, UNKNOWN, LONGEST = "nothing", "unknown: ", 200
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Names the origins of the expected and the found value in a message, such as "the file" and "this machine".
-
-    `found` is last in that message, so it may end with a remedy.
-    """
+    """Where the two compared values come from, for messages, such as "the file" and "this machine". `found` may end with a remedy."""
 
     expected: str
     found: str
@@ -36,9 +32,9 @@ class Sides:
 class Comparison:
     name: str
     description: str
-    """Describes the compared values in the output line."""
+    """Text about what was compared, printed with the result."""
     difference: str | None
-    """The first difference, with both values; None if the values are equal."""
+    """The first difference with both values; None if the values are equal."""
 
     @classmethod
     def of_texts(cls, name: str, description: str, sides: Sides, *, expected: str, found: str) -> "Comparison":
@@ -47,7 +43,7 @@ class Comparison:
 
     @classmethod
     def of_values(cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
-        """Compare the nested mappings `expected` and `found`. `difference` has the dotted key of the first differing value, and both values."""
+        """Compare nested mappings. The difference names the first differing key, such as `train.steps`, and both values."""
         left, right = dict(leaves(expected)), dict(leaves(found))
         pairs = ((key, left.get(key, NOTHING), right.get(key, NOTHING)) for key in {**left, **right})
         differences = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(one, other)}" for key, one, other in pairs if one != other)
@@ -55,16 +51,16 @@ class Comparison:
 
     @classmethod
     def of_weights(cls, name: str, description: str, *, expected: Tensors, found: Tensors) -> "Comparison":
-        """Compare names, dtypes, shapes and bits of the tensors in the file (`expected`) with those of a new training (`found`)."""
+        """Compare the tensors of the model file (`expected`) with those of a new training (`found`) by name, dtype, shape and bits."""
         differences = (difference(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}))
         return cls(name, description, next(filter(None, differences), None))
 
 
 def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str | None:
-    """Return a text about the difference of two tensors called `name`; None if dtype, shape and bits are equal.
+    """Describe how two tensors called `name` differ; return None if their dtype, shape and bits are equal. None stands for a missing
+    tensor.
 
-    An absent tensor is None. If dtype and shape are equal, the text has the number of elements whose bits differ, and the largest absolute
-    difference.
+    If only bits differ, the text has the number of elements that differ and the largest absolute difference.
     """
     if expected is None or found is None or (expected.dtype, expected.shape) != (found.dtype, found.shape):
         return f"{name}: {form(expected)} in the file, {form(found)} in the new training"
@@ -83,7 +79,7 @@ def form(tensor: Tensor | None) -> str:
 
 
 def short(value: object) -> str:
-    """Format a value for a message: a digest or commit by its first 12 digits, other text by its first line, other values as JSON."""
+    """Shorten a value for a message: a digest or commit to 12 digits, other text to its first line. Other values become JSON."""
     if not isinstance(value, str):
         return shown(value)
     line = (value.splitlines() or [""])[0]

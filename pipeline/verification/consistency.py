@@ -1,4 +1,4 @@
-"""Compares the manifest of a model file with what the prepared data, the parameters and the machine imply."""
+"""Compares the manifest of a model file (its metadata) with what the prepared data, the parameters and the machine imply."""
 
 from itertools import pairwise
 
@@ -11,10 +11,9 @@ from pipeline.verification.comparison import Comparison, Sides
 
 
 def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepared, machine: Machine) -> Comparison:
-    """Compare spec and precision of the manifest with those that data, settings and machine imply.
+    """Compare the spec and the precision in the manifest with those that data, settings and machine imply.
 
-    Also check that a complete training can export the weights after the manifest's `step`, and can halve the micro-batch as
-    in the manifest's `switches`.
+    Also check that a complete training can export after the manifest's `step`, and can halve the micro-batch as in its `switches`.
     """
     num_steps = settings.num_steps(len(prepared.train))
     earlier = steps_of_early_exports(settings, num_steps)
@@ -30,10 +29,9 @@ def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepa
 
 
 def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
-    """Return the steps before the last step (`num_steps`) whose weights a complete training can export.
+    """Return the steps before the last step (`num_steps`) after which a complete training can export its weights.
 
-    With `export_weights: best`, these are the steps of all validations. With `export_weights: last`, they are the steps of the validations
-    that can stop the training early: all after the first `patience`; none if `patience` is None.
+    With `export_weights: best`, these are all steps with a validation; else only those at which `patience` can stop the training.
     """
     every = settings.validate_every_steps
     if settings.export_weights == "best":
@@ -42,10 +40,7 @@ def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
 
 
 def are_halvings(switches: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
-    """Return True if OOM retries can produce these switches of the micro-batch size.
-
-    Their steps must increase, and each size must be the previous size halved at least once.
-    """
+    """Return True if the steps of `switches` increase and each halves the micro-batch, once or more, as out-of-memory retries do."""
     steps = [0, *(switch["step"] for switch in switches), num_steps + 1]
     sizes = [settings.micro_batch_size, *(switch["micro_batch_size"] for switch in switches)]
     halved = all(after in {before >> times for times in range(1, before.bit_length())} for before, after in pairwise(sizes))

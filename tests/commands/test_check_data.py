@@ -41,7 +41,7 @@ def images(folder: Path, classes: dict[str, int]) -> None:
         (
             {"cat": 9, "dog": 2},
             {"source": {**SOURCE, "test": 0.0}},
-            "the dataset has no test split of its own: write the share of train to split off",
+            "the dataset has no test split of its own: write the share of the train samples to use for it",
         ),
         (
             {"cat": 9, "dog": 9},

@@ -8,7 +8,7 @@ from pipeline.__main__ import main
 from tests.commands.parameters import Parameters
 
 Refused = Callable[..., list[str]]
-NO_ADDRESS = "is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset it"
+NO_ADDRESS = "is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable"
 DEVICES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 VARIABLES = [
     ("PIPELINE_DEVICE", "gpu", f"{DEVICES}, not 'gpu'"),
@@ -80,7 +80,7 @@ def test_a_precision_that_a_gpu_cannot_do_is_refused_at_its_line(
     line = parameters.put("train.precision", "bf16")
     parameters.write()
     assert refused("check") == [
-        f"params.yaml:{line}: train.precision: bf16 needs compute capability 8.0, Old GPU has 7.0: write `train.precision: auto`"
+        f"params.yaml:{line}: train.precision: bf16 needs compute capability 8.0, but Old GPU has 7.0: write `train.precision: auto`"
     ]
 
 

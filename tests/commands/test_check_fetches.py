@@ -21,7 +21,7 @@ from tests.sources.served import served
 from tests.sources.test_cifar import cifar10
 
 Refused = Callable[..., list[str]]
-WEIGHTS = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": "IMAGENET1K_V1"}
+WEIGHTS = {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": "IMAGENET1K_V1"}
 FILE = "mobilenet_v3_small-047dcff4.pth"
 CIFAR = {"name": "cifar", "root": "raw", "variant": "cifar10", "valid": 0.1, "test": 0.0}
 
@@ -44,7 +44,7 @@ def test_weights_that_cannot_be_downloaded_are_refused_with_the_line_and_the_pla
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
     [message] = refused("check")
     assert message.startswith("params.yaml:")
-    assert "model.weights: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>)" in message
+    assert "model.pretrained: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>)" in message
     assert f"put {FILE} into {tmp_path}/torch/hub/checkpoints" in message
 
 
@@ -63,7 +63,7 @@ def test_weights_are_downloaded_once_and_damaged_ones_are_refused(
     assert downloads == [str(tmp_path / "torch/hub/checkpoints" / FILE)]
     Path(downloads[0]).write_bytes(b"not weights")
     [message] = refused("check")
-    assert f"model.weights: {downloads[0]}: is not a complete weights file: remove it" in message
+    assert f"model.pretrained: {downloads[0]}: is not a complete weights file: remove this file" in message
 
 
 def test_nothing_is_downloaded_or_read_for_a_training_that_dvc_would_not_run(

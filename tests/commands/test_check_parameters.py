@@ -22,7 +22,7 @@ VALUES = [
     ("train.epochs", "30.5", "should be a whole number, not 30.5"),
     ("train.epochs", "0", "should be greater than 0, not 0"),
     ("train.batch_size", "1" + "0" * 50, "should be less than or equal to 1000000, not 1" + "0" * 50),
-    ("train.micro_batch_size", "65", "is larger than train.batch_size (64): write at most that"),
+    ("train.micro_batch_size", "65", "is larger than train.batch_size: write at most 64"),
     ("train.steps", "3", "set either `epochs` or `steps`, and write null for the other"),
     ("train.validate_every_steps", "55", "is not a multiple of train.report_every_steps (10): write 60"),
     ("train.precision", "half", "`half` is now `bf16-true`: rename it"),
@@ -45,8 +45,12 @@ VALUES = [
     ("source.root", "nowhere", "nowhere does not exist: write the path of the folder or archive with the data"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),
-    ("model.name", "../evil", 'there is no model "../evil": choose one of airbench, convnet, mlp, resnet, torchvision'),
-    ("model.name", "[mlp]", 'there is no model ["mlp"]: choose one of airbench, convnet, mlp, resnet, torchvision'),
+    (
+        "model.name",
+        "../evil",
+        'there is no model "../evil": choose one of airbench, convnet, mlp, recurrent, resnet, torchvision, transformer',
+    ),
+    ("model.name", "[mlp]", 'there is no model ["mlp"]: choose one of airbench, convnet, mlp, recurrent, resnet, torchvision, transformer'),
     ("model.dropout", "1.0", "should be less than 1, not 1.0"),
     ("optimizer.name", "adamm", 'there is no optimizer "adamm": did you mean `adam`?'),
     ("optimizer.name", "", "there is no optimizer null: choose one of sgd, adam, adamw, muon"),
@@ -120,7 +124,15 @@ def test_something_else_than_a_section_is_named(parameters: Parameters, refused:
 
 def test_nesterov_without_momentum_is_refused(parameters: Parameters, refused: Refused) -> None:
     parameters.section(
-        "optimizer", "name: sgd", "learning_rate: 0.1", "weight_decay: 0", "bias_lr_scale: 1", "momentum: 0.0", "nesterov: true"
+        "optimizer",
+        "name: sgd",
+        "learning_rate: 0.1",
+        "weight_decay: 0",
+        "bias_lr_scale: 1",
+        "layer_decay: null",
+        "groups: []",
+        "momentum: 0.0",
+        "nesterov: true",
     )
     parameters.write()
     line = parameters.line("optimizer.nesterov")
@@ -134,17 +146,28 @@ def test_bf16_true_is_refused_where_it_would_round_updates_away(parameters: Para
     parameters.write()
     [said] = refused("check")
     place = f"params.yaml:{parameters.line('train.ema_decay')}: train.ema_decay"
-    assert said == f"{place}: a bf16 EMA would round its updates away: write 0.0, or another train.precision than `bf16-true`"
+    assert (
+        said
+        == f"{place}: an EMA in bf16 would lose its small updates by rounding: write 0.0, or set train.precision to another value than `bf16-true`"
+    )
     parameters.put("train.ema_decay", "0.0")
     parameters.write()
     [said] = refused("check")
     assert said.startswith(
-        f"params.yaml:{parameters.line('train')}: train: precision: bf16-true would round away the updates of adamw's moments"
+        f"params.yaml:{parameters.line('train')}: train: precision: bf16-true would round away small updates of adamw's running averages"
     )
 
 
 def test_bf16_true_is_refused_on_a_cpu_whose_torch_loses_updates(parameters: Parameters, refused: Refused, monkeypatch) -> None:
-    sgd = ("learning_rate: 0.1", "weight_decay: 0.0", "bias_lr_scale: 1.0", "momentum: 0.9", "nesterov: true")
+    sgd = (
+        "learning_rate: 0.1",
+        "weight_decay: 0.0",
+        "bias_lr_scale: 1.0",
+        "layer_decay: null",
+        "groups: []",
+        "momentum: 0.9",
+        "nesterov: true",
+    )
     parameters.section("optimizer", "name: sgd", *sgd)
     parameters.put("train.ema_decay", "0.0")
     line = parameters.put("train.precision", "bf16-true")
@@ -170,20 +193,20 @@ def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(par
     parameters.write()
     said = refused("check")
     assert [line.split(": ")[1] for line in said] == [f"optimizer.{key}" for key in ("momentum", "nesterov", "beta1", "beta2", "epsilon")]
-    assert "choose one of name, learning_rate, weight_decay, bias_lr_scale, momentum, nesterov" in said[-1]
+    assert "choose one of name, learning_rate, weight_decay, bias_lr_scale, layer_decay, groups, momentum, nesterov" in said[-1]
 
 
 def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(parameters: Parameters, refused: Refused) -> None:
-    parameters.section("model", "name: torchvision", "architecture: resnet81", "stem: small", "weights: null")
+    parameters.section("model", "name: torchvision", "architecture: resnet81", "stem: small", "weights: null", "pretrained: null")
     parameters.write()
     [said] = refused("check")
     assert said.startswith(f"params.yaml:{parameters.line('model.architecture')}: model.architecture: torchvision has no classification")
     assert "`resnet18`" in said
     parameters.put("model.architecture", "resnet18")
-    line = parameters.put("model.weights", "IMAGENET")
+    line = parameters.put("model.pretrained", "IMAGENET")
     parameters.write()
     assert refused("train") == [
-        f"params.yaml:{line}: model.weights: resnet18 has no weights 'IMAGENET': choose one of IMAGENET1K_V1, DEFAULT, or null for random weights"
+        f"params.yaml:{line}: model.pretrained: resnet18 has no weights 'IMAGENET': choose one of IMAGENET1K_V1, DEFAULT, or null for random weights"
     ]
 
 
@@ -257,7 +280,7 @@ def test_good_parameters_are_called_fine_with_what_will_run(parameters: Paramete
 def test_check_names_the_architecture_and_not_the_library_that_it_comes_from(
     parameters: Parameters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
+    model = {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None}
     project.write_params(Path(), {"model": model})
     assert main(["check"]) == 0
     assert capsys.readouterr().out.startswith("check: params.yaml is valid: mobilenet_v3_small on digits, training on ")
@@ -281,7 +304,9 @@ def test_a_renamed_key_is_answered_with_its_new_name_and_no_second_line(paramete
 
 
 def test_the_old_name_of_a_model_and_those_of_its_keys_are_answered_with_the_new_ones(parameters: Parameters, refused: Refused) -> None:
-    parameters.section("model", "name: speedy", "width: 8", "later_width: 8", "whitening_images: 9", "whitening_epsilon: 1e-3")
+    parameters.section(
+        "model", "name: speedy", "weights: null", "width: 8", "later_width: 8", "whitening_images: 9", "whitening_epsilon: 1e-3"
+    )
     line = parameters.line("model.name")
     parameters.write()
     assert refused("check") == [f"params.yaml:{line}: model.name: `speedy` is now `airbench`: rename it"]

@@ -52,7 +52,7 @@ def test_changes_that_no_commit_holds_are_never_overwritten(refused: Refused, co
             git(*add)
         [said] = refused("preset", "digits")
         assert said.startswith(
-            "params.yaml is neither committed nor equal to a preset: commit it, or undo its changes with `git restore params.yaml`"
+            "params.yaml has changes that are not committed and would be lost: commit it, or undo the changes with `git restore params.yaml`"
         )
         assert TARGET.read_bytes() == content
     git("commit", "-m", "mine")
@@ -62,9 +62,9 @@ def test_changes_that_no_commit_holds_are_never_overwritten(refused: Refused, co
 def test_an_untracked_file_and_one_outside_git_count_as_uncommitted(refused: Refused) -> None:
     git("rm", "--cached", "params.yaml")
     git("commit", "-m", "untracked")
-    assert "neither committed nor equal to a preset" in refused("preset", "digits")[0]
+    assert "has changes that are not committed" in refused("preset", "digits")[0]
     Path(".git").rename("elsewhere")
-    assert "neither committed nor equal to a preset" in refused("preset", "digits")[0]
+    assert "has changes that are not committed" in refused("preset", "digits")[0]
     assert TARGET.read_bytes() == b"mine: 1\n"
 
 

@@ -178,7 +178,7 @@ def test_images_too_small_for_the_model_are_refused_at_its_line(prepared: Path, 
     parameters.section("model", "name: resnet", "depth: 9", "width: 8")
     parameters.write()
     assert refused("train") == [
-        f"params.yaml:{parameters.line('model.name')}: model.name: resnet needs images of at least 8x8, these are 4x4: use convnet"
+        f"params.yaml:{parameters.line('model.name')}: model.name: resnet needs images of at least 8x8, but these are 4x4: write `model.name: convnet`"
     ]
 
 

@@ -13,8 +13,8 @@ import torch
 from pipeline.__main__ import main
 from pipeline.engine import inference, update
 from pipeline.io import files, tensor_file
+from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import provenance
 from pipeline.verification import consistency
 from tests import project
 from tests.conftest import changed
@@ -240,7 +240,7 @@ def test_an_unknown_commit_is_a_difference(checkout: Path, verify: Verify) -> No
     journal = Path(".pipeline/journal", run_name(), "events.jsonl")
     commit = call(checkout, "git", "rev-parse", "HEAD").strip()
     shutil.rmtree(".git")
-    unknown = provenance.gather(Environment.read())["git.commit"]
+    unknown = facts.gather(Environment.read())["git.commit"]
     journal.write_text(journal.read_text(encoding="utf-8").replace(commit, unknown), encoding="utf-8")
     assert verify(run_name())[-1] == f"differs: commit: {unknown} in the journal, but {unknown} in this checkout"
 
@@ -396,16 +396,16 @@ def test_metrics_of_another_program_are_refused(checkout: Path, refused: Callabl
     Path("metrics/evaluate.json").write_text(content, encoding="utf-8")
     for verb in ("verify", "summary"):
         (line,) = refused(verb)
-        assert "metrics/evaluate.json: was not written by this pipeline" in line
+        assert "metrics/evaluate.json: was not written by this version of the pipeline" in line
 
 
 INVALID_METADATA = {
     "no parameters": ({"params": {}}, "model: is missing"),
     "an older format": (
         {"format": "pipeline-model-1"},
-        "has the format pipeline-model-1 of another version: train the model again with `dvc repro`",
+        "has the format pipeline-model-1 of another version of this pipeline: train the model again with `dvc repro`",
     ),
-    "an unknown task": ({"spec.targets": {"kind": "guessing"}}, "there is no kind of targets 'guessing'"),
+    "an unknown task": ({"spec.targets": {"kind": "guessing"}}, "there is no task 'guessing'"),
     "a model with a null byte": ({"params.model.name": "a\0b"}, "there is no model"),
     "a model of elsewhere": ({"params.model.name": "../../x"}, "there is no model"),
     "switches of nothing": ({"switches": [{}]}, "switches.0"),
@@ -434,7 +434,7 @@ def test_parameters_in_a_file_are_validated_also_without_assertions(checkout: Pa
 def test_a_header_that_is_too_large_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
     MODEL.write_bytes((99_999_000).to_bytes(8, "little") + b"[" * 99_999_000)
     (line,) = refused("verify")
-    assert "declares a header of 99999000 bytes, more than 2097152" in line
+    assert "declares a header of 99999000 bytes, more than 3145728" in line
 
 
 def test_scoring_is_refused_as_in_the_stage_evaluate(
@@ -444,7 +444,7 @@ def test_scoring_is_refused_as_in_the_stage_evaluate(
     assert (
         refused("verify")
         == refused("evaluate")
-        == ["params.yaml:56: evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"]
+        == ["params.yaml:57: evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"]
     )
     project.write_params(Path(), QUICK)
 

@@ -138,7 +138,7 @@ def test_the_users_configuration_of_dvc_is_not_replaced(tmp_path: Path, image: P
 
 def test_a_git_checkout_is_not_overwritten_by_a_copy(tmp_path: Path, image: Path) -> None:
     (tmp_path / "home/.git").mkdir(parents=True)
-    with pytest.raises(Refusal, match="home has a Git repository, over which this job does not copy its code: add `-w"):
+    with pytest.raises(Refusal, match="home has a Git repository, so no code is copied there: add `-w"):
         find(image, image, [tmp_path / "home"])
 
 

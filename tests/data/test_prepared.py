@@ -168,7 +168,7 @@ def test_a_changed_byte_is_noticed(tmp_path):
         ({"spec": described(channels=3, classes=["a", "b"])}, "targets outside its 2 classes"),
         (
             {"spec": described(channels=3, classes=["a", "b", "c"]) | {"targets": {"kind": "unknown"}}},
-            "there is no kind of targets 'unknown': choose one of classification",
+            "there is no task 'unknown': choose one of classification, language_modeling",
         ),
     ],
 )

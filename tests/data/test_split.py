@@ -74,7 +74,8 @@ RECORDED = "rerrrrereaaraerarrrr"
 
 def test_a_missing_test_split_needs_a_share() -> None:
     with pytest.raises(
-        Refusal, match=r"source.test: .* has no test split of its own: write the share of train to split off, such as `test: 0.2`"
+        Refusal,
+        match=r"source.test: .* has no test split of its own: write the share of the train samples to use for it, such as `source.test: 0.2`",
     ):
         assign({TRAIN: np.arange(40) % 4})
 

@@ -8,10 +8,18 @@ from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
 
 MODELS = [
-    {"name": "convnet", "width": 4, "dropout": 0.3},
-    {"name": "resnet", "width": 8, "depth": 10},
-    {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4},
-    {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None},
+    {"name": "convnet", "weights": None, "width": 4, "dropout": 0.3},
+    {"name": "resnet", "weights": None, "width": 8, "depth": 10},
+    {
+        "name": "airbench",
+        "weights": None,
+        "block1_width": 8,
+        "block2_width": 16,
+        "block3_width": 16,
+        "whiten_images": 20,
+        "whiten_eps": 5e-4,
+    },
+    {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None},
 ]
 
 

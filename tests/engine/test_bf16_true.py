@@ -89,7 +89,7 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
     served, *_ = deployable(tmp_path / "model")
-    assert torch.equal(served(images.stored), expected)
+    assert torch.equal(served(images.held), expected)
     assert same(model.network.state_dict(), training.state.model.network.state_dict())
 
 

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
 
-CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
+CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2}
 GOLDEN_LOSSES = [1.129226, 0.955638, 0.827676, 0.785125]
 
 
@@ -132,7 +132,7 @@ def test_fp16_that_overflows_at_any_scale_ends_with_the_remedy(train_params, pre
     monkeypatch.setattr(last, "forward", lambda inputs: compute(inputs) * math.inf)
     # the scale begins at 65,536 and is halved by each overflow
     with pytest.raises(
-        Refusal, match=r"the steps up to 17 overflowed in fp16 until the loss scale fell below 1: lower optimizer\.learning_rate"
+        Refusal, match=r"fp16 gradients overflowed up to step 17, and the loss scale fell below 1: lower optimizer\.learning_rate"
     ):
         run(training)
 

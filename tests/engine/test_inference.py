@@ -38,14 +38,6 @@ def test_inputs_without_targets_are_predicted_and_padding_is_cut_off() -> None:
     assert model.training
 
 
-def test_a_model_is_called_with_the_mask_where_there_is_one() -> None:
-    model, mask = Recording(), torch.ones(6, 2, dtype=torch.bool)
-    for batch in (Batch(INPUTS), Batch(INPUTS, None, mask)):
-        list(predict(model, [(batch, 6)], precision="fp32", device=CPU))
-    assert [len(arguments) for arguments in model.calls] == [1, 2]
-    assert model.calls[1][1] is mask
-
-
 def test_an_ignored_target_counts_in_no_loss_and_no_metric() -> None:
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [9.0, 0.0, 0.0]])
     targets = torch.tensor([0, 1, 0, 2])

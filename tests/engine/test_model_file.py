@@ -12,8 +12,16 @@ from pipeline.engine.model_file import deployable
 from tests import project
 
 MODELS = [
-    {"name": "convnet", "width": 4, "dropout": 0.1},
-    {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4},
+    {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1},
+    {
+        "name": "airbench",
+        "weights": None,
+        "block1_width": 8,
+        "block2_width": 16,
+        "block3_width": 16,
+        "whiten_images": 20,
+        "whiten_eps": 5e-4,
+    },
 ]
 
 

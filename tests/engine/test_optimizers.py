@@ -20,14 +20,22 @@ from tests.imports import TOP
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
-SGD = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, momentum=0.9, nesterov=True)
-ADAM = AdamSettings(name="adam", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
-ADAMW = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
+SGD = SgdSettings(
+    name="sgd", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, layer_decay=None, groups=(), momentum=0.9, nesterov=True
+)
+ADAM = AdamSettings(
+    name="adam", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, layer_decay=None, groups=(), beta1=0.9, beta2=0.99, epsilon=1e-8
+)
+ADAMW = AdamSettings(
+    name="adamw", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, layer_decay=None, groups=(), beta1=0.9, beta2=0.99, epsilon=1e-8
+)
 MUON = MuonSettings(
     name="muon",
     learning_rate=0.1,
     weight_decay=0.05,
     bias_lr_scale=2.0,
+    layer_decay=None,
+    groups=(),
     outer_lr_scale=3.0,
     momentum=0.6,
     sgd_momentum=0.85,

@@ -27,7 +27,7 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: M
     images = loader.SplitTensors(prepared.split("test"), cpu)
     found = score.score(model, lambda: loader.scoring(images, batch_size=batch_size), OBJECTIVE, precision="fp32", device=cpu)
     with torch.no_grad():
-        logits = model.eval()(images.stored)
+        logits = model.eval()(images.held)
     assert found["loss"] == pytest.approx(cross_entropy(logits, images.placement.targets).item(), rel=1e-5)
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
 
@@ -51,10 +51,10 @@ def test_a_precision_that_a_gpu_cannot_do_is_refused_with_the_remedy(monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
     assert precision.choose("fp16", device) == "fp16"
     with pytest.raises(
-        Refusal, match=r"train\.precision: bf16-true needs compute capability 8\.0, Old GPU has 7\.5: write `train\.precision: auto`"
+        Refusal, match=r"train\.precision: bf16-true needs compute capability 8\.0, but Old GPU has 7\.5: write `train\.precision: auto`"
     ):
         precision.choose("bf16-true", device)
     with pytest.raises(
-        Refusal, match=r"train\.precision: bf16 needs compute capability 8\.0, Old GPU has 7\.5: write `train\.precision: auto`"
+        Refusal, match=r"train\.precision: bf16 needs compute capability 8\.0, but Old GPU has 7\.5: write `train\.precision: auto`"
     ):
         precision.choose("bf16", device)

@@ -15,15 +15,23 @@ from pipeline.engine.update import StepSettings, update
 from pipeline.params.optimizer import AdamSettings, MuonSettings, SgdSettings
 from tests.engine.building import Identity, Parts, objective_of, same
 
-PLAIN = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, momentum=0.0, nesterov=False)
-MOMENTUM = SgdSettings(name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, momentum=0.9, nesterov=True)
-ADAM = AdamSettings(name="adamw", learning_rate=0.1, weight_decay=0.1, bias_lr_scale=1.0, beta1=0.9, beta2=0.99, epsilon=1e-8)
+PLAIN = SgdSettings(
+    name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, layer_decay=None, groups=(), momentum=0.0, nesterov=False
+)
+MOMENTUM = SgdSettings(
+    name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, layer_decay=None, groups=(), momentum=0.9, nesterov=True
+)
+ADAM = AdamSettings(
+    name="adamw", learning_rate=0.1, weight_decay=0.1, bias_lr_scale=1.0, layer_decay=None, groups=(), beta1=0.9, beta2=0.99, epsilon=1e-8
+)
 
 MUON = MuonSettings(
     name="muon",
     learning_rate=0.1,
     weight_decay=0.1,
     bias_lr_scale=1.0,
+    layer_decay=None,
+    groups=(),
     outer_lr_scale=1.0,
     momentum=0.6,
     sgd_momentum=0.9,

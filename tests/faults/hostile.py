@@ -28,7 +28,7 @@ WRITTEN = ("data/prepared", ".pipeline", "pipeline", "models", "metrics", "plots
 FORBIDDEN = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pickle.find_class"}
 TINY: dict[str, Any] = {
     "source": {"name": "arrays", "root": "data/raw/tiny.npz", "valid": 0.25, "test": 0.25},
-    "model": {"name": "mlp", "width": 4, "depth": 1, "dropout": 0.0},
+    "model": {"name": "mlp", "weights": None, "width": 4, "depth": 1, "dropout": 0.0},
     "train.steps": 2,
     "train.report_every_steps": 1,
     "train.validate_every_steps": 2,

@@ -27,7 +27,7 @@ RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/histor
 LIMIT_S = 120.0
 # with loss scaling, EMA, dropout, gradient accumulation and augmentation
 CHANGES = {
-    "model": {"name": "mlp", "width": 24, "depth": 2, "dropout": 0.2},
+    "model": {"name": "mlp", "weights": None, "width": 24, "depth": 2, "dropout": 0.2},
     "train.steps": 30,
     "train.batch_size": 15,
     "train.micro_batch_size": 8,

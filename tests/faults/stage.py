@@ -36,10 +36,10 @@ def main(*, first: int, last: int) -> None:
 
 
 def finish(reports: run.Run, root: Path) -> None:
-    reports.tags({"colour": "blue"})
+    reports.describe("blue")
     for name, text in ((SPOILED, "some text"), ("history.csv", "step,loss\n")):
         (root / name).write_text(text)
         reports.artifact(root / name, folder="plots")
     if (root / "model.safetensors").exists():
         reports.model(root / "model.safetensors")
-    reports.tags({"colour": "green"})
+    reports.describe("green")

@@ -13,7 +13,7 @@ from pipeline.io import files
 from tests import project
 from tests.faults.test_saving import RESULTS, refuse
 
-CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
+CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2}
 
 
 @pytest.fixture

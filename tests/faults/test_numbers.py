@@ -17,7 +17,7 @@ from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
 
 BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}
-MLP = {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.0}
+MLP = {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.0}
 
 
 def spoil(
@@ -61,7 +61,7 @@ def test_by_default_the_run_ends_at_the_report_and_names_the_step_its_samples_an
     first = ", ".join(str(row) for row in tensors["rows"][:5].tolist())
     assert message.startswith(f"train.on_nonfinite: step {BAD} has a non-finite loss or gradient, at learning rate {rate:.3g} ")
     assert f"on samples {first}, ... (its batch is in {path})" in message
-    assert message.endswith("lower optimizer.learning_rate, or set or lower train.clip_norm, or write `train.on_nonfinite: skip`")
+    assert message.endswith("lower optimizer.learning_rate, or set a lower train.clip_norm, or write `train.on_nonfinite: skip`")
     assert metadata == {"step": BAD}
     assert torch.equal(tensors["inputs"], torch.cat(read))
     assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[tensors["rows"]])
@@ -263,7 +263,9 @@ def test_a_run_that_diverges_is_said_in_words_once(train_params, prepared, monke
     spoil(training, monkeypatch, steps=(3, 4, 5), factor=1e6)
     run(training)
     assert (
-        capsys.readouterr().out.count("warning: at step 3 the loss is far above that of uniform guessing: lower optimizer.learning_rate")
+        capsys.readouterr().out.count(
+            "warning: at step 3 the loss is far above the loss of uniform guessing: lower optimizer.learning_rate"
+        )
         == 1
     )
 

@@ -109,7 +109,7 @@ def test_what_a_server_did_not_take_is_still_to_be_delivered(disturbed: dict[Fau
 
 def test_one_event_that_always_fails_holds_up_none_behind_it(disturbed: dict[Fault, Disturbed], client: "MlflowClient") -> None:
     found = comparison.only_run(client, disturbed["one artifact"].folder.name)
-    assert (found.info.status, found.data.tags["colour"]) == ("FINISHED", "green")
+    assert (found.info.status, found.data.tags["mlflow.note.content"]) == ("FINISHED", "green")
     assert found.data.tags["pipeline.delayed"].startswith("artifact: ")
     assert [item.path for item in client.list_artifacts(found.info.run_id, "plots")] == ["plots/history.csv"]
 

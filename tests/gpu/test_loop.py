@@ -17,8 +17,8 @@ from tests.engine.building import same, weights
 from tests.specs import image_spec
 
 DEVICE = torch.device("cuda", 0)
-CONVNET = {"name": "convnet", "width": 8, "dropout": 0.1}
-RESNET = {"name": "resnet", "depth": 9, "width": 16}
+CONVNET = {"name": "convnet", "weights": None, "width": 8, "dropout": 0.1}
+RESNET = {"name": "resnet", "weights": None, "depth": 9, "width": 16}
 CHANGES = {
     "model": CONVNET,
     "augment.crop_padding": 2,
@@ -45,6 +45,8 @@ MUON = {
     "learning_rate": 0.02,
     "weight_decay": 0.01,
     "bias_lr_scale": 1.0,
+    "layer_decay": None,
+    "groups": [],
     "outer_lr_scale": 1.0,
     "momentum": 0.9,
     "sgd_momentum": 0.9,
@@ -54,7 +56,15 @@ MUON = {
 }
 
 
-AIRBENCH = {"name": "airbench", "block1_width": 16, "block2_width": 32, "block3_width": 32, "whiten_images": 40, "whiten_eps": 5e-4}
+AIRBENCH = {
+    "name": "airbench",
+    "weights": None,
+    "block1_width": 16,
+    "block2_width": 32,
+    "block3_width": 32,
+    "whiten_images": 40,
+    "whiten_eps": 5e-4,
+}
 HALF = {"model": AIRBENCH, "train.precision": "bf16-true", "train.ema_decay": 0.0, "train.clip_norm": None}
 
 
@@ -220,7 +230,11 @@ def test_memory_that_runs_out_halves_the_micro_batch(train_params, begin, capsys
 
 
 def test_activations_that_are_computed_again_take_less_memory(train_params, begin) -> None:
-    large = CHANGES | {"model": {"name": "resnet", "depth": 18, "width": 64}, "train.batch_size": 8192, "train.micro_batch_size": 8192}
+    large = CHANGES | {
+        "model": {"name": "resnet", "weights": None, "depth": 18, "width": 64},
+        "train.batch_size": 8192,
+        "train.micro_batch_size": 8192,
+    }
     large |= {"train.ema_decay": 0.0}
     kept, again = (peak(begin(train_params(large | {"train.activation_checkpointing": wish}), str(wish))) for wish in (False, True))
     assert again < 0.8 * kept

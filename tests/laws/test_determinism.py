@@ -42,7 +42,7 @@ RESULTS = ("models", "metrics", "plots", "data/prepared")
 IMAGES = {"name": "image_folder", "root": "images", "size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000}
 CHANGES = {
     "source": {**IMAGES, "valid": 0.2, "test": 0.2},
-    "model": {"name": "convnet", "width": 4, "dropout": 0.2},
+    "model": {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2},
     "augment": {
         "crop_padding": 0,
         "resized_crop": 0.3,

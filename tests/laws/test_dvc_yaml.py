@@ -21,7 +21,8 @@ BY_KIND = {
     "evaluate": ("inputs/*/description.py", "inputs/*/preprocessing.py", "tasks/*/targets.py", "tasks/*/evaluation.py"),
 }
 """Modules that a stage imports by the kind in `spec.json`, which no parameter names: those of every kind."""
-TRACKING = "pipeline/tracking/"
+TRACKING = ("pipeline/tracking/", "pipeline/stages/run_description.py")
+"""Code that receives results and returns nothing to a stage. `run_description` selects what the run of a stage records."""
 
 
 def needed(stage: str) -> set[str]:
@@ -82,7 +83,7 @@ def test_data_and_model_flow_from_stage_to_stage() -> None:
 
 def test_every_placeholder_is_a_parameter_of_its_own_stage_or_the_chosen_model() -> None:
     found = {REFERENCE.findall(dep)[0] for stage in STAGES.values() for dep in stage["deps"] if "$" in dep}
-    assert found == {"source.root", "source.name", "model.name"}
+    assert found == {"source.root", "source.name", "model.name", "model.weights"}
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,11 @@ def test_every_placeholder_is_a_parameter_of_its_own_stage_or_the_chosen_model()
         ("pipeline/engine/precision.py", {"train", "evaluate"}),
         ("pipeline/tasks/classification/targets.py", {"prepare", "train", "evaluate"}),
         ("pipeline/tracking/journal.py", set()),
+        ("pipeline/stages/run_description.py", set()),
+        ("pipeline/provenance/facts.py", set()),
+        ("pipeline/prediction/model.py", set()),
+        ("pipeline/inputs/image/reading.py", set()),
+        ("pipeline/tasks/classification/prediction.py", set()),
     ],
 )
 def test_an_edit_runs_the_stages_whose_result_it_may_change_and_no_other(path: str, stages: set[str]) -> None:

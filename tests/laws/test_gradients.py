@@ -15,12 +15,20 @@ from tests.specs import image_spec
 SIXTEEN = image_spec(shape=(16, 16, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.25,) * 3)
 GREY = image_spec(shape=(8, 8, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.25,))
 SMALLEST = [
-    {"name": "mlp", "width": 3, "depth": 2, "dropout": 0.0},
-    {"name": "convnet", "width": 1, "dropout": 0.0},
-    {"name": "resnet", "width": 8, "depth": 9},
-    {"name": "resnet", "width": 8, "depth": 18},
-    {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4},
-    {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None},
+    {"name": "mlp", "weights": None, "width": 3, "depth": 2, "dropout": 0.0},
+    {"name": "convnet", "weights": None, "width": 1, "dropout": 0.0},
+    {"name": "resnet", "weights": None, "width": 8, "depth": 9},
+    {"name": "resnet", "weights": None, "width": 8, "depth": 18},
+    {
+        "name": "airbench",
+        "weights": None,
+        "block1_width": 8,
+        "block2_width": 16,
+        "block3_width": 16,
+        "whiten_images": 20,
+        "whiten_eps": 5e-4,
+    },
+    {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None},
 ]
 
 

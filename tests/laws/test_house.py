@@ -12,7 +12,7 @@ ROOMS = [
     ["container"],
     ["__main__"],
     ["commands"],
-    ["verification"],
+    ["verification", "prediction"],
     ["stages"],
     ["training"],
     ["nonfinite_dump"],
@@ -21,6 +21,7 @@ ROOMS = [
     ["reports"],
     ["inputs"],
     ["params"],
+    ["provenance"],
     ["runtime"],
     ["io"],
 ]

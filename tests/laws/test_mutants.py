@@ -22,7 +22,7 @@ from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD, outcome
 
 STOP = 5
-FP16 = {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"}
+FP16 = {"model": {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"}
 MAKE: dict[str, dict[str, Any]] = {"convnet": {**COMMON, "model": CONVNET}, "fp16": {**COMMON, **FP16}}
 
 

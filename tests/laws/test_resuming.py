@@ -24,17 +24,46 @@ COMMON = {
     "augment.flip": "random",
     "augment.cutout": 2,
 }
-CONVNET = {"name": "convnet", "width": 4, "dropout": 0.2}
-AIRBENCH = {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4}
-MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None}
-SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "bias_lr_scale": 0.5, "momentum": 0.9, "nesterov": True}
+CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2}
+AIRBENCH = {
+    "name": "airbench",
+    "weights": None,
+    "block1_width": 8,
+    "block2_width": 16,
+    "block3_width": 16,
+    "whiten_images": 20,
+    "whiten_eps": 5e-4,
+}
+MOBILENET = {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None}
+SGD = {
+    "name": "sgd",
+    "learning_rate": 0.05,
+    "weight_decay": 1e-3,
+    "bias_lr_scale": 0.5,
+    "layer_decay": None,
+    "groups": [],
+    "momentum": 0.9,
+    "nesterov": True,
+}
 NO_MOMENTUM = {**SGD, "momentum": 0.0, "nesterov": False}
-ADAM = {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-3, "bias_lr_scale": 0.5, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+ADAM = {
+    "name": "adam",
+    "learning_rate": 1e-3,
+    "weight_decay": 1e-3,
+    "bias_lr_scale": 0.5,
+    "layer_decay": None,
+    "groups": [],
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "epsilon": 1e-8,
+}
 MUON = {
     "name": "muon",
     "learning_rate": 0.05,
     "weight_decay": 1e-3,
     "bias_lr_scale": 0.5,
+    "layer_decay": None,
+    "groups": [],
     "outer_lr_scale": 0.5,
     "momentum": 0.6,
     "sgd_momentum": 0.9,
@@ -43,6 +72,13 @@ MUON = {
     "normalize_weights": True,
 }
 HALF = {"train.precision": "bf16-true", "train.ema_decay": 0.0}
+GROUPED = {
+    "optimizer.layer_decay": 0.75,
+    "optimizer.groups": [
+        {"patterns": ["8.*"], "lr_scale": 2.0, "weight_decay": 0.1},
+        {"patterns": ["2.0.*", "*.bias"], "lr_scale": 0.5, "weight_decay": None},
+    ],
+}
 VARIANTS = {
     "adamw": {"model": CONVNET},
     "adam": {"model": CONVNET, "optimizer": ADAM},
@@ -50,11 +86,20 @@ VARIANTS = {
     "sgd without momentum": {"model": CONVNET, "optimizer": NO_MOMENTUM},
     "muon": {"model": CONVNET, "optimizer": MUON},
     "muon in fp16": {"model": CONVNET, "optimizer": MUON, "train.precision": "fp16"},
-    "fp16 with its scaler": {"model": {"name": "mlp", "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
+    "fp16 with its scaler": {"model": {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
     "bf16-true": {"model": AIRBENCH, "optimizer": MUON, **HALF},
     "bf16-true with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},
     "airbench": {"model": AIRBENCH, "optimizer": MUON, "train.label_smoothing": 0.2},
+    "frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], **GROUPED},
+    "muon, frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], "optimizer": {**MUON, "normalize_weights": False}, **GROUPED},
+    "fp16, frozen, recomputed": {
+        "model": CONVNET,
+        "train.freeze": ["0.*"],
+        "train.precision": "fp16",
+        "train.activation_checkpointing": True,
+        **GROUPED,
+    },
     "mobilenet": {"model": MOBILENET},
     "mixed samples": {
         "model": CONVNET,

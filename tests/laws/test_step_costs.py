@@ -72,7 +72,7 @@ class Operations(TorchDispatchMode):
 
 def bare(training) -> Operations:
     """Run one step without the pipeline on a ready batch."""
-    inputs, targets, _ = next(next(training.batches(0)).parts(16))
+    inputs, targets = next(next(training.batches(0)).parts(16))
     network, optimizer = training.state.model.network, training.state.optimizer
     images = inputs.permute(0, 3, 1, 2).float()
     with Operations() as found:

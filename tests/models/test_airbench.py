@@ -11,7 +11,9 @@ from pipeline.training import example_inputs
 from tests.engine.building import begin
 from tests.specs import image_spec
 
-SETTINGS = airbench.Settings(name="airbench", block1_width=24, block2_width=32, block3_width=32, whiten_images=400, whiten_eps=1e-6)
+SETTINGS = airbench.Settings(
+    name="airbench", weights=None, block1_width=24, block2_width=32, block3_width=32, whiten_images=400, whiten_eps=1e-6
+)
 
 
 def spec_of(side: int) -> Spec:

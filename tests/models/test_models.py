@@ -14,12 +14,20 @@ from tests.specs import image_spec
 
 CPU = torch.device("cpu")
 SMALL: list[dict[str, Any]] = [
-    {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.1},
-    {"name": "mlp", "width": 8, "depth": 3, "dropout": 0.0},
-    {"name": "convnet", "width": 4, "dropout": 0.1},
-    *({"name": "resnet", "depth": depth, "width": 8} for depth in (9, 12)),
-    {"name": "airbench", "block1_width": 8, "block2_width": 16, "block3_width": 16, "whiten_images": 20, "whiten_eps": 5e-4},
-    {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None},
+    {"name": "mlp", "weights": None, "width": 8, "depth": 1, "dropout": 0.1},
+    {"name": "mlp", "weights": None, "width": 8, "depth": 3, "dropout": 0.0},
+    {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1},
+    *({"name": "resnet", "weights": None, "depth": depth, "width": 8} for depth in (9, 12)),
+    {
+        "name": "airbench",
+        "weights": None,
+        "block1_width": 8,
+        "block2_width": 16,
+        "block3_width": 16,
+        "whiten_images": 20,
+        "whiten_eps": 5e-4,
+    },
+    {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None},
 ]
 SHAPES = [(8, 8, 1), (9, 12, 3)]
 TITLES = ["-".join(str(value) for value in settings.values() if value is not None) for settings in SMALL]
@@ -63,13 +71,16 @@ def test_the_seed_alone_decides_the_weights_and_a_state_restores_them(settings: 
 
 @pytest.mark.parametrize("depth", [9, 10, 12, 14, 16, 18])
 def test_a_resnet_has_as_many_layers_with_weights_as_its_depth_says(depth: int) -> None:
-    network = build({"name": "resnet", "depth": depth, "width": 8}, spec_of((8, 8, 3)))
+    network = build({"name": "resnet", "weights": None, "depth": depth, "width": 8}, spec_of((8, 8, 3)))
     layers = [name for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear) and "shortcut" not in name]
     assert len(layers) == depth
 
 
 def test_width_is_the_width_of_the_first_stage() -> None:
-    for settings in ({"name": "convnet", "width": 12, "dropout": 0.0}, {"name": "resnet", "depth": 10, "width": 12}):
+    for settings in (
+        {"name": "convnet", "weights": None, "width": 12, "dropout": 0.0},
+        {"name": "resnet", "weights": None, "depth": 10, "width": 12},
+    ):
         first = next(layer for layer in build(settings, spec_of((8, 8, 3))).modules() if isinstance(layer, nn.Conv2d))
         assert (first.in_channels, first.out_channels) == (3, 12)
 
@@ -77,9 +88,9 @@ def test_width_is_the_width_of_the_first_stage() -> None:
 @pytest.mark.parametrize(
     ("settings", "shape", "words"),
     [
-        (SMALL[2], (3, 8, 1), "model.name: convnet needs images of at least 4x4, these are 3x8: use mlp"),
-        (SMALL[3], (8, 7, 1), "model.name: resnet needs images of at least 8x8, these are 8x7: use convnet"),
-        (SMALL[5], (1, 7, 1), "model.name: airbench needs images of at least 2x2, these are 1x7: use mlp"),
+        (SMALL[2], (3, 8, 1), "model.name: convnet needs images of at least 4x4, but these are 3x8: write `model.name: mlp`"),
+        (SMALL[3], (8, 7, 1), "model.name: resnet needs images of at least 8x8, but these are 8x7: write `model.name: convnet`"),
+        (SMALL[5], (1, 7, 1), "model.name: airbench needs images of at least 2x2, but these are 1x7: write `model.name: mlp`"),
     ],
     ids=["convnet", "resnet", "airbench"],
 )

@@ -21,7 +21,9 @@ FILE = "mobilenet_v3_small-047dcff4.pth"
 
 
 def settings(architecture: str, stem: str = "original", weights: str | None = None) -> Settings:
-    return Settings.model_validate({"name": "torchvision", "architecture": architecture, "stem": stem, "weights": weights})
+    return Settings.model_validate(
+        {"name": "torchvision", "weights": None, "architecture": architecture, "stem": stem, "pretrained": weights}
+    )
 
 
 def spec_of(height: int, width: int, channels: int) -> Spec:
@@ -88,7 +90,7 @@ def test_trying_an_image_out_changes_neither_weights_nor_random_numbers() -> Non
 
 
 def test_unknown_names_are_answered_with_the_nearest_and_the_known() -> None:
-    with pytest.raises(ValidationError, match="no classification architecture 'resnet81': the nearest are `resnet18`"):
+    with pytest.raises(ValidationError, match="no classification architecture 'resnet81': the nearest names are `resnet18`"):
         settings("resnet81")
     with pytest.raises(ValidationError, match="no weights 'IMAGENET': choose one of IMAGENET1K_V1, DEFAULT, or null for random weights"):
         settings("resnet18", weights="IMAGENET")
@@ -141,8 +143,8 @@ def test_an_unreachable_network_is_answered_with_the_place_for_the_file(cache: P
     with pytest.raises(Refusal) as caught:
         initialized()
     assert str(caught.value) == (
-        "model.weights: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>): "
-        f"put {FILE} into {cache}, or write `weights: null`"
+        "model.pretrained: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>): "
+        f"put {FILE} into {cache}, or write `pretrained: null`"
     )
 
 
@@ -163,6 +165,6 @@ def test_a_file_that_holds_no_weights_is_refused_and_nothing_in_it_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (cache / FILE).write_bytes(content)
-    with pytest.raises(Refusal, match=rf"model\.weights: {cache / FILE}: is not a complete weights file: remove it"):
+    with pytest.raises(Refusal, match=rf"model\.pretrained: {cache / FILE}: is not a complete weights file: remove this file"):
         initialized()
     assert not Path("was-run").exists()

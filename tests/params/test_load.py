@@ -56,7 +56,7 @@ def test_a_spoiled_file_loads_or_is_refused_by_the_name_of_the_key(
 
 
 def test_data_from_elsewhere_is_named_by_its_origin() -> None:
-    data = {**DIGITS, "model": {"name": "mlp", "width": "wide", "depth": 1}}
+    data = {**DIGITS, "model": {"name": "mlp", "weights": None, "width": "wide", "depth": 1}}
     with pytest.raises(Refusal) as caught:
         from_data(data, TrainParams, "the model file")
     assert str(caught.value).splitlines()[0] == 'the model file: model.width: should be a whole number, not "wide"'

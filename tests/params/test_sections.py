@@ -81,7 +81,7 @@ def test_every_preset_loads(preset: Path) -> None:
 
 @pytest.mark.parametrize(("epochs", "batch_size", "samples", "steps"), [(1, 10, 100, 10), (1, 10, 101, 11), (3, 64, 100, 5), (2, 7, 1, 1)])
 def test_the_length_in_steps_covers_every_epoch(epochs: int, batch_size: int, samples: int, steps: int) -> None:
-    data = Document.read(TOP / "presets/digits.yaml").data["train"]
+    data = {**Document.read(TOP / "presets/digits.yaml").data["train"], "freeze": ()}
     settings = LoopSettings.model_validate({**data, "epochs": epochs, "steps": None, "batch_size": batch_size, "micro_batch_size": 1})
     assert settings.num_steps(samples) == steps
     settings = LoopSettings.model_validate({**data, "epochs": None, "steps": 7, "batch_size": batch_size, "micro_batch_size": 1})
@@ -90,14 +90,14 @@ def test_the_length_in_steps_covers_every_epoch(epochs: int, batch_size: int, sa
 
 def test_a_member_of_a_family_that_defines_no_verb_says_which_file_lacks_it() -> None:
     with pytest.raises(NotImplementedError, match=r"pipeline/models/wide\.py defines no build"):
-        ModelSettings(name="wide").build(None)  # type: ignore[arg-type]
+        ModelSettings(name="wide", weights=None).build(None)  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match=r"pipeline/sources/wide\.py defines no open"):
         SourceSettings(name="wide", root=Path("data"), valid=0.1, test=0.1).open(workers=1)
 
 
 @pytest.mark.parametrize("key", ["learning_rate", "weight_decay", "bias_lr_scale"])
 def test_what_all_optimizers_share_is_bounded(key: str) -> None:
-    shared = {"learning_rate": 0.1, "weight_decay": 0.0, "bias_lr_scale": 1.0, "name": "any"}
+    shared = {"learning_rate": 0.1, "weight_decay": 0.0, "bias_lr_scale": 1.0, "layer_decay": None, "groups": (), "name": "any"}
     assert CommonOptimizerSettings(**shared)
     with pytest.raises(ValidationError, match=key):
         CommonOptimizerSettings(**{**shared, key: -0.1})

@@ -113,7 +113,7 @@ def test_mistakes_of_any_shape_and_number_of_channels(tmp_path, shape):
 def test_the_most_confident_mistakes_come_first():
     logits = np.array([[1.0, 0], [0, 3.0], [0, 2.0], [0, 3.0], [5.0, 0]])
     predictions = Predictions.of(logits, np.array([1, 0, 0, 0, 0]))
-    assert mistakes.most_confident(predictions, 3).tolist() == [1, 3, 2]
+    assert predictions.most_confident_mistakes(3).tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize(("strength", "most"), [(100.0, 9), (2.0, 0)])

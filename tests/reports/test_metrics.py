@@ -10,18 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from pipeline.params.evaluate import EvaluateSettings
 from pipeline.refusal import Refusal
 from pipeline.reports import metrics
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Predictions
+from pipeline.tasks.classification.settings import Settings
 
-SETTINGS = EvaluateSettings(batch_size=32, top_k=3, calibration_bins=10, confidence_level=0.95, mistakes=4, test_time_augmentation="none")
+SETTINGS = Settings(
+    name="classification", batch_size=32, top_k=3, calibration_bins=10, confidence_level=0.95, mistakes=4, test_time_augmentation="none"
+)
 
 
 def evaluate(logits, targets, classes, settings):
     """The scores of samples that are given at once."""
-    return metrics.evaluate(Predictions.joined([Predictions.of(logits, targets)]), classes, settings)
+    return metrics.evaluate(Predictions.joined([Predictions.of(logits, targets)]), classes, **chosen(settings))
+
+
+def chosen(settings):
+    return {name: getattr(settings, name) for name in ("top_k", "calibration_bins", "confidence_level")}
 
 
 def names(num_classes):

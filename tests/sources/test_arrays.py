@@ -77,24 +77,24 @@ WRONG = {
     "flat inputs": ({"inputs": INPUTS.reshape(9, -1)}, "has shape (9, 60): save (samples, height, width)"),
     "channels first": (
         {"inputs": np.zeros((9, 3, 32, 32), np.uint8)},
-        "must be the channels, at most 16: if the second axis is, save `x.transpose(",
+        "must be the channels, at most 16: if the channels are the second axis, save `x.transpose(",
     ),
     "no pixels": ({"inputs": np.zeros((9, 0, 4), np.uint8)}, "has shape (9, 0, 4)"),
     "lengths": ({"targets": TARGETS[:5]}, "has 9 samples, but there are 5 targets"),
     "float targets": ({"targets": TARGETS * 1.0}, "has shape (9,) and dtype float64: save class numbers"),
     "one-hot targets": ({"targets": np.eye(9, dtype=int)}, "has shape (9, 9) and dtype int64"),
-    "negative targets": ({"targets": TARGETS - 1}, "has values from -1 to 1: number the classes from 0"),
+    "negative targets": ({"targets": TARGETS - 1}, "has class numbers from -1 to 1: number the classes from 0"),
     "huge targets": ({"targets": np.full(9, 2**63, np.uint64)}, "number the classes from 0"),
     "gaps": ({"targets": TARGETS * 1000}, "has the class number 2000, but train has only 9 samples"),
-    "no samples": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "is empty"),
-    "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but `classes` has 2 names"),
-    "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but `classes` has 0 names"),
+    "no samples": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "has no samples: add some"),
+    "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but `classes` has only 2 names"),
+    "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but `classes` has only 0 names"),
     "names twice": ({"classes": np.array(["a", "b", "a"])}, "an empty or repeated name"),
     "numbers as names": ({"classes": np.arange(3)}, "save the class names as one-dimensional `np.array([...], dtype=str)`"),
     "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
     "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),
     "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is in Fortran order: save `numpy.ascontiguousarray(x)`"),
-    "unknown names": ({"train-input": INPUTS}, "has an unknown array train-input: the valid names are classes, inputs"),
+    "unknown names": ({"train-input": INPUTS}, "has an unknown array train-input: remove it, or rename it to one of classes, inputs"),
     "both forms": ({"test-inputs": INPUTS}, "both with and without a split"),
 }
 
@@ -107,8 +107,8 @@ def test_a_wrong_array_is_refused_with_what_to_write(tmp_path, form, case):
 
 
 def test_missing_arrays_are_named(tmp_path):
-    assert "has no array train-inputs: it has no arrays" in refusal(tmp_path)
-    assert "has no array targets: it has inputs" in refusal(stored(tmp_path / "a", "npz", {"inputs": INPUTS}))
+    assert "has no array train-inputs (found: none): add it" in refusal(tmp_path)
+    assert "has no array targets (found: inputs): add it" in refusal(stored(tmp_path / "a", "npz", {"inputs": INPUTS}))
     content = {"test-inputs": INPUTS, "test-targets": TARGETS}
     assert "has no array train-inputs" in refusal(stored(tmp_path / "b", "npz", content))
     content = {"train-inputs": INPUTS, "train-targets": TARGETS, "test-inputs": INPUTS[:, 1:], "test-targets": TARGETS}

@@ -127,7 +127,7 @@ def test_a_class_with_one_sample_is_named(root, tmp_path):
 
 
 def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, capsys):
-    assert "write the share of train to split off, such as `test: 0.2`" in refusal(root, tmp_path, test=0.0)
+    assert "write the share of the train samples to use for it, such as `source.test: 0.2`" in refusal(root, tmp_path, test=0.0)
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (tmp_path / "split" / split / name).mkdir(parents=True)

@@ -91,7 +91,7 @@ def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: 
     monkeypatch.setenv("DVC_ROOT", str(broken))
     assert main(["train"]) == 0
     assert digests(folder) == off
-    assert "the record of this run is incomplete" in capsys.readouterr().err
+    assert "the run continues, but its journal is incomplete" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

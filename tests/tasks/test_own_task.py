@@ -17,6 +17,7 @@ CHANGES: dict[str, Any] = {
     "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2},
     "model": {"name": "line"},
     "augment": None,
+    "evaluate": {"name": "regression", "batch_size": 32, "test_time_augmentation": "none"},
     "train.metric": "valid/mean_absolute_error",
     "train.label_smoothing": 0.0,
     "train.steps": 200,
@@ -85,7 +86,8 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             {"evaluate.test_time_augmentation": "mirror"},
             "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",
         ),
-        ({"model": {"name": "mlp", "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
+        ({"model": {"name": "mlp", "weights": None, "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
+        ({"evaluate.name": "language_modeling"}, "evaluate."),
         ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: choose one of valid/loss, valid/accuracy"),
     ],
 )
@@ -99,3 +101,9 @@ def test_what_the_task_cannot_use_is_refused(fork: Path, changes: dict[str, Any]
     assert done.returncode == 2
     assert message in done.stderr
     assert "params.yaml:" in done.stderr
+
+
+def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(fork: Path) -> None:
+    done = run(fork, "python", "-m", "pipeline", "predict", "models/model.safetensors", "data/README.md")
+    message = "this model belongs to the kind of inputs `points`: files and values cannot be turned into such inputs"
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")

@@ -22,7 +22,7 @@ from tests.tracking import tiny
 
 
 class FakeServer:
-    """Accepts every event except those of a tag in `failing`; `is_down` fails every request."""
+    """Accepts every event except a description in `failing`; `is_down` fails every request."""
 
     def __init__(self, environment: Environment) -> None:
         self.failing: set[str] = set()
@@ -44,7 +44,7 @@ class FakeServer:
             self.num_resets -= 1
             raise ConnectionResetError
         for event in batch:
-            if self.is_down or self.failing & set(event.fields.get("tags", ())):
+            if self.is_down or event.fields.get("text") in self.failing:
                 raise TimeoutError
             self.accepted.append(event.kind)
 
@@ -71,7 +71,7 @@ def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> Fake
 def write_journal(root: Path, *tags: str, ended: bool = True) -> Path:
     journal = Journal.create(root, stage="train", info=RunInfo())
     for tag in tags:
-        journal.tags({tag: ""})
+        journal.describe(tag)
     if ended:
         journal.end("FINISHED")
     journal.close()
@@ -85,10 +85,10 @@ def test_events_that_always_fail_hold_up_none_behind_them(server: FakeServer, tm
         assert not server.delivery(folder).catch_up()
         assert server.cursor(folder).offsets[EVENTS] == start.end
         assert is_pending(folder)
-    assert server.accepted == ["start", "tags", "end", "tags", "end"]
+    assert server.accepted == ["start", "description", "end", "description", "end"]
     server.failing.clear()
     assert server.delivery(folder).catch_up()
-    assert server.accepted[-4:] == ["tags", "tags", "tags", "end"]
+    assert server.accepted[-4:] == ["description", "description", "description", "end"]
     assert not is_pending(folder)
 
 
@@ -96,28 +96,28 @@ def test_a_delivery_sends_nothing_twice_while_an_event_fails(server: FakeServer,
     journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}
     running = server.delivery(journal.folder)
     for tag in ("a", "b", "c"):
-        journal.tags({tag: ""})
+        journal.describe(tag)
         assert not running.catch_up()
-    assert server.accepted == ["start", "tags", "tags"]
+    assert server.accepted == ["start", "description", "description"]
     journal.close()
 
 
 def test_one_reset_connection_leaves_no_event_out(server: FakeServer, tmp_path: Path) -> None:
     folder, server.num_resets = write_journal(tmp_path, "a"), 1
     assert server.delivery(folder).catch_up()
-    assert server.accepted == ["start", "tags", "end"]
+    assert server.accepted == ["start", "description", "end"]
 
 
 def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "RETRY_AFTER_S", 0.0)
     journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}
-    journal.tags({"a": ""})
-    journal.tags({"b": ""})
+    journal.describe("a")
+    journal.describe("b")
     running = server.delivery(journal.folder)
     running.catch_up()
     server.failing.clear()
     running.catch_up()
-    assert server.accepted == ["start", "tags", "tags", "tags"]
+    assert server.accepted == ["start", "description", "description", "description"]
     assert server.cursor(journal.folder).offsets[EVENTS] == (journal.folder / EVENTS).stat().st_size
     journal.close()
 
@@ -189,7 +189,7 @@ def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Pa
 
 @pytest.mark.parametrize("num_events", [1, delivery.EVENTS_AT_ONCE + 1])
 def test_metrics_are_sent_together_and_everything_else_alone(num_events: int) -> None:
-    kinds = ["start", *["metrics"] * num_events, "tags", "tags", "end"]
+    kinds = ["start", *["metrics"] * num_events, "description", "description", "end"]
     sizes = [len(batch) for batch in delivery.batches(events.Event(0, {"kind": kind}) for kind in kinds)]
     assert sizes == [1, *([1] if num_events == 1 else [delivery.EVENTS_AT_ONCE, 1]), 1, 1, 1]
 
@@ -197,13 +197,13 @@ def test_metrics_are_sent_together_and_everything_else_alone(num_events: int) ->
 def test_a_delivery_stops_at_its_deadline_and_the_next_one_resumes(server: FakeServer, tmp_path: Path) -> None:
     folder = write_journal(tmp_path, "a", "b")
     server.pauses_s = 0.2
-    with pytest.raises(TimeoutError, match="the time for this delivery is over"):
+    with pytest.raises(TimeoutError, match="the time for delivering earlier runs is over"):
         Delivery(folder, server.store, tiny.build, time.monotonic() + 0.3).catch_up()
     server.store.client.set_terminated.assert_not_called()
     assert len(server.accepted) < 4
     server.pauses_s = 0.0
     assert server.delivery(folder).catch_up()
-    assert server.accepted == ["start", "tags", "tags", "end"]
+    assert server.accepted == ["start", "description", "description", "end"]
     assert list(mirror.deliveries([write_journal(tmp_path)], server.store, tiny.build, time.monotonic() - 1)) == []
 
 

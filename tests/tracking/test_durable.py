@@ -97,11 +97,15 @@ def test_a_restored_journal_that_has_grown_past_the_old_position_is_delivered_fr
     path = writing.folder / name
     path.touch()
     other = {events.EVENTS: events.SYSTEM, events.SYSTEM: events.EVENTS}[name]
-    cursor = Cursor("a run", "1", {name: path.stat().st_size + 20, other: 0}, has_ended=True)
-    load = events.Writer(path, end=path.stat().st_size)
-    load.append({"kind": "metrics", "time_ms": 1, "step": 1, "values": {"a": 1.0}})
-    load.close()
-    cursor.save(writing.folder, "a store")
+    backup_size = path.stat().st_size
+    for num_lines in (2, 3):  # the lines after the backup are as long as those that it lacks, so a line ends at the old position
+        lines = events.Writer(path, end=backup_size)
+        for time_ms in range(num_lines):
+            lines.append({"kind": "metrics", "time_ms": num_lines * 10 + time_ms, "step": 1, "values": {"a": 1.0}})
+        lines.close()
+        if num_lines == 2:
+            Cursor("a run", "1", {name: path.stat().st_size, other: 0}, has_ended=True).save(writing.folder, "a store")
+            assert Cursor.load(writing.folder, "a store").has_ended
     assert Cursor.load(writing.folder, "a store") == Cursor("a run", "1")
     assert is_pending(writing.folder)
 

@@ -21,10 +21,10 @@ def events_of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_a_journal_holds_every_event_in_order(tmp_path: Path) -> None:
     written = begin(tmp_path)
     written.metrics(1, {"train/loss": 0.5})
-    written.tags({"colour": "blue"})
+    written.describe("a run")
     written.end("FINISHED")
     kinds = [event.kind for event in events.read(written.folder / events.EVENTS)]
-    assert kinds == ["start", "metrics", "tags", "end"]
+    assert kinds == ["start", "metrics", "description", "end"]
     assert events_of_kind(written.folder, "start")[0]["params"] == {"seed": 1}
     assert events_of_kind(written.folder, "metrics")[0]["values"] == {"train/loss": 0.5}
 

@@ -287,8 +287,8 @@ def test_a_run_that_the_user_began_keeps_the_tags_of_mlflow(tracked: Tracked) ->
     theirs = {"mlflow.user": "a stranger", "mlflow.source.git.commit": "theirs", "notes": "theirs"}
     run_id = tracked.client.create_run("0", tags=theirs).info.run_id
     for value in ("1", "2"):
-        new = Journal.create(tracked.environment.root, stage="train", info=RUN_INFO, run_id=run_id)
-        new.tags({"ours": value})
+        info = RunInfo(tags={**RUN_INFO.tags, "ours": value})
+        new = Journal.create(tracked.environment.root, stage="train", info=info, run_id=run_id)
         new.close()
         deliver_all(tracked, new.folder)
     tags = tracked.client.get_run(run_id).data.tags

@@ -132,7 +132,7 @@ def test_messages_of_an_incomplete_run_count_the_events_of_both_files(
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         pass
     assert training.folder
-    (training.folder / events.SYSTEM).write_text('{"kind":"tags","time_ms":1,"tags":{}}\n')
+    (training.folder / events.SYSTEM).write_text('{"kind":"metrics","time_ms":1,"step":0,"values":{}}\n')
     for has_failed in (False, True):
         Cursor(has_failed=has_failed).save(training.folder, Address.of(without_mirror).key)
         with subprocess.Popen([sys.executable, "-c", ""]) as process:
@@ -197,7 +197,7 @@ def test_a_full_disk_and_a_missing_file_stop_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
             reports.metrics(1, {"train/loss": 1.0})
-            reports.tags({"a": "b"})
+            reports.describe("a run")
         reports.metrics(2, {"train/loss": 1.0})
     assert capsys.readouterr().err.count("tracking:") == 1
     assert [event.kind for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)] == ["start", "metrics", "end"]
@@ -221,7 +221,9 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_process_of_a_stage_never_imports_mlflow() -> None:
-    script = "import sys, pipeline.tracking.run, pipeline.tracking.provenance; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
+    script = (
+        "import sys, pipeline.tracking.run, pipeline.stages.run_description; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", script], cwd=mirror_process.CHECKOUT, check=True)
 
 

@@ -1,4 +1,4 @@
-"""Applies the configured augmentations in order, and draws their random numbers."""
+"""Applies the configured augmentations in order, and draws the random numbers that they need."""
 
 from functools import partial
 
@@ -20,9 +20,9 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Augmentation:
-    """All configured augmentations. Their draws are random integers (num_draws, n).
+    """All configured augmentations, controlled by random integers. A tensor (num_draws, n) of these integers for n samples is called draws.
 
-    The draws of a sample depend only on the seed, the epoch, the sample and the number of samples.
+    The draws of a sample depend only on the seed, the epoch, the position of the sample and the number of samples.
     """
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
@@ -39,28 +39,32 @@ class Augmentation:
         return any(augmenter.num_draws for augmenter in self.augmenters)
 
     def draw(self, epoch: int) -> Tensor:
-        """Return the draws (num_draws, num_samples) of an epoch, made on the CPU, so that they are the same for every device."""
+        """Return the random integers (num_draws, num_samples) for an epoch.
+
+        They are drawn on the CPU, so that they are the same for every device.
+        """
         return torch.from_numpy(
             np.concatenate([augmenter.draw(self.generator_for, epoch, self.num_samples) for augmenter in self.augmenters])
         )
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
-        """Split `draws` (num_draws, n) into one tensor per augmenter, in the order of `augmenters`."""
+        """Split the random integers `draws` (num_draws, n) into one tensor per augmentation, in the order of `augmenters`."""
         return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
-        """Return the size of `num_samples` packed images in bytes, including their borders."""
+        """Return the size in bytes of `num_samples` images in the packed format (see packed_pixels.py), including their borders."""
         images, border = self.pixels.images, 2 * self.window.border
         return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
 
     def packed(self, images: Tensor) -> Tensor:
-        """Pack images (n, height, width, channels) uint8 into the layout that `gather` reads."""
+        """Convert images (n, height, width, channels) uint8 to the packed format (see packed_pixels.py) that `gather` reads."""
         return self.pixels.packed(images, self.window.border)
 
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        """Return the images at `rows` (n,) of `packed`, augmented by `draws` (num_draws, n), as (n, height, width, channels) uint8.
+        """Return the images at `rows` (n,) of `packed`, augmented, as (n, height, width, channels) uint8.
 
-        Mixup and CutMix are not applied; `mix` applies them.
+        `packed` contains packed images. `draws` (num_draws, n) are the random integers that control the augmentation. Mixup and CutMix
+        are not applied here, but by `mix`.
         """
         for_window, *for_changes = self.shared_out(draws)
         images = self.window.read(packed, rows, for_window)
@@ -69,9 +73,10 @@ class Augmentation:
         return self.pixels.unpacked(images)
 
     def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix gathered images with their partners. Return the mixed images, and each image's class shares (n, classes) float32.
+        """Apply mixup or CutMix to images that `gather` returned. Return the mixed images and their class probabilities (n, classes).
 
-        `classes` and `partner_classes` are class numbers (n,).
+        Image i is mixed with image i of `partners`. `classes` and `partner_classes` are class numbers (n,). `draws` (num_draws, n) are
+        the random integers that control the augmentation. The probabilities are float32.
         """
         assert self.mixing
         *_, its_own = self.shared_out(draws)
@@ -81,17 +86,17 @@ class Augmentation:
 def images_of(spec: Spec) -> ImageInputs:
     """Return the description of the images in `spec`. Raises Refusal if the inputs are not images."""
     if not isinstance(spec.inputs, ImageInputs):
-        raise Refusal(f"augment: changes images, and the inputs are of the kind {spec.inputs.kind}: write `augment: null`")
+        raise Refusal(f"augment: augmentation needs images, but the inputs are of the kind {spec.inputs.kind}: write `augment: null`")
     return spec.inputs
 
 
 def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
-    """Return the configured mixing, or None if both mixup and CutMix are off. Raises Refusal if the targets have no classes to mix."""
+    """Return the configured mixing, or None if both mixup and CutMix are off. Raises Refusal if the targets are not classes."""
     if not settings.mixup and not settings.cutmix:
         return None
     if not isinstance(spec.targets, ClassTargets):
         raise Refusal(
-            f"augment: mixup and CutMix need classes, and these targets are of the kind {spec.targets.kind}: write `mixup: 0.0` and `cutmix: 0.0`"
+            f"augment: mixup and CutMix need classes, but the targets are of the kind {spec.targets.kind}: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
         )
     return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.targets.num_classes)
 
@@ -103,7 +108,10 @@ def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
 
 
 def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
-    """Return the configured changes in the order of application. Cutout is last, so that no other change alters the colour of its square."""
+    """Return the configured changes in the order of application.
+
+    Cutout is last, so that no other change alters the colour of the square that Cutout fills.
+    """
     found: list[Change] = []
     if settings.flip != "none":
         found.append(Flip(settings.flip))

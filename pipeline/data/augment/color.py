@@ -13,14 +13,14 @@ from pipeline.data.augment.protocols import RandomSource, Table
 LUMA = (77, 150, 29)
 """Weights of red, green and blue in the grey value of a pixel, in 256ths (ITU-R BT.601)."""
 SCALE = 1024
-"""Fixed-point scale of the jitter factors. Each factor is at most 2, so the product of all factors and a byte fits in the 24 bits of float32 with ample margin."""
+"""Fixed-point scale of the jitter factors. Each factor is at most 2, so that all factors times a byte fit in the 24 bits of float32."""
 
 
 class Flip:
     """Flips images left to right.
 
-    In the mode `random`, each image is flipped with probability 1/2, drawn anew in each epoch. In the mode `alternating`, each image
-    is flipped in every second epoch, and only whether this begins in the first or the second epoch is drawn.
+    In the mode `random`, each image is flipped in each epoch with probability 1/2. In the mode `alternating`, each image is flipped in
+    every second epoch. Whether its first flip is in the first or the second epoch is random.
     """
 
     num_draws = 1
@@ -38,10 +38,11 @@ class Flip:
 
 
 class Jitter:
-    """Changes brightness, contrast and saturation in this order, each by a factor drawn uniformly from 1 - strength to 1 + strength.
+    """Changes brightness, then contrast, then saturation, each by a random factor between 1 - strength and 1 + strength.
 
-    Equals torchvision's ColorJitter applied in this order, except that values are clipped once, at the end. The three changes together are one
-    weighted sum of the pixel, its grey value and the mean grey value of the image. Images must have one channel or three.
+    The result equals that of torchvision's ColorJitter in this order, except that values are clipped only once, at the end. The three
+    changes are computed as one weighted sum: of the pixel, of its grey value, and of the mean grey value of the image. Images must have
+    one or three channels.
     """
 
     num_draws = 3
@@ -50,7 +51,10 @@ class Jitter:
         self.strengths, self.pixels = (brightness, contrast, saturation), pixels
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return the weights of the pixel, of its grey value and of the mean grey value, in 1024ths: (3, num_samples)."""
+        """Return three random weights per sample, (3, num_samples), as integers in units of 1/1024.
+
+        They are the weights of the pixel, of its grey value, and of the mean grey value of the image.
+        """
         uniform = generator_for("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
         parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
@@ -66,7 +70,7 @@ class Jitter:
         return self.pixels.repacked(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
-        """Return the grey values (n, height, width, 1), rounded to whole numbers, of pixels (n, height, width, bytes)."""
+        """Convert pixels (n, height, width, bytes) to grey values (n, height, width, 1), rounded to whole numbers."""
         if self.pixels.images.channels == 1:
             return values
         red, green, blue, *_ = values.unbind(-1)
@@ -74,7 +78,10 @@ class Jitter:
 
 
 class Cutout:
-    """Fills a square with the mean colour. The centre is drawn inside the image; parts of the square may be outside."""
+    """Fills a random square with the mean colour of the train images.
+
+    The centre of the square is inside the image. Parts of the square may be outside.
+    """
 
     num_draws = 2
 

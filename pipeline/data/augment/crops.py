@@ -1,4 +1,4 @@
-"""Crops: the whole image; a crop of the image's size from the image with a border; or a crop of random size, resized to the image's size."""
+"""Three ways to crop an image: keep the whole image, crop it after padding, or crop a random size and resize the crop."""
 
 import math
 
@@ -14,7 +14,7 @@ ATTEMPTS = 10
 
 
 class NoCrop:
-    """Reads the image unchanged."""
+    """Keeps the whole image."""
 
     num_draws = 0
     border = 0
@@ -27,7 +27,7 @@ class NoCrop:
 
 
 class Crop:
-    """Takes a random crop of the image's size from the image, after a black border was added to it."""
+    """Adds a black border to the image, and takes a random crop of the original size."""
 
     num_draws = 2
 
@@ -49,11 +49,10 @@ class Crop:
 
 
 class ResizedCrop:
-    """Takes a random crop and resizes it bilinearly to the image's size.
+    """Takes a random crop, and resizes it bilinearly to the image's size.
 
-    The crop has at least the share `least` of the image's area, and an aspect ratio of 3:4 to 4:3.
-
-    The result equals torchvision's RandomResizedCrop (Inception's crop), except that the whole image is used if none of ten drawn crops fits into it.
+    The crop's area is at least `least` times the image's area. Its aspect ratio is between 3:4 and 4:3. The result equals that of
+    torchvision's RandomResizedCrop with one exception: if ten random crops in a row do not fit into the image, the whole image is used.
     """
 
     num_draws = 4
@@ -63,9 +62,9 @@ class ResizedCrop:
         self.least, self.pixels = least, pixels
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return top, left, height and width (4, num_samples) of a crop per image.
+        """Return one random crop per sample, as top, left, height and width: (4, num_samples).
 
-        The size is the first of `ATTEMPTS` drawn sizes that fits into the image, or that of the whole image if none fits.
+        For each crop, up to `ATTEMPTS` sizes are drawn until one fits into the image. If none fits, the crop is the whole image.
         """
         generator, (height, width, _) = generator_for("resized crop", epoch), self.pixels.images.row_shape
         heights, widths = np.full(num_samples, height), np.full(num_samples, width)
@@ -93,10 +92,10 @@ class ResizedCrop:
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for each output pixel, the two positions to interpolate between and the weight of the second: three tensors (n, extent).
+    """Return, for bilinear resizing along one axis, two source positions per output pixel and the weight of the second position.
 
-    Along one axis, the crop of image i begins at `start[i]`, has `length[i]` pixels and is resized to `extent` pixels. The positions
-    are never outside the crop. The weights are multiples of 1/256.
+    Each of the three is a tensor (n, extent). The crop of image i begins at `start[i]`, has `length[i]` pixels, and is resized to
+    `extent` pixels. The positions are never outside the crop. The weights are multiples of 1/256.
     """
     halves = 2 * torch.arange(extent, device=start.device) + 1
     last = start + length - 1

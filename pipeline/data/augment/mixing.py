@@ -1,4 +1,4 @@
-"""Mixup (blends two samples) and CutMix (pastes a rectangle of one sample into the other); the target becomes the share of each class."""
+"""Mixup (blends two samples) and CutMix (pastes a rectangle of one sample into another). Targets become class probabilities."""
 
 import numpy as np
 import torch
@@ -10,9 +10,10 @@ from pipeline.data.augment.protocols import RandomSource, Table
 
 
 class Mixing:
-    """Mixes each sample with a partner. The partner's share is drawn per sample from Beta(alpha, alpha); alpha is `mixup` or `cutmix`.
+    """Mixes each sample with another sample, its partner, by mixup or CutMix.
 
-    A method is off if its alpha is 0. If both are on, each sample gets mixup or CutMix, each with probability 1/2.
+    The partner's share of the result is drawn from Beta(alpha, alpha) for each sample. `mixup` and `cutmix` are the alphas of the two
+    methods; 0 turns a method off. If both are on, each sample gets one of them, chosen with probability 1/2.
     """
 
     num_draws = 5
@@ -22,8 +23,10 @@ class Mixing:
         self.classes = torch.arange(num_classes, device=pixels.device)
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return 5 rows of draws: the partner's weight in mixup, in 256ths, then the centre (2 rows), height and
-        width of the rectangle that CutMix replaces.
+        """Return five random integers per sample, (5, num_samples).
+
+        Row 0 is the partner's weight in mixup, in units of 1/256. The other rows are the rectangle that CutMix replaces: its centre
+        (two rows), its height and its width.
         """
         laid_over, centre, sides = (np.zeros((rows, num_samples), np.int64) for rows in (1, 2, 2))
         if self.mixup:
@@ -40,9 +43,10 @@ class Mixing:
         return np.concatenate([laid_over, centre, sides])
 
     def __call__(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix images with partners, both (n, height, width, channels) uint8. Return the mixed images and the class shares (n, classes) float32.
+        """Mix `images` with `partners`, both (n, height, width, channels) uint8. Return the mixed images and their class probabilities.
 
-        `classes` and `partner_classes` are class numbers (n,).
+        `classes` and `partner_classes` are class numbers (n,). `draws` is what `draw` returned for these samples. The probabilities (n,
+        classes) are float32.
         """
         weights = self.weights(draws)
         mixed = torch.lerp(images.float(), partners.float(), weights[..., None])
@@ -51,7 +55,7 @@ class Mixing:
         return rounded(mixed), (own + (other - own) * share).float()
 
     def weights(self, draws: Tensor) -> Tensor:
-        """Return the partner's share of each pixel, (n, height, width), a multiple of 1/256."""
+        """Return the weight of the partner at each pixel, (n, height, width). All weights are multiples of 1/256."""
         laid_over, centre, (height, width) = torch.split(draws, [1, 2, 2])
         piece = rectangles.mask(centre, height, width, self.image)
         return torch.where(piece, 1.0, laid_over[0, :, None, None].float() / FINE)

@@ -1,9 +1,9 @@
 """Packed images: each pixel is stored as one integer of 1, 2, 4 or 8 bytes, or as several integers of 8 bytes.
 
-Copies then move fewer elements.
+These integers are called words. Packed images are copied faster, because a copy moves fewer elements.
 
-All arithmetic on bytes is exact in float32: jitter in 1024ths of a byte, mixing in 256ths, resizing in two dimensions in 65,536ths.
-Therefore every device computes the same bytes.
+All arithmetic on bytes is exact in float32. Jitter uses multiples of 1/1024, mixing of 1/256, and resizing of 1/65,536. Therefore every
+device computes the same bytes.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,17 @@ from pipeline.inputs.image.description import ImageInputs
 
 BYTE = 255
 FINE = 256
-"""Fixed-point scale of positions and shares. Two interpolations multiply a byte by FINE squared, which needs all 24 bits of float32."""
+"""Fixed-point scale of positions and weights. Two interpolations multiply a byte by FINE squared, which needs all 24 bits of float32."""
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer dtypes by size in bytes. The word of a pixel is the smallest of these integers that holds all channels of the pixel, or int64 if none does."""
+"""Integer dtypes by size in bytes.
+
+A pixel is stored in the smallest of these dtypes that holds all its channels. If there is none, it is stored as several int64.
+"""
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Packs and unpacks images of the size and channels that `images` describes."""
+    """Packs and unpacks images. `images` describes their size and number of channels."""
 
     images: ImageInputs
     device: torch.device
@@ -40,20 +43,23 @@ class Pixels:
 
     @property
     def mean_colour(self) -> Tensor:
-        """Return the mean colour of the training images as a packed pixel, (words,)."""
+        """Return the mean colour of the train images as one packed pixel, a tensor of integers (words,)."""
         colour = torch.tensor([round(mean * BYTE) for mean in self.images.mean], dtype=torch.uint8)
         return pad(colour, (0, self.size_bytes - self.images.channels)).view(self.word).to(self.device)
 
     def packed(self, images: Tensor, border: int = 0) -> Tensor:
-        """Pack images (n, height, width, channels) uint8 into (n, height, width, words), adding a black border of `border` pixels."""
+        """Add a black border of `border` pixels to images (n, height, width, channels) uint8, and pack them.
+
+        Returns (n, height, width, words), where `words` is the number of integers per pixel.
+        """
         return pad(images, (0, self.size_bytes - self.images.channels, border, border, border, border)).contiguous().view(self.word)
 
     def unpacked(self, words: Tensor) -> Tensor:
-        """Return packed images as a view (n, height, width, channels) uint8. `words` must be contiguous."""
+        """Return packed images `words` as a view (n, height, width, channels) uint8. `words` must be contiguous."""
         return words.view(torch.uint8)[..., : self.images.channels]
 
     def repacked(self, values: Tensor) -> Tensor:
-        """Round and clip `values` (n, height, width, size_bytes) to bytes, and pack these into (n, height, width, words)."""
+        """Round `values` (n, height, width, size_bytes) and clip them to bytes. Return them packed, (n, height, width, words)."""
         found: Tensor = rounded(values).view(self.word)
         return found
 
@@ -64,5 +70,8 @@ def rounded(values: Tensor) -> Tensor:
 
 
 def divided(total: Tensor, count: int) -> Tensor:
-    """Return `total / count`, rounded the same on every device: if the divisor were a Python scalar, a GPU would multiply by its reciprocal."""
+    """Return `total / count`, rounded in the same way on every device.
+
+    The divisor is a tensor, because a GPU replaces division by a Python scalar with multiplication by its reciprocal.
+    """
     return total / torch.full_like(total, count)

@@ -1,4 +1,7 @@
-"""The interfaces of augmentations. Each augmentation draws a table of random integers for an epoch, and later changes images according to these integers."""
+"""The interfaces of augmentations.
+
+An augmentation first draws random integers for all samples of an epoch. Later it changes images according to these integers.
+"""
 
 from typing import Protocol
 
@@ -10,7 +13,7 @@ Table = NDArray[np.int64]
 
 
 class RandomSource(Protocol):
-    """Returns the random generator of one purpose, such as `generator_for("flip", epoch)`.
+    """A function that returns the random generator for one purpose, for example `generator_for("flip", epoch)`.
 
     Each augmentation has its own purpose, so that enabling one augmentation does not change the draws of another.
     """
@@ -19,17 +22,21 @@ class RandomSource(Protocol):
 
 
 class Augmenter(Protocol):
-    """Draws `num_draws` random integers per sample and epoch."""
+    """Draws `num_draws` random integers per sample in each epoch."""
 
     num_draws: int
 
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return the draws of an epoch, (num_draws, num_samples)."""
+        """Return the random integers for all samples of an epoch, (num_draws, num_samples)."""
         ...
 
 
 class Window(Augmenter, Protocol):
-    """Reads one crop of each packed image at `rows` (n,), at the place that `draws` (num_draws, n) determine. `read` returns (n, height, width, words)."""
+    """Reads one crop of each image.
+
+    `read` crops the packed images at `rows` (n,), and returns the crops (n, height, width, words) in the packed format. The random
+    integers `draws` (num_draws, n) determine where each crop is.
+    """
 
     border: int
     """Width in pixels of the border that the packed images must have."""
@@ -38,6 +45,6 @@ class Window(Augmenter, Protocol):
 
 
 class Change(Augmenter, Protocol):
-    """Changes packed images (n, height, width, words), each according to its column of `draws` (num_draws, n)."""
+    """Changes packed images (n, height, width, words). Column i of the random integers `draws` (num_draws, n) controls image i."""
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor: ...

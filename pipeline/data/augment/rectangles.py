@@ -9,21 +9,24 @@ from pipeline.inputs.image.description import ImageInputs
 
 
 def centres(generator: np.random.Generator, image: ImageInputs, num_samples: int) -> Table:
-    """Draw the row and column of one centre in each image, (2, n)."""
+    """Draw one random pixel in each image as the centre of a rectangle. Return the rows and columns (2, num_samples)."""
     return np.stack([generator.integers(extent, size=num_samples) for extent in (image.height, image.width)])
 
 
 def mask(centre: Tensor, height: Tensor | int, width: Tensor | int, image: ImageInputs) -> Tensor:
-    """Return a mask of the pixels inside one rectangle per image, (n, image height, image width).
+    """Return a mask (n, image height, image width) that is True inside one rectangle per image.
 
-    The rectangles have their centres at `centre` (2, n); `height` and `width` are their sides.
+    The rectangles have the centres `centre` (2, n) and the sides `height` and `width`.
     """
     down, across = centre
     return inside(down, image.height, height)[:, :, None] & inside(across, image.width, width)[:, None, :]
 
 
 def inside(centre: Tensor, extent: int, side: Tensor | int) -> Tensor:
-    """Return a mask (n, extent): for each centre (n,), the positions from 0 to `extent` - 1 inside an interval of length `side` around it."""
+    """Return a mask (n, extent) that is True inside an interval of length `side` around each of n centres.
+
+    Positions along the second dimension count from 0.
+    """
     first = centre - side // 2
     last = first + side
     places = torch.arange(extent, device=centre.device)[None, :]

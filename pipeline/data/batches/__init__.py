@@ -1,1 +1,1 @@
-"""Makes batches on the device from the prepared arrays."""
+"""Makes batches on the device from the prepared data."""

@@ -1,4 +1,4 @@
-"""Rows, targets and augmentation draws of each batch: computed once per epoch and sliced for each batch."""
+"""Says which samples each batch contains. Rows, targets and augmentation draws are computed once per epoch and sliced per batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipeline.data.batches.order import Order
 from pipeline.data.batches.transfer import moved
+from pipeline.seeding import derive
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """The rows (n,) of some samples, their targets (n,), and their augmentation draws (num_draws, n). `draws` is None if there is no augmentation."""
+    """Describes the samples of a batch, except for their inputs.
+
+    `rows` (n,) are the positions of the samples in the split. `targets` (n, ...) are their targets. `draws` (num_draws, n) are the
+    random integers for their augmentation, or None if there is no augmentation. `lengths` (n,) are the lengths of the samples without
+    their padding, on the CPU, or None if nothing is padded.
+    """
 
     rows: Tensor
     targets: Tensor
     draws: Tensor | None = None
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -31,57 +38,75 @@ class BatchIndex:
         if positions == slice(0, len(self)):
             return self
         draws = None if self.draws is None else self.draws[:, positions]
-        return BatchIndex(self.rows[positions], self.targets[positions], draws)
+        lengths = None if self.lengths is None else self.lengths[positions]
+        return BatchIndex(self.rows[positions], self.targets[positions], draws, lengths)
 
 
 def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
-    """Concatenate one or more batch indices."""
+    """Concatenate one or more batch indices into one."""
     if len(batch_indices) == 1:
         return batch_indices[0]
     draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]
+    lengths = [batch_index.lengths for batch_index in batch_indices if batch_index.lengths is not None]
     rows, targets = (
         torch.cat(tensors) for tensors in zip(*((batch_index.rows, batch_index.targets) for batch_index in batch_indices), strict=True)
     )
-    return BatchIndex(rows, targets, torch.cat(draws, dim=1) if draws else None)
+    return BatchIndex(rows, targets, torch.cat(draws, dim=1) if draws else None, torch.cat(lengths) if lengths else None)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Builds batch indices of a split on the right devices.
+    """Builds the BatchIndex objects of a split, and puts their tensors on the right devices.
 
-    The rows of a batch index are placed on `rows_on`, where the inputs are stored. Its targets and draws are placed on `device`, where
-    the model is trained. `targets` are the targets of the whole split, on the CPU.
+    The rows are put on `rows_on`, where the inputs are stored. The targets and the draws are put on `device`, where the model is
+    trained. `targets` and `lengths` (see BatchIndex) are those of the whole split, on the CPU.
+
+    `window` is None, except for a split of windows: then it is their length. The number of a window is the position of its first token.
     """
 
     targets: Tensor
     device: torch.device
     rows_on: torch.device
+    lengths: Tensor | None = None
+    window: int | None = None
 
-    def batch_index(self, rows: Tensor, draws: Tensor | None = None) -> BatchIndex:
-        """Build the batch index of `rows` (n,). `draws` (num_draws, num_samples) are those of all samples of the split; both are on the CPU."""
+    def batch_index(self, rows: Tensor, draws: Tensor | None = None, *, offset: int = 0) -> BatchIndex:
+        """Build the BatchIndex of the samples at `rows` (n,).
+
+        `draws` (num_draws, num_samples) are the augmentation draws of the whole split. Both arguments must be on the CPU. Windows begin
+        `offset` tokens after the first token of their row.
+        """
+        numbers = rows if self.window is None else (rows * self.window + offset) % (len(self.targets) * self.window)
         return BatchIndex(
-            moved(rows, self.rows_on),
+            moved(numbers, self.rows_on),
             moved(self.targets[rows], self.device),
             None if draws is None else moved(draws[:, rows], self.device),
+            None if self.lengths is None else self.lengths[rows],
         )
 
 
 def training(placement: Placement, augmentation: "Augmentation | None", *, size: int, seed: int, first: int) -> Iterator[BatchIndex]:
-    """Yield batch indices of `size` samples endlessly, beginning at position `first` of the stream of shuffled epochs."""
+    """Yield an endless sequence of BatchIndex objects with `size` samples each.
+
+    The samples come from the stream of shuffled epochs (see `Order`), beginning at position `first` of this stream.
+    """
     order = Order(len(placement.targets), seed)
 
     @lru_cache(maxsize=2)  # a batch may span two epochs
     def epoch(number: int) -> BatchIndex:
-        return placement.batch_index(order.permutation(number), augmentation.draw(number) if augmentation else None)
+        draws = augmentation.draw(number) if augmentation else None
+        # windows begin elsewhere in each epoch, so that a model sees every token in many contexts
+        offset = derive(seed, "window", number) % placement.window if placement.window else 0
+        return placement.batch_index(order.permutation(number), draws, offset=offset)
 
     for start in count(first, size):
         yield joined([epoch(number).part(positions) for number, positions in order.windows(start, size)])
 
 
 def scoring(placement: Placement, *, batch_size: int) -> Iterator[BatchIndex]:
-    """Return an iterator over batch indices of `batch_size` samples, which together contain every sample once, in order.
+    """Return an iterator over BatchIndex objects of `batch_size` samples. Together they contain every sample of the split, in order.
 
-    The last batch index is padded by repeating its first sample.
+    The last one is padded by repeating its first sample.
     """
     num_samples = len(placement.targets)
     firsts = range(0, num_samples, batch_size)

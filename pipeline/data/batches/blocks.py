@@ -1,4 +1,4 @@
-"""Batches of a split, gathered and augmented either for several batches at once or per micro-batch, with the same bytes."""
+"""Gathers and augments the inputs of batches, either for several batches at once or per micro-batch. The results are identical."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pipeline.batch import Batch
+from pipeline.batch import IGNORED, Batch
 from pipeline.data.batches.batch_index import BatchIndex
+from pipeline.inputs.text.description import PAD
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation
 
+NUM_LENGTHS = 8
+"""Largest number of different lengths to which batches of padded samples are cut."""
+
 
 @dataclass(frozen=True)
 class Block:
-    """The samples of a batch index, from which one or several batches are made.
+    """The samples of one batch, or of several batches in a row whose inputs can be gathered at once.
 
-    `gather(positions)` returns the inputs (n, ...) at these positions, augmented except for mixup and CutMix.
+    `batch_index` describes these samples. `gather(positions)` returns the inputs (n, ...) of the samples at `positions`. The inputs are
+    augmented, but without mixup and CutMix.
     """
 
     batch_index: BatchIndex
@@ -31,12 +36,18 @@ class Block:
 
     @cached_property
     def gathered(self) -> Tensor:
-        """Return the inputs of all samples, gathered at the first access. This takes fewer operations than one `gather` per batch."""
+        """Return the inputs of all samples of the block, gathered at the first access.
+
+        This takes fewer operations than calling `gather` for each batch.
+        """
         return self.gather(slice(0, len(self.batch_index)))
 
 
 class ResidentBlock(Block):
-    """A block of a split that is on the device: `inputs` are all inputs of the split, packed if there is an augmentation."""
+    """A block of samples from a split that is stored on the device.
+
+    `inputs` are the inputs of the whole split. They are packed if there is an augmentation.
+    """
 
     def gather(self, positions: slice) -> Tensor:
         part = self.batch_index.part(positions)
@@ -46,7 +57,7 @@ class ResidentBlock(Block):
 
 
 class StreamedBlock(Block):
-    """A block that was read from the memory map: `inputs` are only those of the batch index, in the order of its rows."""
+    """A block of samples that was read from the disk. `inputs` are the inputs of these samples only, in the order of `batch_index`."""
 
     def gather(self, positions: slice) -> Tensor:
         part = self.batch_index.part(positions)
@@ -58,9 +69,10 @@ class StreamedBlock(Block):
 
 @dataclass(frozen=True)
 class BlockBatch:
-    """The batch at `positions` of a block.
+    """One batch: the samples at `positions` of a block. A block contains the samples of one or several batches.
 
-    If `at_once` is True, the first access to all inputs of the batch gathers the whole block, which takes more memory.
+    If `at_once` is True, the first access to the inputs of the whole batch gathers the inputs of the whole block. This takes fewer
+    operations, but more memory.
     """
 
     block: Block
@@ -73,7 +85,7 @@ class BlockBatch:
 
     @property
     def num_targets(self) -> int:
-        """Return the number of targets, computed on the host. It equals the number of elements, because no target is IGNORED."""
+        """Return the number of targets, without host synchronisation. All elements are counted, because no target is IGNORED."""
         return self.batch_index.targets.numel()
 
     @property
@@ -101,18 +113,53 @@ class BlockBatch:
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
 
     def inputs(self, positions: slice) -> Tensor:
-        """Return the inputs at `positions` of the batch, before mixing.
+        """Return the inputs at `positions` of the batch, before mixup or CutMix, without padding that no sample of the batch needs.
 
-        If `positions` are not the whole batch, only their inputs are gathered, even if `at_once` is True.
+        If `at_once` is True and `positions` is the whole batch, they are taken from the gathered block. Otherwise only they are
+        gathered.
         """
         if self.at_once and positions == slice(0, self.num_samples):
-            return self.block.gathered[self.positions]
+            return without_padding(self.block.gathered[self.positions], self.batch_index.lengths)
         first = self.positions.start
-        return self.block.gather(slice(first + positions.start, first + positions.stop))
+        gathered = self.block.gather(slice(first + positions.start, first + positions.stop))
+        return without_padding(gathered, self.batch_index.lengths)
+
+
+class WindowBatch(BlockBatch):
+    """The batch of a language model: windows of length + 1 tokens. The targets are the inputs shifted by one token."""
+
+    @property
+    def num_targets(self) -> int:
+        """Return the number of targets, computed on the host. Every token is a target, because the train split has no padding."""
+        return self.num_samples * (self.block.inputs.shape[-1] - 1)
+
+    def part(self, positions: slice) -> Batch:
+        return next_tokens(self.inputs(positions))
+
+
+def next_tokens(windows: Tensor) -> Batch:
+    """Return the first tokens of windows (n, length + 1) as inputs, and the token after each as its target, IGNORED at the padding."""
+    inputs, targets = windows[:, :-1], windows[:, 1:]
+    padded = (inputs == PAD) | (targets == PAD)
+    return Batch(inputs, targets.long().masked_fill_(padded, IGNORED))
+
+
+def without_padding(inputs: Tensor, lengths: Tensor | None) -> Tensor:
+    """Cut off padding of `inputs` (n, length) after the longest of `lengths`, rounded up to one of NUM_LENGTHS lengths.
+
+    Few different lengths let a compiler, and the cache of the allocator, reuse what they have.
+    """
+    if lengths is None:
+        return inputs
+    step = -(-inputs.shape[1] // NUM_LENGTHS)
+    return inputs[:, : -(-int(lengths.max()) // step) * step]
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:
-    """Return the positions of part `number` of `num_parts`; if the sizes cannot be equal, the first parts have one position more."""
+    """Divide `length` positions into `num_parts` parts, and return the slice of part `number`, counted from 0.
+
+    The sizes of the parts differ by at most one; larger parts come first.
+    """
     size, longer = divmod(length, num_parts)
     first = number * size + min(number, longer)
     return slice(first, first + size + (number < longer))

@@ -1,4 +1,4 @@
-"""Makes batches on the device from prepared arrays, without worker processes."""
+"""Makes batches on the device from the prepared data, without worker processes."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator
@@ -11,25 +11,27 @@ import torch
 from pipeline.batch import Batch
 from pipeline.data.batches import batch_index
 from pipeline.data.batches.batch_index import BatchIndex, Placement
-from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock
+from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock, WindowBatch, next_tokens, without_padding
 from pipeline.data.batches.prefetch import read_ahead
+from pipeline.data.batches.stored import Samples, Stored, Windows
 from pipeline.data.prepared import Split
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation
 
 RESIDENT_SHARE = 0.5
-"""A split is kept on the device if it takes at most this share of the device's free memory."""
+"""A split is stored on the device if it takes at most this share of the device's free memory."""
 BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
-"""Several batches are gathered at once, up to this size and this number, to share the fixed cost of each operation.
+"""Limits of the size and the number of batches that are gathered at once, to share the fixed cost of each operation.
 
 A single batch may be larger."""
 
 
 class SplitTensors:
-    """The samples of a split as tensors: kept on the device, or read from the memory map for each batch.
+    """The samples of a split as tensors: either stored on the device, or read from the disk for each batch.
 
-    Both give the same batches. If `resident` is None, the samples are kept on the device if they fit, see RESIDENT_SHARE.
+    Both ways give the same batches. `resident` is True to store the samples on the device, and False to read them from the disk. If
+    `resident` is None, they are stored on the device if they take at most the share RESIDENT_SHARE of its free memory.
     """
 
     def __init__(
@@ -38,10 +40,17 @@ class SplitTensors:
         self.split, self.device = split, device
         self.augmentation = augmentation if augmentation and augmentation.active else None
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device) if resident is None else resident
-        self.placement = Placement(torch.from_numpy(split.targets), device, device if self.resident else torch.device("cpu"))
+        self.stored: Stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
+        self.placement = Placement(
+            torch.from_numpy(split.targets),
+            device,
+            device if self.resident else torch.device("cpu"),
+            lengths=None if split.lengths is None else torch.from_numpy(split.lengths),
+            window=split.inputs.shape[1] if split.per_token else None,
+        )
         if self.resident:
-            inputs = torch.from_numpy(split.inputs).to(device)
-            self.stored = self.augmentation.packed(inputs) if self.augmentation else inputs
+            inputs = self.stored.on_device(device)
+            self.held = self.augmentation.packed(inputs) if self.augmentation else inputs
 
     def __len__(self) -> int:
         return len(self.split)
@@ -52,23 +61,26 @@ class SplitTensors:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size in bytes of the inputs of the split on the device, where they are packed if there is an augmentation."""
+        """Return the size in bytes of the split's inputs on the device.
+
+        If there is an augmentation, this is the size of the packed images (see packed_pixels.py).
+        """
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
     def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
-        """Yield one block per batch index. The inputs of a block are valid until the next iteration."""
+        """Yield the block of samples for each BatchIndex. The next iteration may overwrite the inputs of a block."""
         if self.resident:
             for batch_index in batch_indices:
-                yield ResidentBlock(batch_index, self.stored, self.augmentation)
+                yield ResidentBlock(batch_index, self.held, self.augmentation)
             return
-        for inputs, batch_index in read_ahead(self.split.inputs, batch_indices, self.device):
+        for inputs, batch_index in read_ahead(self.stored, batch_indices, self.device):
             yield StreamedBlock(batch_index, inputs, self.augmentation)
 
     def is_small(self, num_samples: int) -> bool:
         return num_samples * math.prod(self.split.inputs.shape[1:]) * self.split.inputs.itemsize <= BLOCK_BYTES
 
     def block_size(self, batch_size: int) -> int:
-        """Return how many batches are gathered at once; always 1 if the split is read from the memory map."""
+        """Return how many batches are gathered at once. If the split is read from the disk, this is always 1."""
         return max((count for count in range(2, BLOCK_BATCHES + 1) if self.resident and self.is_small(count * batch_size)), default=1)
 
 
@@ -77,23 +89,25 @@ def free_bytes(device: torch.device) -> int:
 
 
 def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -> Generator[BlockBatch]:
-    """Yield full batches endlessly, beginning with the batch of step `start + 1`."""
+    """Yield training batches endlessly, beginning with the batch of step `start + 1`. All batches are full."""
     size = batch_size * tensors.block_size(batch_size)
     batch_indices = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     at_once = tensors.is_small(size)
+    batch_class = WindowBatch if tensors.split.per_token else BlockBatch
     with closing(tensors.blocks(batch_indices)) as blocks:
         for block in blocks:
             for first in range(0, size, batch_size):
-                yield BlockBatch(block, slice(first, first + batch_size), at_once)
+                yield batch_class(block, slice(first, first + batch_size), at_once)
 
 
 def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, int]]:
-    """Yield batches that together contain every sample once, in order, each with its number of samples that are not padding.
+    """Yield pairs (batch, number of samples that are not padding). Together the batches contain every sample once, in order.
 
-    All batches have the same size; the last batch is padded by repeating its first sample.
+    All batches have the same size: the last batch is padded by repeating its first sample.
     """
     firsts = range(0, len(tensors), batch_size)
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)
     for first, block in zip(firsts, tensors.blocks(batch_indices), strict=True):
-        batch = Batch(block.gather(slice(0, batch_size)), block.batch_index.targets)
+        inputs, index = block.gather(slice(0, batch_size)), block.batch_index
+        batch = next_tokens(inputs) if tensors.split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
         yield batch, min(batch_size, len(tensors) - first)

@@ -1,4 +1,4 @@
-"""The order of the samples: an endless stream of shuffled epochs; a batch is a range of positions in it."""
+"""The order of the samples: an endless stream of shuffled epochs. A batch is a range of positions in this stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,18 +11,21 @@ from pipeline.seeding import derive
 
 @dataclass(frozen=True)
 class Order:
-    """The stream of n samples: position p holds sample `permutation(p // n)[p % n]`. Every batch is full, because it may span two epochs."""
+    """The stream of shuffled epochs of n samples: at position p is sample `permutation(p // n)[p % n]`.
+
+    A batch may span two epochs, so every batch is full.
+    """
 
     num_samples: int
     seed: int
 
     def permutation(self, epoch: int) -> Tensor:
-        """Return the order of an epoch, (n,), drawn on the CPU so that it is the same for every device."""
+        """Return the order of the samples in an epoch, (n,). It is drawn on the CPU, so it is the same for every device."""
         generator = torch.Generator().manual_seed(derive(self.seed, "order", epoch))
         return torch.randperm(self.num_samples, generator=generator)
 
     def windows(self, start: int, count: int) -> Iterator[tuple[int, slice]]:
-        """Split the `count` positions of the stream from `start` on by epoch. Yield each epoch and the slice of its permutation."""
+        """Split `count` positions of the stream, from `start` on, by epoch. Yield each epoch with a slice of its permutation."""
         while count > 0:
             epoch, offset = divmod(start, self.num_samples)
             taken = min(count, self.num_samples - offset)

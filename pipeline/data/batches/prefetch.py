@@ -1,16 +1,14 @@
-"""Prefetch for splits that do not fit on the device: a thread reads batches from the memory map ahead of the training step."""
+"""Prefetch for splits that do not fit on the device: a thread reads batches from the disk before the training loop needs them."""
 
 import threading
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.data.batches.batch_index import BatchIndex
+from pipeline.data.batches.stored import Stored
 
 NUM_SLOTS = 3
 """One slot for the batch that the step uses, one for the batch being copied to the device, one for the batch being read."""
@@ -22,7 +20,7 @@ def event(*, blocking: bool = False) -> torch.cuda.Event:
 
 
 class Slot:
-    """A reusable buffer for one batch: pinned memory on the host, and a second buffer on the GPU if there is one."""
+    """A reusable buffer for one batch: pinned memory on the host and, if there is a GPU, a second buffer on the GPU."""
 
     batch_index: BatchIndex
 
@@ -34,14 +32,15 @@ class Slot:
         self.used = event() if on_gpu else None
         self.leave()  # the allocator reuses freed blocks, so kernels launched earlier may still read this memory
 
-    def fill(self, inputs: NDArray[Any], batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
-        """Read a batch into the slot, and start its copy to the GPU if there is one; called by the reader thread.
+    def fill(self, stored: Stored, batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
+        """Read a batch into the slot and, if there is a GPU, start its copy to the GPU. Called by the reader thread.
 
-        The copy runs on the stream `side`, after the kernels that read the previous batch of the slot. `side` is None without a GPU.
+        The copy runs on the CUDA stream `side`. It waits for the kernels that read the slot's previous batch. Without a GPU, `side` is
+        None.
         """
         if self.copied:
             self.copied.synchronize()  # blocks the reader thread only, not the training loop
-        np.take(inputs, batch_index.rows.numpy(), axis=0, out=self.host.numpy(), mode="clip")  # releases the GIL
+        stored.read(batch_index.rows.numpy(), self.host.numpy())
         self.batch_index = batch_index
         if side and self.copied and self.used:
             with torch.cuda.stream(side):
@@ -51,27 +50,30 @@ class Slot:
                 self.copied.record(side)
 
     def take(self) -> Tensor:
-        """Return the inputs on the device; called by the training loop. The current stream waits for the copy, without host synchronisation."""
+        """Return the inputs on the device. Called by the training loop.
+
+        The current CUDA stream waits for the copy, but the host does not.
+        """
         if self.copied:
             torch.cuda.current_stream(self.on_device.device).wait_event(self.copied)
         return self.on_device
 
     def leave(self) -> None:
-        """Mark the slot as reusable after all kernels launched so far have run; called by the training loop."""
+        """Mark the slot as reusable once all kernels launched so far have run. Called by the training loop."""
         if self.used:
             self.used.record(torch.cuda.current_stream(self.on_device.device))
 
 
 class Prefetcher(threading.Thread):
-    """A thread that fills the slots in `free` with one batch after another, and puts them into `ready`.
+    """A thread that takes slots from the queue `free`, fills each with the next batch, and puts them into the queue `ready`.
 
-    None in `free` stops the thread. None in `ready` marks the end of the batches; an exception in `ready` ended the thread.
+    None in `free` stops the thread. None in `ready` marks the end of the batches. If the thread fails, it puts the exception into
+    `ready`.
     """
 
-    def __init__(self, inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
+    def __init__(self, stored: Stored, batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
         super().__init__(name="reader", daemon=True)
-        self.inputs, self.batch_indices, self.device = inputs, batch_indices, device
-        self.dtype = torch.from_numpy(inputs[:0]).dtype
+        self.stored, self.batch_indices, self.device = stored, batch_indices, device
         self.free: SimpleQueue[Slot | None] = SimpleQueue()
         self.ready: SimpleQueue[Slot | BaseException | None] = SimpleQueue()
 
@@ -81,22 +83,25 @@ class Prefetcher(threading.Thread):
                 torch.cuda.set_device(self.device)  # the current device is per thread and defaults to the first GPU
             side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # untyped in torch
             for number, batch_index in enumerate(self.batch_indices):
-                slot = Slot(len(batch_index), self.inputs.shape[1:], self.dtype, self.device) if number < NUM_SLOTS else self.free.get()
+                slot = (
+                    Slot(len(batch_index), self.stored.row_shape, self.stored.dtype, self.device) if number < NUM_SLOTS else self.free.get()
+                )
                 if slot is None:
                     return
-                slot.fill(self.inputs, batch_index, side)
+                slot.fill(self.stored, batch_index, side)
                 self.ready.put(slot)
             self.ready.put(None)
         except BaseException as error:  # raised again by `read_ahead`, in the training loop
             self.ready.put(error)
 
 
-def read_ahead(inputs: NDArray[Any], batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
-    """Yield (inputs, batch index) for each batch index; the inputs (n, ...) are on `device`. All batch indices must have the same length.
+def read_ahead(stored: Stored, batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
+    """Yield the pair (inputs, batch index) for each BatchIndex. The inputs (n, ...) are on `device`.
 
-    The inputs are valid until the next iteration. Errors of the reader thread are raised here.
+    All BatchIndex objects must have the same length. The next iteration may overwrite the inputs. Errors of the reader thread are
+    raised here.
     """
-    prefetcher = Prefetcher(inputs, batch_indices, device)
+    prefetcher = Prefetcher(stored, batch_indices, device)
     prefetcher.start()
     try:
         while (slot := prefetcher.ready.get()) is not None:

@@ -14,7 +14,7 @@ Deviation = Annotated[float, Field(gt=0, le=1)]
 
 
 class ImageInputs(spec.Inputs):
-    """Describes images (height, width, channels) uint8; `mean` and `std` are those of `byte / 255` per channel, for normalisation."""
+    """Describes uint8 images (height, width, channels). `mean` and `std` normalise each channel; they refer to pixel values divided by 255."""
 
     dtype: ClassVar[type[np.generic]] = np.uint8
 
@@ -30,7 +30,7 @@ class ImageInputs(spec.Inputs):
     def has_one_number_per_channel(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         channels = info.data.get("channels", len(values))
         if len(values) != channels:
-            raise ValueError(f"has {len(values)} numbers for {channels} channels")
+            raise ValueError(f"has {len(values)} numbers, but the images have {channels} channels")
         return values
 
     @property

@@ -1,4 +1,7 @@
-"""Turns raw images into the input of a network. The preprocessing is part of the model, so training, evaluation and serving cannot differ in it."""
+"""Turns raw images into the input of a network.
+
+The preprocessing is part of the model, so it is the same in training, evaluation and serving.
+"""
 
 import torch
 from torch import Tensor, nn

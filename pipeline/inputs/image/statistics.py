@@ -13,7 +13,7 @@ MOST_LINES = 16
 
 
 class Statistics:
-    """Sums the bytes of each channel and their squares exactly, so that the statistics do not depend on the order of the samples."""
+    """Sums the pixel values of each channel and their squares. The sums are exact integers, so the order of the samples does not matter."""
 
     dtype: ClassVar[type[np.generic]] = ImageInputs.dtype
 
@@ -24,9 +24,9 @@ class Statistics:
         self.squares = np.zeros(row_shape[2], dtype=np.int64)
 
     def add(self, images: NDArray[np.uint8]) -> None:
-        """Add images (n, height, width, channels).
+        """Add images (n, height, width, channels) to the sums.
 
-        They are summed as rows of several image lines each: long enough to be fast, short enough for the cache.
+        Several lines of pixels are joined into one long row: long rows are summed faster, but a row must still fit in the CPU cache.
         """
         height, width, channels = self.row_shape
         rows = images.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
@@ -35,18 +35,18 @@ class Statistics:
         self.count += images[..., 0].size
 
     def by_channel(self, rows: NDArray[Any], most: int) -> NDArray[np.int64]:
-        """Return the sum of each channel, (channels,), over `rows` (n, pixels * channels), whose values are at most `most`.
+        """Return the sum of each channel, (channels,), of `rows` (n, pixels * channels).
 
-        Adds in the smallest integer type that cannot overflow.
+        No value of `rows` is above `most`. The sum is computed in the smallest integer type in which it cannot overflow.
         """
         enough = np.min_scalar_type(len(rows) * most)
         summed: NDArray[np.int64] = rows.sum(axis=0, dtype=enough).reshape(-1, len(self.sums)).sum(axis=0, dtype=np.int64)
         return summed
 
     def inputs(self) -> ImageInputs:
-        """Return the description of the images, with the mean and standard deviation of `byte / 255` per channel.
+        """Return the description of the images, with the mean and standard deviation of each channel for pixel values divided by 255.
 
-        The standard deviation of a constant channel is given as 1.
+        For a channel in which all values are equal, the standard deviation is given as 1.
         """
         mean = self.sums / self.count
         variance = self.squares / self.count - mean**2

@@ -26,10 +26,11 @@ class Averaged(nn.Module):
 
 
 def views(images: Tensor, requested: Views) -> Weighted:
-    """Yield each view with its weight; the weights sum to 1.
+    """Yield each view of the images with its weight; the weights sum to 1.
 
-    `none` yields the image alone, `mirror` the image and its mirror image. `mirror_translate` yields these two with weight 1/4 each, then
-    both shifted by one pixel up and left, and both shifted by one pixel down and right: four views with weight 1/8 each.
+    `none` yields the images alone. `mirror` yields the images and their mirror images, with weight 1/2 each. `mirror_translate` yields
+    these two views with weight 1/4 each. It also yields both of them shifted by one pixel up and left, and both shifted by one pixel down
+    and right, with weight 1/8 each.
     """
     if requested == "none":
         yield 1.0, images
@@ -47,12 +48,15 @@ def mirrored(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def moved(images: Tensor, by: int) -> Tensor:
-    """Shift rows and columns so that index i comes from i + `by`; indices outside the image are reflected at its outermost pixel."""
+    """Shift the images by `by` pixels up and left, or down and right if `by` is negative. The border is filled by reflection."""
     height, width = images.shape[1:3]
     return images[:, reflected(height, by, images.device)][:, :, reflected(width, by, images.device)]
 
 
 def reflected(extent: int, by: int, device: torch.device) -> Tensor:
-    """Return the source indices (extent,) of a shift by `by` along a side of `extent` pixels, reflected at both ends."""
+    """Return the index of the source pixel (extent,) for each pixel of a side with `extent` pixels, after a shift by `by`.
+
+    An index outside the side is reflected at its end.
+    """
     places = (torch.arange(extent, device=device) + by).abs()
     return ((extent - 1) - (extent - 1 - places).abs()).clamp(min=0)

@@ -44,7 +44,7 @@ Version = tuple[int, int, int]
 def open_tree(root: Path) -> Tree:
     """Open the folder or archive at `root`, which must exist. Raises Refusal if the archive cannot be read.
 
-    The type of an archive is determined by its first bytes, not by its name.
+    The first bytes of an archive decide its type; its name does not.
     """
     if root.is_dir():
         return Folder(root)
@@ -59,7 +59,10 @@ def open_tree(root: Path) -> Tree:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, listed in byte order of the names. Symbolic links are followed; a folder that is reached twice is refused."""
+    """A folder, listed in byte order of the names.
+
+    Symbolic links are followed. A folder that can be reached twice through links is refused.
+    """
 
     root: Path
 
@@ -77,10 +80,7 @@ class Folder:
             raise Refusal(f"source.root: {shown(folder)}: is reached twice through links: remove one of them")
         seen.add(identity)
         if len(parents) > MAX_DEPTH:
-            raise Refusal(
-                f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: "
-                "set source.root to the folder that contains the split or class folders"
-            )
+            raise Refusal(f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: choose a folder further down")
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = prefix + entry.name
@@ -107,7 +107,10 @@ class Folder:
 
 @dataclass(frozen=True)
 class Zip:
-    """A zip archive, listed in byte order of the names. Several threads may read from it at once. Each worker process opens it anew."""
+    """A zip archive, listed in byte order of the names.
+
+    Several threads may read from the open archive at once. After pickling, each worker process opens the archive itself.
+    """
 
     path: Path
     version: Version
@@ -142,7 +145,7 @@ class Zip:
             open_zip.cache_clear()
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a member. It is read in blocks, so that no more than its declared size is decompressed."""
+        """Return the contents of a member. No more than its declared size is decompressed, because a damaged member may have more."""
         with open_zip(self.path, self.version).open(name) as file:
             return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
@@ -154,16 +157,19 @@ def version_of(path: Path) -> Version:
 
 @lru_cache(maxsize=1)
 def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
-    """Open a zip archive once per process. Raises Refusal if it cannot be read or has changed since `version` was recorded."""
+    """Return the open zip archive at `path`. Each process opens it only once.
+
+    Raises Refusal if the archive cannot be read, or has changed since `version` was determined.
+    """
     with errors_as_refusal(path):
         if version_of(path) != version:
-            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it until the stage has ended")
+            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it meanwhile")
         return zipfile.ZipFile(path)
 
 
 @dataclass(frozen=True)
 class Tar:
-    """A tar archive, listed in the order of the archive. It is read as a stream: once for the listing, once for the contents."""
+    """A tar archive, listed in the order of the archive. The file is read from its beginning twice: for the listing, and for the contents."""
 
     path: Path
     opener: Callable[..., Any]
@@ -205,5 +211,5 @@ class Tar:
         if name is not None:
             raise Refusal(
                 f"source.root: {self.path}: {shown(name)}: is missing: the archive was changed while it was read: "
-                "do not modify it until the stage has ended"
+                "do not modify it meanwhile"
             )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """Takes the place of an array in a pickled message. The bytes of the array follow the message."""
+    """Stands for an array in a pickled message: has its shape and dtype. The bytes of the array follow the message."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -47,10 +47,10 @@ def with_arrays(result: Any, connection: Connection) -> Any:
 
 
 def transfer(array: NDArray[Any], write_or_read: Callable[[memoryview], int]) -> None:
-    """Call `write_or_read` with the remaining bytes of the array, in C order, until all are transferred.
+    """Send or receive the bytes of the array, in C order, by repeated calls of `write_or_read`.
 
-    `write_or_read` returns the number of bytes it has transferred; a pipe transfers at most its capacity at once. Raises EOFError if it
-    returns 0.
+    Each call is given the bytes that are not yet transferred, and returns how many it has transferred: a pipe takes only a part at once.
+    Raises EOFError if a call returns 0.
     """
     remaining = array.reshape(-1).view(np.uint8).data
     while remaining:

@@ -26,7 +26,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array whose header has been checked. `place` names the array in messages; `stream()` opens the file at its first byte."""
+    """An array in a file whose header has been checked. `place` names the array in messages. `stream()` opens the file at its beginning."""
 
     place: str
     shape: tuple[int, ...]
@@ -35,9 +35,10 @@ class ArrayFile:
 
     @classmethod
     def open(cls, place: str, stream: Callable[[], IO[bytes]], size_bytes: int) -> Self:
-        """Check the header and return the array file. `size_bytes` is the size of the file, including the header.
+        """Check the header of a file and return its ArrayFile. `size_bytes` is the size of the file, including the header.
 
-        Raises Refusal if the file is not a complete array, needs pickle, has a structured dtype or is in Fortran order.
+        `place` names the array in messages, and `stream()` opens the file. Raises Refusal if the file is not a complete array, needs
+        pickle, has a structured dtype or is in Fortran order.
         """
         try:
             with stream() as file:
@@ -51,7 +52,7 @@ class ArrayFile:
             raise Refusal(f"{place}: is in Fortran order: save `numpy.ascontiguousarray(x)`")
         if size_bytes != expected:
             raise Refusal(
-                f"{place}: has {size_bytes} bytes, but according to its header {expected}: it is truncated or damaged, write it again"
+                f"{place}: has {size_bytes} bytes, but according to its header it has {expected}: it is truncated or damaged, so write it again"
             )
         return cls(place, shape, dtype, stream)
 
@@ -80,9 +81,9 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def array_files(root: Path) -> dict[str, ArrayFile]:
-    """Return a dict from name to array for a folder of `.npy` files or for an `.npz` file. In the names, `_` is replaced with `-`.
+    """Return the arrays of a folder of `.npy` files, or of an `.npz` file, by name. In the names, `_` is replaced with `-`.
 
-    At most MAX_ARRAYS arrays are returned. Raises Refusal if two arrays have the same name, or if one of them cannot be used.
+    Arrays beyond the first MAX_ARRAYS are ignored. Raises Refusal if two arrays have the same name, or if an array cannot be used.
     """
     arrays: dict[str, ArrayFile] = {}
     for name, place, stream, size_bytes in folder_entries(root) if root.is_dir() else archive_entries(root):

@@ -22,7 +22,7 @@ Parts = tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """An image file: its name, its split, and the position of its target in `ClassFolders.targets[split]`."""
+    """An image file: its name, its split, and its index in the targets of that split, `ClassFolders.targets[split]`."""
 
     name: str
     split: str
@@ -39,9 +39,9 @@ class ClassFolders:
 
 
 def find_classes(listing: Listing, place: str) -> ClassFolders:
-    """Return the classes, samples and targets of a listing. Raises Refusal if the split or class of a file is ambiguous.
+    """Return the classes, samples and targets that follow from the file names in `listing`. `place` names the dataset in messages.
 
-    Raises Refusal also if a split or a class name is invalid. `place` names the dataset in messages.
+    Raises Refusal if the split or class of a file is ambiguous, or if the name of a split or class is invalid.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     folders = {parts for name in listing.folders if (parts := visible_parts(name))}
@@ -59,13 +59,16 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
 
 
 def visible_parts(name: str) -> Parts:
-    """Return the parts of a path. Return () if a part is hidden or is created by desktop software (`DESKTOP_FILES`)."""
+    """Return the parts of a path, or () if the file is to be ignored.
+
+    A file is ignored if a part of its path is hidden, or is the name of a file or folder that desktop software creates (`DESKTOP_FILES`).
+    """
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     return () if any(part.startswith(".") or part.lower() in DESKTOP_FILES for part in parts) else parts
 
 
 def enclosed(folders: set[Parts], depth: int) -> bool:
-    """Return True if one folder encloses the whole layout and is not itself a split.
+    """Return True if one folder contains all split or class folders. A folder with the name of a split does not count as enclosing.
 
     `depth` is the largest number of path parts of a file.
     """
@@ -78,7 +81,10 @@ def is_split(name: str) -> bool:
 
 
 def split_names(top_folders: set[str], place: str) -> dict[str, str]:
-    """Return a dict from each top folder to its split. Raises Refusal if a split is unknown or occurs twice, or if train is missing."""
+    """Return the split that each top folder belongs to; for example, `val` belongs to valid.
+
+    Raises Refusal if a folder is not the name of a split, if two folders belong to one split, or if train is missing.
+    """
     unknown = sorted(top for top in top_folders if not is_split(top))
     if unknown:
         raise Refusal(
@@ -102,7 +108,7 @@ def refuse_stray(names: Iterable[str], place: str) -> None:
 
 
 def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
-    """Return the class names of all splits. An empty class folder counts as a class, so that a later check refuses it.
+    """Return the names of the classes of all splits. An empty class folder counts as a class, so that a later check reports it.
 
     Raises Refusal if a split has no class folder, or if a name is too long or cannot be printed.
     """

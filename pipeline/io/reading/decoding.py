@@ -20,7 +20,7 @@ to the reason why it cannot be decoded.
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes images with fixed settings. `place` names the dataset in messages; `images.decode` explains the other settings."""
+    """Decodes images with fixed settings, which `images.decode` explains. `place` names the dataset in messages."""
 
     place: str
     size: int
@@ -32,12 +32,15 @@ class Decoder:
         images.set_pixel_limit(self.max_pixels)
 
     def decode(self, members: Sequence[Member]) -> Decoded:
-        """Decode a chunk of files. Raises Refusal if an image declares more than `max_pixels` pixels, or if `Member.read` raises it."""
+        """Decode image files. Return the images, and the reason for each file that cannot be decoded.
+
+        Raises Refusal if an image has more than `max_pixels` pixels, or if `Member.read` raises it.
+        """
         strip = images.ImageStrip(len(members), self.size, self.channels)
         corrupt: dict[int, str] = {}
         for number, member in enumerate(members):
             try:
-                square = images.decode(member.read(), size=self.size, channels=self.channels, max_pixels=self.max_pixels)
+                square = images.decode(member.read(), height=self.size, width=self.size, channels=self.channels, max_pixels=self.max_pixels)
             except images.Oversized as error:
                 raise Refusal(f"{self.place}: {shown(member.name)}: {error}: remove it, or raise source.max_pixels") from None
             except images.Corrupt as error:

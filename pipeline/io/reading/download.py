@@ -18,9 +18,9 @@ MAX_BYTES = 2**30
 
 
 def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
-    """Download to `path` from the first address that works. `md5` is the published checksum of the file, in hexadecimal.
+    """Download a file to `path` from the first of `addresses` that works. `md5` is the published checksum of the file, in hexadecimal.
 
-    If no address works, raises Refusal with the error of each address and with `remedy`.
+    If no address works, raises Refusal with the error of each address and then `remedy`, which says what the user can do.
     """
     errors = []
     for address in addresses:

@@ -1,4 +1,4 @@
-"""The common interface of folders and archives: a listing, the contents, and the checks that both need."""
+"""The common interface of folders and archives: the list of files, their contents, and the checks that both kinds need."""
 
 import zipfile
 import zlib
@@ -24,24 +24,24 @@ READ_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError
 
 @dataclass
 class Listing:
-    """The names in a folder or archive, exactly as they are stored: files in a fixed order, and folders, including empty ones."""
+    """The names in a folder or archive, unchanged: the files in a fixed order, and the folders, including empty folders."""
 
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 
 
 class FileReader(Protocol):
-    """Reads any file by name, on any thread and, after pickling, in another process."""
+    """Reads any file by its name. May be used on several threads, and, after pickling, in another process."""
 
     def read(self, name: str) -> bytes:
         """Return the contents of a file. Raises one of READ_ERRORS if the file is damaged, and Refusal for any other problem.
 
-        Refusal is a ValueError and so is caught by `except READ_ERRORS` too: catch Refusal first.
+        Refusal is a ValueError, which is one of READ_ERRORS: to tell the two apart, catch Refusal first.
         """
 
 
 class Member(NamedTuple):
-    """A file: its name, and its contents if they are in memory, else the reader that loads them."""
+    """A file: its name, and either its contents in memory or the reader that loads them."""
 
     name: str
     content: bytes | FileReader
@@ -60,12 +60,12 @@ class Tree(Protocol):
     def listing(self) -> Listing:
         """Return the names of all files and folders.
 
-        Raises Refusal if one of them is neither a file nor a folder, has a path outside the root, is too large, or occurs twice. Raises
-        Refusal also if an archive cannot be read or would unpack to too many bytes.
+        Raises Refusal if an entry is neither a file nor a folder, has a path outside the root, is too large or occurs twice, if an archive
+        cannot be read, or if it would unpack to too many bytes.
         """
 
     def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
-        """Return a context manager that yields an iterator over the named files. Read them before the context ends.
+        """Return a context manager that gives an iterator over the files called `names`. Use the iterator only inside the context.
 
         `names` must be in the order of `listing()`.
         """
@@ -104,7 +104,7 @@ def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
     if unpacked_bytes > max_unpacked_bytes(packed_bytes):
         raise Refusal(
             f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {MAX_COMPRESSION_RATIO} times as many: "
-            "images do not compress this well; if you trust the archive, extract it and set source.root to the folder"
+            "images do not compress this well; if you trust the archive, extract it and use the folder instead"
         )
 
 
@@ -123,5 +123,5 @@ def sorted_by_bytes(listing: Listing) -> Listing:
 
 
 def name_bytes(name: str) -> bytes:
-    """Return a sort key that is the same in every locale and accepts names that are not UTF-8."""
+    """Return the bytes of a name, to sort by. This order is the same in every locale, and the name need not be valid UTF-8."""
     return name.encode("utf-8", "surrogateescape")

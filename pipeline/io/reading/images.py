@@ -1,4 +1,4 @@
-"""Decodes any image format that Pillow reads into a square of uint8 pixels."""
+"""Decodes any image format that Pillow reads into uint8 pixels of one size."""
 
 import warnings
 from functools import cache
@@ -36,15 +36,15 @@ class Oversized(Exception):
 
 
 def set_pixel_limit(max_pixels: int) -> None:
-    """Set Pillow's own pixel limit, which also applies to images within an image (icons). Silence Pillow's warnings in every thread."""
+    """Set Pillow's own limit of pixels, which also applies to an image inside an image (in icon files). Turn off Pillow's warnings."""
     Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow warns above this number and raises above twice this number
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class ImageStrip:
-    """Stacks square images vertically in one image, which is converted to NumPy at once.
+    """Stacks square images vertically into one tall image, which is converted to NumPy at once.
 
-    Converting each square by itself would take a sixth of the decoding time of a small image. `capacity` is the largest number of squares.
+    Converting each square separately would add a sixth to the decoding time of small images. `capacity` is the largest number of squares.
     """
 
     def __init__(self, capacity: int, size: int, channels: Literal[1, 3]) -> None:
@@ -60,11 +60,11 @@ class ImageStrip:
         return np.asarray(self.image).reshape(-1, *self.shape)[: self.count]
 
 
-def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
-    """Decode the first frame: rotated upright, on a white background, resized so that the shorter side has `size` pixels, centre-cropped.
+def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
+    """Decode the first frame of an image file with the contents `data`, and return it as `fitted` does.
 
-    Raises Corrupt if the frame cannot be decoded, and Oversized, before decoding, if it declares more than `max_pixels` pixels.
-    Call `set_pixel_limit` first.
+    Raises Corrupt if it cannot be decoded. Raises Oversized, before decoding, if it has more than `max_pixels` pixels. Without
+    `set_pixel_limit`, Pillow's own limit applies too, and Pillow warns of large images.
     """
     if data[:2] in ASCII_FORMATS:
         raise Corrupt("is an ASCII image (PNM P1 to P3), which takes seconds to read: store it in a binary format")
@@ -72,12 +72,11 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
         with Image.open(BytesIO(data), formats=formats()) as image:
             refuse_oversized(*image.size, max_pixels)
             # decode a JPEG at 1/2, 1/4 or 1/8 scale if the result is at least twice the target size
-            image.draft(None, (2 * size, 2 * size))
+            image.draft(None, (2 * width, 2 * height))
             image.load()
             if image.format == "PNG" and "transparency" in image.info:
                 scale_transparency(image, depth=data[PNG_DEPTH])
-            converted = to_mode(upright(image), MODES[channels])
-            return converted if converted.size == (size, size) else ImageOps.fit(converted, (size, size), Image.Resampling.BICUBIC)
+            return fitted(image, height=height, width=width, channels=channels)
     except (Oversized, Corrupt, MemoryError):
         raise
     except Image.DecompressionBombError:
@@ -86,6 +85,15 @@ def decode(data: bytes, *, size: int, channels: Literal[1, 3], max_pixels: int) 
         raise Corrupt("is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's readers may raise any exception on untrusted bytes
         raise Corrupt(reason(error)) from None
+
+
+def fitted(image: Image.Image, *, height: int, width: int, channels: Literal[1, 3]) -> Image.Image:
+    """Return an opened image rotated upright, on a white background, resized so that it just covers `height` and `width`, centre-cropped.
+
+    Raises Corrupt for pixels without a known scale.
+    """
+    converted = to_mode(upright(image), MODES[channels])
+    return converted if converted.size == (width, height) else ImageOps.fit(converted, (width, height), Image.Resampling.BICUBIC)
 
 
 def refuse_oversized(width: int, height: int, max_pixels: int) -> None:
@@ -101,7 +109,7 @@ def formats() -> tuple[str, ...]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return the image rotated and mirrored by its EXIF orientation; damaged EXIF data are ignored."""
+    """Return the image rotated and mirrored as its EXIF orientation says. Damaged EXIF data is ignored."""
     try:
         if image.format in LOADED_ONCE and image.getexif().get(ExifTags.Base.Orientation) not in ROTATED:
             return image  # exif_transpose would copy it
@@ -111,9 +119,9 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def scale_transparency(image: Image.Image, *, depth: int) -> None:
-    """Scale the transparent value of a PNG with `depth` bits per channel to 8 bits.
+    """Scale the pixel value that a PNG declares as transparent to 8 bits. `depth` is the number of bits per channel in the file.
 
-    Only 2-bit and 4-bit grey and 16-bit colour need it: Pillow scales their pixels, but not their transparent value.
+    Needed for 2-bit and 4-bit grey and for 16-bit colour: Pillow scales the pixels of such an image, but not this value.
     """
     value = image.info["transparency"]
     if image.mode == "L" and depth in (2, 4):
@@ -123,9 +131,9 @@ def scale_transparency(image: Image.Image, *, depth: int) -> None:
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Convert to `mode` with 8 bits per channel, on a white background if the image is transparent.
+    """Convert the image to `mode` with 8 bits per channel. Transparent parts become white.
 
-    Raises Corrupt for float pixels, and for integer pixels outside 0 to MAX_16_BIT.
+    Raises Corrupt if the pixels are floats, or integers outside 0 to MAX_16_BIT.
     """
     if image.mode.startswith("I"):
         image = eight_bits(image)
@@ -139,9 +147,9 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey to 8 bits; transparent pixels become white. Raises Corrupt for pixels outside 16 bits.
+    """Scale 16-bit grey to 8 bits; transparent pixels become white. Raises Corrupt if a pixel does not fit in 16 bits.
 
-    Pillow's own conversion would clip at 255.
+    Pillow's own conversion is not used, because it would turn all values above 255 into 255.
     """
     pixels = np.asarray(image).astype(np.int64)
     if pixels.min() < 0 or pixels.max() > MAX_16_BIT:

@@ -13,7 +13,7 @@ MAX_PADDING_BYTES = 1 << 26
 
 
 class BoundedHeaders:
-    """A file wrapper that bounds how many header bytes tarfile reads per member: tarfile would load a header of any declared size."""
+    """Wraps a file and limits how many header bytes tarfile reads per member. Without a limit, tarfile loads a header of any declared size."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -33,9 +33,9 @@ class BoundedHeaders:
 
 
 def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes], tarfile.TarInfo]]:
-    """Yield the open file together with the header of each member: the arguments of `read`. Call `read` before the next iteration.
+    """Yield the open file and the header of each member, which are the arguments of `read`. Call `read` before the next iteration.
 
-    `opener` opens the file and decompresses it, like `gzip.open`.
+    `opener` opens the file for reading and decompresses it, like `gzip.open`.
     """
     packed_bytes = path.stat().st_size
     with opener(path, "rb") as file:
@@ -58,10 +58,10 @@ def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
 
 
 def refuse_unfinished(file: IO[bytes], end: int) -> None:
-    """Raise ReadError if anything but zeros follows `end`, the position where tarfile stopped: tarfile stops at a damaged header, too.
+    """Raise ReadError unless the rest of the file after `end`, where tarfile stopped, is the padding of zeros that ends an archive.
 
-    Raise ReadError also if nothing or more than MAX_PADDING_BYTES of zeros follow. Reading to the end of the file also verifies
-    the checksum of a compressed archive.
+    tarfile also stops at a damaged header, and would silently omit the members after it. The padding may have at most MAX_PADDING_BYTES.
+    Reading to the end of the file also verifies the checksum of a compressed archive.
     """
     while block := file.read(BLOCK_BYTES):
         if block.strip(b"\0"):

@@ -1,7 +1,7 @@
 """Maps a function over items on threads or worker processes, with results in the order of the items.
 
-ProcessPoolExecutor is not used: it can neither kill a busy worker nor report how a worker ended. If a worker is killed, or if the caller
-stops early, ProcessPoolExecutor waits until the busy workers, which ignore SIGTERM, have finished.
+ProcessPoolExecutor is not used, because it can neither kill a busy worker nor report how a worker ended. The workers ignore SIGTERM. So
+ProcessPoolExecutor would wait for busy workers to finish if one of them is killed, or if the caller stops early.
 """
 
 import signal
@@ -24,7 +24,10 @@ Result = TypeVar("Result")
 
 
 def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(item)`, computed on threads. At most two items per worker are in flight, which bounds memory."""
+    """Yield each item and `function(item)`, computed on `workers` threads, in the order of the items.
+
+    At most two items per thread are computed ahead of the caller, which limits the memory for their results.
+    """
     with ThreadPoolExecutor(workers) as pool:
         yield from in_order(pool, function, items, max_in_flight=2 * workers)
 
@@ -32,10 +35,10 @@ def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, wor
 def on_processes(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, prepare: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(item)`, computed in worker processes. Each process first calls `prepare()`.
+    """Yield each item and `function(item)`, computed in worker processes, in the order of the items. Each process first calls `prepare()`.
 
-    A process needs some 60 MB of memory. The functions, the items and the results must be picklable. One thread per process sends the
-    items and receives the results. Raises what `function` raises, and Refusal if a process was killed or could not start.
+    A process needs some 60 MB of memory. The functions, the items and the results must be picklable. Raises what `function` raises, and
+    Refusal if a process was killed or could not start.
     """
     idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
 
@@ -59,7 +62,10 @@ def on_processes(
 def in_order(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, max_in_flight: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(item)`, computed by `pool`, in the order of `items`. At most `max_in_flight` items are in flight."""
+    """Yield each item and `function(item)`, computed by `pool`, in the order of `items`.
+
+    At most `max_in_flight` items are computed ahead of the caller.
+    """
     pending: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
@@ -75,7 +81,9 @@ def in_order(
 
 
 class Worker(Generic[Item, Result]):
-    """A worker process with its own pipe. If the process dies, reading from the pipe raises EOFError; other workers are not affected."""
+    """A worker process with a pipe of its own. If the process dies, only reading from this pipe raises EOFError: other workers are not
+    affected.
+    """
 
     def __init__(self, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
         context = get_context("spawn")
@@ -84,7 +92,9 @@ class Worker(Generic[Item, Result]):
         try:
             self.process.start()
         except OSError as error:
-            raise Refusal(f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): use a smaller number") from None
+            raise Refusal(
+                f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set this variable to a smaller number"
+            ) from None
         child_end.close()
 
     def call(self, item: Item) -> Result:
@@ -104,12 +114,14 @@ class Worker(Generic[Item, Result]):
         self.process.join()
         code = self.process.exitcode or 0
         if code == -signal.SIGKILL:
-            return Refusal("PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: use a smaller number")
+            return Refusal(
+                "PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: set this variable to a smaller number"
+            )
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode in the process of the stage")
+        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode without extra processes")
 
     def end(self) -> None:
-        """Kill the process. If another thread waits in `call` for a result, `call` then raises Refusal there."""
+        """Kill the process. If another thread is waiting for a result in `call`, `call` raises Refusal in that thread."""
         self.process.kill()
         self.process.join()
 
@@ -120,9 +132,9 @@ class Worker(Generic[Item, Result]):
 
 
 def serve(connection: Connection, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
-    """Run the worker loop until the other end of the pipe is closed.
+    """Run the loop of a worker process, until the parent closes its end of the pipe.
 
-    SIGINT and SIGTERM are ignored: a signal to the process group is handled by the parent process, which ends its workers.
+    SIGINT and SIGTERM are ignored. Such a signal reaches the whole process group, and the parent process then ends its workers.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -70,7 +70,8 @@ def bare(axes: Axes) -> None:
 def label(name: str, number: int, longest: int) -> str:
     """Return a class name that can be plotted: on one line, with at most `longest` characters before `$` is escaped.
 
-    The middle of a longer name is replaced by `…`. If the font lacks some characters, they are removed and the class number is put first.
+    The middle of a longer name is replaced by `…`. If the font lacks some characters of the name, those are removed, and the class number
+    `number` is put first.
     """
     words = " ".join(name.split())
     plottable = "".join(letter for letter in words if has_glyph(letter))

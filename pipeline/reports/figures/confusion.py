@@ -20,11 +20,11 @@ LONGEST_LABEL = 24
 
 @dataclass(frozen=True)
 class Ticks:
-    """Class names on both axes, as many as are readable.
+    """The class names on both axes: all of them, or fewer if not all would be readable.
 
-    `side` is the side of the matrix in inches, and `size` the font size in points. `shown` has the numbers of the named classes.
-    `upright` is True if the names of the predicted classes are rotated by 90 degrees. `width` and `height` are the space in inches that
-    the names need.
+    `side` is the side of the matrix in inches, and `size` the font size in points. `shown` has the numbers of the classes whose names are
+    shown. `upright` is True if the names of the predicted classes are rotated by 90 degrees. `width` and `height` are the space in inches
+    that the names need.
     """
 
     side: float
@@ -58,9 +58,9 @@ class Ticks:
 
 
 def plot(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """Plot the confusion matrix of the actual class numbers `targets` (n,) and the predicted ones (n,).
+    """Plot the confusion matrix of the actual class numbers `targets` (n,) and the predicted class numbers `predicted` (n,).
 
-    The colour of a cell is its share of the actual class, so that rare classes are visible.
+    The colour of a cell shows which share of the samples of the actual class it has, so that rare classes are visible.
     """
     counts = count(targets, predicted, len(classes))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from pipeline.reports.figures import canvas
-from pipeline.reports.predictions import Integers, Predictions
+from pipeline.reports.predictions import Predictions
 
 TITLE = "Most confident mistakes"
 MOST_SHOWN = 100
@@ -21,7 +21,9 @@ TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
 
 @dataclass(frozen=True)
 class Grid:
-    """The position of each image; sizes are in inches. Images are placed explicitly: matplotlib's layouts shrink them to fit the captions."""
+    """The position of each image; sizes are in inches. Positions are computed here, because matplotlib's layouts would shrink the images to
+    fit the captions.
+    """
 
     rows: int
     columns: int
@@ -29,7 +31,8 @@ class Grid:
 
     @classmethod
     def of(cls, shown: int, *, aspect: float) -> "Grid":
-        """Choose the grid for `shown` images that has the fewest empty places, with as many columns as a square grid or up to 1.6 times as many.
+        """Choose the numbers of rows and columns for `shown` images, so that few places stay empty. The grid is square, or up to 1.6 times
+        wider.
 
         `aspect` is height / width of an image.
         """
@@ -50,7 +53,7 @@ class Grid:
         return NUMBER_HEIGHT + self.picture_height + CAPTION_HEIGHT
 
     def rectangle(self, place: int) -> tuple[float, float, float, float]:
-        """Return left, bottom, width and height of image number `place` as fractions of the figure."""
+        """Return left, bottom, width and height of the image at position `place` (from 0, row by row), as fractions of the figure."""
         row, column = divmod(place, self.columns)
         left = (self.width - self.columns * TILE) / 2 + column * TILE + (TILE - PICTURE) / 2
         bottom = (self.rows - row - 1) * self.row_height + CAPTION_HEIGHT
@@ -64,7 +67,7 @@ def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
     the figure says why.
     """
     wrong = np.count_nonzero(~predictions.correct)
-    shown = most_confident(predictions, min(most, MOST_SHOWN))
+    shown = predictions.most_confident_mistakes(min(most, MOST_SHOWN))
     if len(shown) == 0:
         why = (
             f"All {len(predictions.targets):,} test samples are predicted correctly."
@@ -84,14 +87,8 @@ def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, cla
             caption(axes, predictions, sample, classes)
 
 
-def most_confident(predictions: Predictions, most: int) -> Integers:
-    """Return the numbers of at most `most` wrongly predicted samples, by descending confidence; ties are in sample order."""
-    wrong = np.flatnonzero(~predictions.correct)
-    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:most]
-
-
 def show(axes: Axes, image: NDArray[np.uint8]) -> None:
-    """Show three channels as colour, and the mean of any other number of channels as grey."""
+    """Show an image with three channels in colour. Show any other image in grey, as the mean of its channels."""
     picture = image if image.shape[-1] == 3 else image.mean(axis=-1)
     axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
 

@@ -10,7 +10,7 @@ from pipeline.reports.figures import canvas
 
 
 def plot(path: Path, calibration: Calibration) -> None:
-    """Plot accuracy against confidence above, and the histogram of confidences below."""
+    """Plot two diagrams: accuracy by confidence at the top, and the histogram of confidences at the bottom."""
     with canvas.figure(path, 6.4, 6.4) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         total = calibration.samples.sum()

@@ -5,32 +5,34 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from pipeline.inputs.image.description import ImageInputs
-from pipeline.params.evaluate import EvaluateSettings
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.tokenizer import Tokenizer
 from pipeline.reports import metrics, tables
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.predictions import Predictions
 from pipeline.spec import Spec
+from pipeline.tasks.classification.settings import Settings
 from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Evaluator:
-    """Collects logits and class numbers batch by batch. Of each sample, it keeps the five values in Predictions, not the logits."""
+    """Collects logits and class numbers batch by batch. To save memory, it keeps only the five values of `Predictions` for each sample."""
 
-    def __init__(self, spec: Spec, settings: EvaluateSettings) -> None:
+    def __init__(self, spec: Spec, settings: Settings) -> None:
         assert isinstance(spec.targets, ClassTargets)
-        settings.refuse_rank_beyond(spec.targets.num_classes)
+        settings.refuse_misfit(spec.targets.num_classes)
         self.classes, self.settings = spec.targets.classes, settings
-        self.has_images = isinstance(spec.inputs, ImageInputs)
+        self.inputs = spec.inputs
         self.parts: list[Predictions] = []
 
-    def add(self, logits: NDArray[np.float32], targets: NDArray[np.int64]) -> None:
+    def add(self, logits: Tensor, targets: Tensor) -> None:
         """Add the logits (n, classes) and the class numbers (n,) of the next samples."""
         assert logits.shape[1] == len(self.classes)
-        self.parts.append(Predictions.of(logits, targets))
+        self.parts.append(Predictions.of(logits.cpu().numpy(), targets.cpu().numpy()))
 
     @cached_property
     def predictions(self) -> Predictions:
@@ -39,12 +41,20 @@ class Evaluator:
 
     def scores(self) -> dict[str, Any]:
         """Return the scores for `metrics/evaluate.json`."""
-        return metrics.evaluate(self.predictions, self.classes, self.settings)
+        settings = self.settings
+        return metrics.evaluate(
+            self.predictions,
+            self.classes,
+            top_k=settings.top_k,
+            calibration_bins=settings.calibration_bins,
+            confidence_level=settings.confidence_level,
+        )
 
-    def write(self, folder: Path, *, inputs: NDArray[np.uint8], history: Sequence[Mapping[str, object]]) -> None:
-        """Write tables and figures of confusion and reliability, a figure of the training history and, for images, a figure of the mistakes.
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:  # noqa: ARG002  # other tasks need the model
+        """Write the tables and figures of confusion and reliability, a figure of the training history, and the mistakes.
 
-        `inputs` are the inputs of the test split; only those of the plotted mistakes are read.
+        The mistakes are a figure of images, or a table of texts. `inputs` are the inputs of the test split; only the samples of the shown
+        mistakes are read. `history` has the rows of `history.csv`.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import confusion, mistakes, reliability
@@ -58,5 +68,10 @@ class Evaluator:
         confusion.plot(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
         reliability.plot(folder / "reliability.png", calibration)
         history_figure.plot(folder / "history.png", history)
-        if self.has_images:
+        if isinstance(self.inputs, ImageInputs):
             mistakes.plot(folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes)
+        elif isinstance(self.inputs, TextInputs):
+            tokenizer = Tokenizer(self.inputs.tokenizer)
+            shown = predictions.most_confident_mistakes(self.settings.mistakes)
+            texts = [tokenizer.decode(inputs[number]) for number in shown]
+            tables.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, classes=classes)

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from pipeline import cross_entropy
 from pipeline.spec import Spec
 
 if TYPE_CHECKING:
@@ -27,27 +26,20 @@ class Objective:
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the summed cross-entropy with label smoothing, in float32 at least."""
-        return summed_cross_entropy(outputs, targets, self.label_smoothing)
+        return cross_entropy.summed(outputs, targets, self.label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the summed cross-entropy without label smoothing, in float32 at least."""
-        return summed_cross_entropy(outputs, targets, 0.0)
+        return cross_entropy.summed(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return the number of correct predictions, as a tensor on the device of `outputs`.
 
-        If the targets are class probabilities, a prediction is correct if it is the most likely class.
+        If the targets are class probabilities, a prediction is correct if it is the class with the highest probability.
         """
         classes = targets.argmax(-1) if targets.is_floating_point() else targets
         return {"correct": (outputs.argmax(-1) == classes).sum()}
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
-        """Return the accuracy, computed from the totals of `sums` over `num_targets` targets."""
+        """Return the accuracy. `sums` are the results of the method `sums`, added up over `num_targets` targets."""
         return {"accuracy": sums["correct"] / num_targets}
-
-
-def summed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Return the cross-entropy summed over all targets, for logits (..., classes) and class numbers (...) or class probabilities (..., classes)."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
-    return cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)

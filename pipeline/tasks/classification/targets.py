@@ -47,12 +47,16 @@ class ClassTargets(spec.Targets):
         return len(self.classes)
 
     def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
-        """Raise Refusal if a class number is negative, or not less than the number of classes."""
+        """Raise Refusal if a class number is negative, or not less than the number of classes. `place` names the data in the message."""
         if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:
             raise Refusal(f"{place} has targets outside its {self.num_classes} classes: run `dvc repro -f prepare`")
 
     def refuse_unlearnable(self, targets: NDArray[np.int64], place: str) -> None:
-        """Raise Refusal if a class has no sample, or if the class names would make `spec.json` or the model file's header too large."""
+        """Raise Refusal if a class has no sample, or if the class names are too long in total for `spec.json` and the header of the model
+        file.
+
+        `place` names the dataset in the message.
+        """
         in_record = json.dumps({"spec": {"targets": {"classes": self.classes}}}, indent=2, ensure_ascii=False)
         in_header = json.dumps(json.dumps(self.classes, ensure_ascii=False), ensure_ascii=False)
         size_bytes = max(len(text.encode()) for text in (in_record, in_header))
@@ -67,7 +71,7 @@ class ClassTargets(spec.Targets):
             raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:MOST_NAMED])}: add some, or remove the class")
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class numbers, so that a split takes its share from each class."""
+        """Return the class number of each sample. A random split then takes the same share of each class."""
         return targets
 
     def stratum_name(self, number: int) -> str:
@@ -75,7 +79,10 @@ class ClassTargets(spec.Targets):
 
 
 def described(classes: tuple[str, ...], place: str) -> ClassTargets:
-    """Return the targets with these classes. Raises Refusal if there are fewer than two. `place` names the dataset in the message."""
+    """Return the description of targets with these class names.
+
+    Raises Refusal if there are fewer than two classes. `place` names the dataset in the message.
+    """
     if len(classes) < 2:
         raise Refusal(f"source.root: {place} has only one class ({', '.join(classes)}): add samples of a second class")
     return ClassTargets(classes=classes)

@@ -11,6 +11,7 @@ from pipeline.batch import Batch
 from pipeline.data.batches import batch_index, loader
 from pipeline.data.batches.batch_index import BatchIndex
 from pipeline.data.batches.prefetch import read_ahead
+from pipeline.data.batches.stored import Samples
 from pipeline.data.prepared import Prepared, Split
 from tests.data.augmenting import augmentation
 
@@ -99,8 +100,8 @@ def test_a_sample_is_mixed_with_the_one_at_the_mirrored_place(prepared: Prepared
         next(loader.training(training_images(prepared, cpu, resident=True, wishes=wishes), batch_size=15, seed=1, start=0))
         for wishes in ({"flip": "random"}, {"flip": "random", "mixup": 1.0})
     )
-    before, classes, _ = next(plain.parts(15))
-    after, targets, _ = next(mixed.parts(15))
+    before, classes = next(plain.parts(15))
+    after, targets = next(mixed.parts(15))
     share = (mixed.batch_index.draws[1] / 256).view(-1, 1, 1, 1)
     expected = (1 - share) * before + share * before.flip(0)
     assert (after - expected).abs().max() <= 0.5
@@ -116,7 +117,7 @@ def test_starting_at_a_step_continues_the_stream(prepared: Prepared, cpu: torch.
 
 def test_batches_are_full_and_cut_evenly(prepared: Prepared, cpu: torch.device) -> None:
     for batch in steps(training_images(prepared, cpu, resident=True), start=0, count=8):
-        assert [len(targets) for _, targets, _ in batch] == [6, 5, 5]
+        assert [len(targets) for _, targets in batch] == [6, 5, 5]
         assert all(inputs.shape[1:] == (8, 8, 1) and inputs.dtype == torch.uint8 for inputs, *_ in batch)
 
 
@@ -151,7 +152,7 @@ def test_what_goes_wrong_in_the_reader_reaches_the_training(cpu: torch.device) -
         yield BatchIndex(torch.tensor([0, 1]), targets)
         raise OSError("the disk is gone")
 
-    batches = read_ahead(inputs, batch_indices(), cpu)
+    batches = read_ahead(Samples(inputs), batch_indices(), cpu)
     next(batches)
     with pytest.raises(OSError, match="the disk is gone"):
         next(batches)

@@ -98,7 +98,7 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[],
 
 def fitting() -> None:
     """A network whose weights are the same for images of any size."""
-    model = {"name": "torchvision", "architecture": "squeezenet1_1", "stem": "original", "weights": None}
+    model = {"name": "torchvision", "weights": None, "architecture": "squeezenet1_1", "stem": "original", "pretrained": None}
     weights = get_model("squeezenet1_1", num_classes=2).state_dict()
     _, metadata = tensor_file.load(MODEL)
     metadata["spec"]["inputs"].update(images(65_535, 65_535, 3))
@@ -196,10 +196,10 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
     "a wider network": (param("model", width=10**9), UNMADE),
     "a deep network": (param("model", depth=1000), UNFIT),
     "a deeper network": (param("model", depth=10**9), UNMADE),
-    "a gigantic convolution": (network(name="convnet", width=65_536, dropout=0.0), UNFIT),
-    "a gigantic residual network": (network(name="resnet", depth=18, width=65_536), "needs images of at least 8x8"),
+    "a gigantic convolution": (network(name="convnet", weights=None, width=65_536, dropout=0.0), UNFIT),
+    "a gigantic residual network": (network(name="resnet", weights=None, depth=18, width=65_536), "needs images of at least 8x8"),
     "a network of torchvision": (
-        network(name="torchvision", architecture="vit_h_14", stem="original", weights=None),
+        network(name="torchvision", weights=None, architecture="vit_h_14", stem="original", pretrained=None),
         "does not accept images of 4x4",
     ),
     "images of 65535x65535": (inputs(**images(65_535, 65_535, 1)), UNFIT),
@@ -207,7 +207,7 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
         changed(
             lambda metadata, _: (
                 metadata["spec"]["inputs"].update(images(65_535, 65_535, 65_535)),
-                metadata["params"].update(model={"name": "convnet", "width": 65_536, "dropout": 0.0}),
+                metadata["params"].update(model={"name": "convnet", "weights": None, "width": 65_536, "dropout": 0.0}),
             )
         ),
         UNFIT,
@@ -216,7 +216,9 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
         changed(
             lambda metadata, _: (
                 metadata["spec"]["inputs"].update(images(65_535, 65_535, 3)),
-                metadata["params"].update(model={"name": "torchvision", "architecture": "resnet18", "stem": "original", "weights": None}),
+                metadata["params"].update(
+                    model={"name": "torchvision", "weights": None, "architecture": "resnet18", "stem": "original", "pretrained": None}
+                ),
             )
         ),
         UNFIT,

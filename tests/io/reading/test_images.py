@@ -27,7 +27,7 @@ def encoded(image, kind="PNG", **options):
 
 def decode(data, size=8, channels=3, max_pixels=10**6):
     strip = images.ImageStrip(1, size, channels)
-    strip.add(images.decode(data, size=size, channels=channels, max_pixels=max_pixels))
+    strip.add(images.decode(data, height=size, width=size, channels=channels, max_pixels=max_pixels))
     return strip.pixels()[0]
 
 
@@ -209,3 +209,11 @@ def test_a_sheet_gives_the_squares_in_the_order_in_which_they_came(channels, cou
         strip.add(Image.fromarray(square.squeeze()))
     assert strip.pixels().shape == (count, 6, 6, channels)
     assert np.array_equal(strip.pixels(), pixels)
+
+
+def test_an_image_is_fitted_to_a_size_that_is_not_square():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8))
+    fitted = images.fitted(image, height=6, width=18, channels=3)
+    assert np.array_equal(fitted, ImageOps.fit(image, (18, 6), Image.Resampling.BICUBIC))
+    decoded = images.decode(encoded(image), height=6, width=18, channels=3, max_pixels=10**6)
+    assert np.array_equal(decoded, fitted)

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from pipeline.params.evaluate import EvaluateSettings
 from pipeline.refusal import Refusal
 from pipeline.spec import Inputs
 from pipeline.tasks.classification.evaluation import Evaluator
+from pipeline.tasks.classification.settings import Settings
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(4, 4, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.5,))
-SETTINGS = EvaluateSettings.model_construct(top_k=2, calibration_bins=10, confidence_level=0.95, mistakes=4)
+SETTINGS = Settings.model_construct(top_k=2, calibration_bins=10, confidence_level=0.95, mistakes=4)
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(size=(50, 3)).astype(np.float32)
 TARGETS = GENERATOR.integers(0, 3, 50)
@@ -21,7 +22,7 @@ TARGETS = GENERATOR.integers(0, 3, 50)
 def fed(size: int, logits: np.ndarray = LOGITS) -> Evaluator:
     evaluator = Evaluator(SPEC, SETTINGS)
     for start in range(0, len(logits), size):
-        evaluator.add(logits[start : start + size], TARGETS[start : start + size])
+        evaluator.add(torch.from_numpy(logits[start : start + size]), torch.from_numpy(TARGETS[start : start + size]))
     return evaluator
 
 
@@ -32,7 +33,7 @@ def test_the_size_of_the_pieces_changes_no_score() -> None:
 
 def test_tables_and_figures_are_of_all_pieces(tmp_path: Path) -> None:
     history = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0}]
-    fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=history)
+    fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=history, model=torch.nn.Identity())
     assert len((tmp_path / "confusion.csv").read_text().splitlines()) == 51
     names = {"confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -55,7 +56,7 @@ def test_no_sample_and_a_rank_beyond_the_classes_are_refused() -> None:
 def test_mistakes_are_shown_for_images_alone(tmp_path: Path) -> None:
     spec = SPEC.model_copy(update={"inputs": Inputs(kind="points")})
     evaluator = Evaluator(spec, SETTINGS)
-    evaluator.add(LOGITS, TARGETS)
-    evaluator.write(tmp_path, inputs=np.zeros((50, 3), np.float32), history=[{"step": 1, "learning_rate": 0.1}])
+    evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
+    evaluator.write(tmp_path, inputs=np.zeros((50, 3), np.float32), history=[{"step": 1, "learning_rate": 0.1}], model=torch.nn.Identity())
     assert (tmp_path / "confusion.png").is_file()
     assert not (tmp_path / "mistakes.png").exists()

@@ -2,26 +2,8 @@
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
-from pipeline.tasks.classification.objective import summed_cross_entropy
 from tests.engine.building import objective_of
-
-
-def test_targets_may_have_any_shape() -> None:
-    logits, targets = torch.randn(2, 4, 3), torch.randint(0, 3, (2, 4))
-    expected = cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
-    assert torch.allclose(summed_cross_entropy(logits, targets, 0.0), expected)
-
-
-def test_targets_may_be_shares_of_classes() -> None:
-    logits, indices = torch.randn(4, 3), torch.tensor([2, 0, 1, 1])
-    shares = torch.tensor([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.4, 0.6]])
-    expected = -(shares * logits.log_softmax(-1)).sum()
-    assert summed_cross_entropy(logits, shares, 0.0) == pytest.approx(expected.item(), rel=1e-5)
-    assert summed_cross_entropy(logits, torch.eye(3)[indices], 0.1) == pytest.approx(
-        summed_cross_entropy(logits, indices, 0.1).item(), rel=1e-5
-    )
 
 
 def test_label_smoothing_is_part_of_the_training_loss_alone() -> None:

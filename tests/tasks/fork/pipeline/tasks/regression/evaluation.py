@@ -5,25 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pipeline.tasks.regression.settings import Settings
+from torch import Tensor, nn
 
-from pipeline.params.evaluate import EvaluateSettings
 from pipeline.reports import tables
 from pipeline.spec import Spec
 
 
 class Evaluator:
-    def __init__(self, spec: Spec, settings: EvaluateSettings) -> None:
+    def __init__(self, spec: Spec, settings: Settings) -> None:
         self.pairs: list[NDArray[Any]] = []
 
-    def add(self, outputs: NDArray[Any], targets: NDArray[Any]) -> None:
-        self.pairs.append(np.concatenate([targets, outputs], axis=1))
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        self.pairs.append(torch.cat([targets, outputs], dim=1).numpy())
 
     def scores(self) -> dict[str, Any]:
         pairs = np.concatenate(self.pairs)
         return {"loss": float(np.square(pairs[:, 0] - pairs[:, 1]).mean()), "samples": len(pairs)}
 
-    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]]) -> None:
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
         assert len(inputs) == sum(map(len, self.pairs))
         assert history
         tables.write(folder / "predictions.csv", ("actual", "predicted"), np.concatenate(self.pairs).tolist())

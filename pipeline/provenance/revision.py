@@ -27,7 +27,7 @@ def first_line(text: str) -> str:
 
 
 def git(*arguments: str) -> str:
-    """Run git and return its output. Raises Unknown if git is missing, fails, or takes longer than `GIT_TIMEOUT_S`."""
+    """Run git with these arguments and return its output. Raises Unknown if git is missing, fails, or exceeds `GIT_TIMEOUT_S`."""
     try:
         result = subprocess.run(
             ["git", *arguments],  # found on the user's PATH
@@ -49,17 +49,17 @@ def git(*arguments: str) -> str:
 
 
 def explain(message: str) -> str:
-    """Return git's error message without "fatal: ". If it contains a key of `EXPLANATIONS`, return the value of this key.
+    """Return git's error message without the prefix "fatal: ". If it contains a key of `EXPLANATIONS`, return the value of the key instead.
 
-    Messages with these keys may contain paths of this machine, which a shared store should not get.
+    The messages with these keys may contain paths of this machine, which should not be sent to a shared MLflow server.
     """
     return next((words for piece, words in EXPLANATIONS.items() if piece in message), message.removeprefix("fatal: "))
 
 
 def difference() -> str:
-    """Return size and digest of the diff to HEAD, then the changed files, one per line and at most 50; "none" without changes.
+    """Describe the uncommitted changes: size and digest of `git diff HEAD`, then the changed files, one per line and at most 50.
 
-    Files that a run writes are not counted. Raises Unknown if git fails.
+    Return "none" if there are no changes. Changes of files that a run writes do not count. Raises Unknown if git fails.
     """
     changed = git(*CHANGES)
     if not changed:
@@ -71,9 +71,9 @@ def difference() -> str:
 
 
 def differ_in_results_only(one: str, other: str) -> bool:
-    """Return True if two different commits differ only in files that a run writes.
+    """Return True if the commits `one` and `other` are not equal, but differ only in files that a run writes.
 
-    Return False also if one is not a full commit hash, or git cannot compare them.
+    Return False if they are equal, if one of them is not a full commit hash, or if git cannot compare them.
     """
     if one == other or not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
         return False

@@ -1,4 +1,4 @@
-"""Selects what a stage records in the journal of its run: metadata, files and metrics."""
+"""Selects what tracking records of the run of a stage: metadata, files and metrics."""
 
 import csv
 import io
@@ -7,15 +7,15 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.flatten import Scalar, flatten
+from pipeline.flatten import Scalar, flatten, formatted
 from pipeline.io import files
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import parse
 from pipeline.paths import Paths
+from pipeline.provenance import facts, revision
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import provenance, revision
 from pipeline.tracking.run import Run
 from pipeline.tracking.run_info import Dataset, RunInfo
 
@@ -36,12 +36,12 @@ def of_training(
 ) -> RunInfo:
     """Return the metadata of a training run.
 
-    `document` is the content of params.yaml, `prepared` that of spec.json. `more` is added to the provenance.
+    `document` is the content of params.yaml, and `prepared` is the content of spec.json. `more` is added to the provenance.
     """
-    origin = provenance.gather(environment)
+    origin = facts.gather(environment)
     return RunInfo(
         params=params_of(document),
-        tags=SOURCE | provenance.tags(origin) | evaluation_tags(document),
+        tags=SOURCE | facts.tags(origin) | evaluation_tags(document),
         provenance={**origin, **more},
         datasets=datasets_of(document, prepared, ("train", "valid")),
         subject=subject(document),
@@ -51,11 +51,15 @@ def of_training(
 
 
 def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return the metadata that an evaluation adds to the model's run. Name and description are used only if that run is not found."""
+    """Return the metadata that an evaluation adds to the run that trained the model.
+
+    If that run is not found, a new run gets this metadata, including the name and the description. `document` and `prepared` are as for
+    `of_training`.
+    """
     return RunInfo(
         params=params_of(document),
         tags=evaluation_tags(document),
-        provenance=provenance.gather(environment),
+        provenance=facts.gather(environment),
         datasets=datasets_of(document, prepared, ("test",)),
         subject=subject(document),
         description=f"{subject(document)}; trained elsewhere",
@@ -64,7 +68,7 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
 
 
 def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
-    """Return one dataset for each split in `splits` that exists, with a digest of the split's inputs and targets."""
+    """Return a dataset for each split in `splits` that was prepared. Its digest is that of the split's inputs and targets."""
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
         Dataset(
@@ -87,14 +91,11 @@ def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
 
     A model can be evaluated again with other settings, and MLflow can change tags but not params.
     """
-    return {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()
-    }
+    return {name: formatted(value) for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()}
 
 
 def subject(document: Mapping[str, Any]) -> str:
-    """Return "ARCHITECTURE on DATASET"."""
+    """Return model and dataset of a run, such as "convnet on digits"."""
     return f"{document['model'].get('architecture', document['model']['name'])} on {document['source']['name']}"
 
 
@@ -110,7 +111,7 @@ def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment)
 
 
 def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
-    """Return `key=value` for each parameter that differs from params.yaml in HEAD; an empty list if that file cannot be read from git.
+    """Return `key=value` for each parameter that differs from the last commit's params.yaml; [] if git cannot read that file.
 
     `key` is the last part of the dotted key, or its abbreviation in `SHORT`. If two changed parameters have the same last part, `key` is
     the whole dotted key.
@@ -128,16 +129,19 @@ def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
 
 
 def short(value: Scalar) -> str:
-    """Format a float in its shortest form, such as `5e-3`, and another value as in YAML, cut to `LONGEST_VALUE` characters."""
+    """Return the text of a parameter's value for the name of a run: a float in its shortest form, such as `5e-3`, others as in YAML.
+
+    The text is cut to `LONGEST_VALUE` characters.
+    """
     if not isinstance(value, float):
-        return textwrap.shorten(value if isinstance(value, str) else json.dumps(value), LONGEST_VALUE, placeholder="...")
+        return textwrap.shorten(formatted(value), LONGEST_VALUE, placeholder="...")
     plain, (mantissa, _, exponent) = f"{value:g}", f"{value:e}".partition("e")
     scientific = f"{float(mantissa):g}e{int(exponent)}" if exponent else plain
     return min(plain, scientific, key=len)
 
 
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
-    """Log the files and the model of a finished training, and set its result as the description of the run."""
+    """Log the files and the model of a finished training, and describe the run by its result. `info` is the metadata of the run."""
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
@@ -150,9 +154,9 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
-    """Log the scores at `step`, the figures and the table per class, and set the result as the description of the run.
+    """Log the scores, the figures and the table of the classes, and describe the run by its result. `info` is the metadata of the run.
 
-    `step` is the training step of the evaluated weights.
+    `step` is the training step of the evaluated weights, at which the scores are logged.
     """
     run.metrics(step, test_metrics(scores))
     run.describe(f"{recorded.result_line(scores)}; {info.subject}")
@@ -165,7 +169,7 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
 
 
 def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores as metrics named `test/NAME`, without the four scores per class, among which the others would be hard to find."""
+    """Return the scores as metrics named `test/NAME`. The scores of single classes are left out: they would hide the others."""
     overall = {name: value for name, value in scores.items() if name != PER_CLASS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 

@@ -1,4 +1,4 @@
-"""The subject of a verification: a model file, or a run that has a journal, together with its model file."""
+"""Finds the model file that a user names: by its path, or by the run that trained it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from pipeline.tracking import cursor, events, journal
 
 
 class Record(NamedTuple):
-    """Holds what the journal of a run records: SHA-256 of the model file, provenance of the training, and test scores by metric."""
+    """What the journal of a run records: SHA-256 of the model file, provenance of the training, and test scores by metric."""
 
     name: str
     model_digest: str
@@ -26,11 +26,10 @@ class Subject(NamedTuple):
 
 
 def find(name: str, paths: Paths, environment: Environment) -> Subject:
-    """Return the subject that `name` denotes: a model file by its path, or a run.
+    """Return the model file or the run that `name` denotes. Raises Refusal if there is none, or if the run has no model.
 
-    A run is denoted by the path or name of its journal folder, the last part of that name, or its run id in MLflow. The model of a run is
-    the copy in its journal. If that copy is missing (the journal deletes it once MLflow has received it) or is not the recorded model, the
-    checkout's model file is taken, which may be another model. Raises Refusal if nothing matches `name`, or if the run has no model.
+    A run is denoted by the path or name of its journal folder, by the last part of that name, or by its run id in MLflow. Its model is the
+    copy in the journal. If that copy is damaged, or was deleted because MLflow has the model, the checkout's model file is taken.
     """
     path, known = Path(name), journal.journals(environment.root)
     if path.is_file() or path.suffix == paths.model.suffix:
@@ -46,10 +45,7 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
 
 
 def read(folder: Path) -> Record:
-    """Return the record of the run whose journal is `folder`, with the latest value of each test score.
-
-    Raises Refusal if the run has no model, because its training did not finish.
-    """
+    """Return the record of the run with the journal `folder`. Raises Refusal if its training did not finish, so that it has no model."""
     provenance: dict[str, Any] = {}
     scores: dict[str, float] = {}
     for event in events.read(folder / events.EVENTS):

@@ -10,8 +10,10 @@ import pytest
 
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
+from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import events, provenance, run, run_description
+from pipeline.stages import run_description
+from pipeline.tracking import events, mirror_process, run
 from tests import project
 
 NEVER_MISSING = {
@@ -30,7 +32,7 @@ NEVER_MISSING = {
     "dvc.stage",
     "user",
     "inputs",
-    *(f"version.{library}" for library in provenance.LIBRARIES),
+    *(f"version.{library}" for library in facts.LIBRARIES),
 }
 PREPARED = {
     "spec": {"shape": [8, 8, 1]},
@@ -62,6 +64,12 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
         return info(Environment.model_validate(environment)).name
 
     return name
+
+
+@pytest.fixture
+def without_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
+    return Environment.model_validate({"DVC_ROOT": tmp_path})
 
 
 def params() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The Python code of the logged model, which MLflow loads and serves. It checks the input, then runs the exported program.
+"""The Python code of an image model in MLflow, which MLflow loads and serves. It checks the input, then runs the exported program.
 
 MLflow copies this file into the logged model, so the file must not import from `pipeline`.
 """
@@ -34,7 +34,7 @@ class ServedModel(PythonModel):
 
 
 def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return the input as a uint8 array (n, *shape). Raises MlflowException for ragged lists and a wrong shape, dtype or range."""
+    """Return the input as a uint8 array (n, *shape). Raises MlflowException if it is not an array of integers from 0 to 255 of this shape."""
     try:
         images = np.asarray(given)
     except ValueError:
@@ -48,9 +48,16 @@ def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return images.astype(np.uint8, copy=False)
 
 
+def expected(shape: tuple[int, ...]) -> str:
+    """Describe the input of a model for images of the shape (height, width, channels)."""
+    return f"raw images, integers from 0 to 255 of shape (n, {', '.join(map(str, shape))})"
+
+
 def refusal(found: str, shape: tuple[int, ...]) -> MlflowException:
-    expected = f"raw images, integers from 0 to 255 of shape (n, {', '.join(map(str, shape))}): the model normalises them itself"
-    return MlflowException(f"the input contains {found}; send {expected}", error_code=INVALID_PARAMETER_VALUE)
+    """Return the exception for an invalid input, described by `found`. A server answers it with HTTP status 400."""
+    return MlflowException(
+        f"the input contains {found}; send {expected(shape)}: the model normalises them itself", error_code=INVALID_PARAMETER_VALUE
+    )
 
 
 set_model(ServedModel())

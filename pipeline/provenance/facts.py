@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline.io import files
+from pipeline.provenance import revision
+from pipeline.provenance.revision import Unknown, first_line
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import revision
-from pipeline.tracking.revision import Unknown, first_line
 
 LOCK = "requirements.lock"
 UNKNOWN = "unknown: "
@@ -33,7 +33,7 @@ TAGS = {
 
 
 def gather(environment: Environment) -> dict[str, str]:
-    """Return the facts: commit, uncommitted changes, DVC stage and experiment, versions and machine. Never raises.
+    """Return the facts by name: commit, uncommitted changes, DVC stage and experiment, versions and machine. Never raises.
 
     The facts are for the journal and MLflow only. Reproducible files never contain them, because they differ between otherwise equal runs.
     """
@@ -59,7 +59,7 @@ def gather(environment: Environment) -> dict[str, str]:
 
 
 def tags(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a run: those of the facts in `TAGS` that are neither unknown nor "none"."""
+    """Return the tags for a run: the facts that `TAGS` lists, under the names of their tags. Facts that are unknown or "none" are left out."""
     return {tag: facts[name] for tag, name in TAGS.items() if facts[name] != "none" and not facts[name].startswith(UNKNOWN)}
 
 
@@ -98,7 +98,7 @@ def user() -> str:
 
 
 def driver() -> str:
-    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed, and pynvml.NVMLError if NVML fails."""
+    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed, and NVMLError if the driver does not answer."""
     import pynvml
 
     try:
@@ -109,7 +109,7 @@ def driver() -> str:
 
 
 def gpus() -> str:
-    """Return the names of all GPUs; "none" if there is no GPU. Raises Unknown if no driver is installed, and NVMLError if NVML fails."""
+    """Return the names of all GPUs; "none" if there is no GPU. Raises the same exceptions as `driver`."""
     import pynvml
 
     driver()

@@ -1,0 +1,147 @@
+"""`python -m pipeline generate`: continue a text with a language model."""
+
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+
+if TYPE_CHECKING:
+    from pipeline.inputs.text.description import TextInputs
+    from pipeline.inputs.text.generation import Generative
+    from pipeline.inputs.text.tokenizer import Tokenizer
+    from pipeline.spec import Spec
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters, except tab and line feed. The vocabulary of a stranger's model may contain them, and a terminal obeys them."""
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+WINDOW, KEPT = 64, 4
+"""At most WINDOW tokens are decoded for each new token; then the last KEPT of them stay. No character has more bytes than KEPT."""
+
+
+def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: float | None, seed: int, length: int) -> None:
+    """Print `prompt` and at most `length` further tokens, each as soon as it is drawn. If there are fewer, print the reason on stderr.
+
+    `model` is a model file, a run, or a model in MLflow. Raises Refusal for an invalid argument, or if the model does not generate text.
+    """
+    refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
+    from pipeline.engine import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
+    from pipeline.inputs.text.generation import GenerationSettings, generate
+    from pipeline.inputs.text.tokenizer import Tokenizer
+    from pipeline.runtime import machine
+    from pipeline.tracking import model_source
+
+    environment = Environment.read()
+    with model_source.located(model, Paths(), environment) as path:
+        loaded, manifest = model_file.load(path)
+        tokenizer = Tokenizer(texts_of(manifest.spec, path).tokenizer)
+    tokens = encode(prompt, tokenizer)
+    loaded.to(machine.Machine.claim(environment).device)
+    machine.set_determinism(manifest.inference.train.deterministic)
+    settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, length=length, seed=seed)
+    try:
+        count = show(prompt, tokens, generate(loaded, tokens, settings=settings), tokenizer.decode)
+    except BrokenPipeError:  # the reader, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at its exit
+        return
+    if count < length:
+        longest = cast("Generative", loaded.network).longest
+        is_full = longest is not None and count + max(1, len(tokens)) == longest
+        reason = f"a text of this model has at most {longest} tokens, with its prompt" if is_full else "the model ended the text"
+        print(f"generate: stopped after {count} tokens: {reason}", file=sys.stderr)
+
+
+def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p: float | None, length: int) -> None:
+    """Raise Refusal with a line for each argument that is invalid."""
+    checks = {
+        "--prompt: is not UTF-8": is_unicode(prompt),
+        f"--temperature: should be a number from 0, not {temperature}": math.isfinite(temperature) and temperature >= 0,
+        f"--top-k: should be at least 1, not {top_k}": top_k is None or top_k >= 1,
+        f"--top-p: should be above 0 and at most 1, not {top_p}": top_p is None or 0 < top_p <= 1,
+        f"--length: should be at least 1, not {length}": length >= 1,
+    }
+    if not all(checks.values()):
+        raise Refusal("\n".join(message for message, is_valid in checks.items() if not is_valid))
+
+
+def is_unicode(text: str) -> bool:
+    """Return False if `text` has lone surrogates, as Python represents command-line bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def texts_of(spec: "Spec", path: Path) -> "TextInputs":
+    """Return the description of the texts of a language model. Raises Refusal if the model of the file `path` has another task."""
+    from pipeline.inputs.text.description import TextInputs
+
+    if not spec.targets.per_token:
+        raise Refusal(f"{path}: is a model of the task {spec.targets.kind}, which generates no text: choose a language model")
+    return TextInputs.of(spec)
+
+
+def encode(prompt: str, tokenizer: "Tokenizer") -> list[int]:
+    """Return the tokens of `prompt`. If some are not in the vocabulary, print a warning: the model reads them as UNKNOWN."""
+    from pipeline.inputs.text.description import UNKNOWN
+
+    tokens: list[int] = tokenizer.encode(prompt).tolist()
+    if unknown := tokens.count(UNKNOWN):
+        message = f"{unknown} of its {len(tokens)} tokens are not in the model's vocabulary, so the model cannot tell them apart"
+        print(f"warning: --prompt: {message}", file=sys.stderr)
+    return tokens
+
+
+def show(prompt: str, tokens: Sequence[int], generated: Iterable[int], decode: Callable[[Sequence[int]], str]) -> int:
+    """Print `prompt`, whose tokens are `tokens`, then the text of the `generated` tokens as they arrive. Return the number of the latter."""
+    text, count = Text(decode, tokens), 0
+    write(prompt)
+    for token in generated:
+        write(text.add(token))
+        count += 1
+    write(text.rest() + "\n")
+    return count
+
+
+def write(text: str) -> None:
+    """Print `text` at once. On a terminal, its control characters are escaped."""
+    if sys.stdout.isatty():
+        text = CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+    print(text, end="", flush=True)
+
+
+class Text:
+    """Decodes a growing sequence of tokens, which begins with those of a prompt, piece by piece."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int]) -> None:
+        self.decode = decode
+        self.keep(prompt)
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Forget all tokens but the last. Their text has been returned, unless it ends within a character."""
+        self.window = list(tokens[-KEPT:])
+        self.num_returned = len(self.complete())
+
+    def complete(self) -> str:
+        """Return the text of the window without its last character if that may be incomplete, because a token can be a part of it."""
+        return self.decode(self.window).removesuffix(INCOMPLETE)
+
+    def add(self, token: int) -> str:
+        """Return the complete characters of the text that follow those returned before."""
+        self.window.append(token)
+        text = self.complete()
+        piece, self.num_returned = text[self.num_returned :], len(text)
+        if len(self.window) == WINDOW:
+            self.keep(self.window)
+        return piece
+
+    def rest(self) -> str:
+        """Return the end of the text, also if it is incomplete."""
+        return self.decode(self.window)[self.num_returned :]

@@ -1,0 +1,51 @@
+"""Freezes parameters: they are not trained, need no gradient, and have no optimizer state."""
+
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pipeline.engine.parameter_names import matching
+from pipeline.refusal import Refusal
+
+KEY = "train.freeze"
+MOST_NAMED = 3
+
+
+def freeze(network: nn.Module, patterns: Sequence[str], *, untrained: Collection[str] = ()) -> list[nn.Module]:
+    """Freeze the parameters that match `patterns`, and return the BatchNorm layers whose running statistics must stay unchanged.
+
+    These are the BatchNorm layers all of whose parameters are frozen; without parameters, those whose `running_mean` matches. Below the
+    lowest parameter that is trained, autograd computes no gradient. `untrained` are the tensors that the file of `model.weights` does not
+    have. Raises Refusal if a pattern matches nothing, if a frozen parameter is untrained, or if no parameter is left to train.
+    """
+    parameters = dict(network.named_parameters())
+    frozen = matching(patterns, list(parameters), KEY)
+    if lost := sorted(frozen.intersection(untrained)):
+        raise Refusal(
+            f"{KEY}: freezes {', '.join(lost[:MOST_NAMED])}, which the file of model.weights does not have in this shape, so nothing trains it: "
+            "let the patterns leave it out"
+        )
+    for name in frozen:
+        parameters[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        raise Refusal(f"{KEY}: freezes every parameter, so nothing is trained: let the patterns leave out at least the last layer")
+    return [module for name, module in network.named_modules() if isinstance(module, _BatchNorm) and keeps(name, module, frozen, patterns)]
+
+
+def keeps(name: str, norm: nn.Module, frozen: Collection[str], patterns: Sequence[str]) -> bool:
+    """Return True if the running statistics of the BatchNorm `name` must stay unchanged."""
+    prefix = f"{name}." if name else ""
+    own = [f"{prefix}{parameter}" for parameter, _ in norm.named_parameters()]
+    if own:
+        return all(parameter in frozen for parameter in own)
+    return any(fnmatchcase(f"{prefix}running_mean", pattern) for pattern in patterns)
+
+
+def summary(network: nn.Module) -> str:
+    """Describe how much of the network is trained, for a message."""
+    parameters = list(network.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    counts = [sum(parameter.numel() for parameter in some) for some in (trained, parameters)]
+    return f"{len(trained)} of {len(parameters)} parameters are trained, {counts[0]:,} of {counts[1]:,} values"

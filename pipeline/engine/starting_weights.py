@@ -1,0 +1,116 @@
+"""Starts a network from the tensors of a file, `model.weights`: another model of the same architecture, perhaps with other outputs."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from pipeline.engine import meta_model, model_file
+from pipeline.engine.meta_model import described
+from pipeline.engine.model_file import HEADER_BYTES
+from pipeline.io import files, tensor_file, untrusted
+from pipeline.io.tensor_file import Tensors
+from pipeline.params.model import ModelSettings
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+MOST_NAMED = 5
+SMALLEST_SHARE = 0.5
+"""Of a file that does not describe its model, at least this share of the network's values must fit."""
+
+
+def load(network: nn.Module, model: ModelSettings) -> frozenset[str]:
+    """Copy the tensors of the file `model.weights` into `network` where name and shape fit, and print how many.
+
+    Return the names of the network's tensors that do not fit: they keep their initial values. Without a file, do nothing and return no
+    names. Raises Refusal if the file is missing or damaged, if its model has another architecture, or if nothing fits.
+    """
+    path = model.weights_file
+    if path is None:
+        return frozenset()
+    with naming_the_key():
+        tensors, spec = read(path, model)
+        own = network.state_dict()
+        fitting = {name: tensor for name, tensor in tensors.items() if name in own and tensor.shape == own[name].shape}
+        if spec is None:
+            refuse_misfit(tensors, fitting, own, model, path)
+        if not fitting:
+            raise Refusal(f"{path}: none of its tensors fits this {model.title}: choose another file, or write `weights: null`")
+    network.load_state_dict(fitting, strict=False)
+    untrained = frozenset(own.keys() - fitting.keys())
+    print(f"train: {len(fitting)} of {len(own)} tensors start from {path}{remaining(untrained, tensors, own)}", flush=True)
+    return untrained
+
+
+def read(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
+    """Return the tensors of a file, and the description of the data that its model was trained on; None for a file of another program.
+
+    Raises Refusal if the file is missing or damaged, or if it is a model file of another architecture than `model`.
+    """
+    refuse_missing(path)
+    foreign = tensor_file.load_foreign(path, header_bytes=HEADER_BYTES)
+    if foreign is not None:
+        return foreign, None
+    tensors, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
+    manifest = model_file.describe(metadata, path)
+    try:  # with the data of the file, so that only the architecture can differ
+        meta_model.compare(tensors, model, manifest.spec, half=manifest.precision == "bf16-true")
+    except RuntimeError as error:
+        its = manifest.inference.model.title
+        raise Refusal(
+            f"{path}: its model, {its}, has another architecture than this {model.title} ({untrusted.reason(error)}): "
+            "copy the section `model` of its training, or choose another file"
+        ) from None
+    return tensors, manifest.spec
+
+
+def inspect(model: ModelSettings) -> Spec | None:
+    """Return the description of the data that the model of the file `model.weights` was trained on; None if there is none.
+
+    Raises Refusal if the file cannot be used for `model`.
+    """
+    with naming_the_key():
+        return None if model.weights_file is None else read(model.weights_file, model)[1]
+
+
+def digest(model: ModelSettings) -> str | None:
+    """Return the SHA-256 of the file `model.weights`; None if there is no file. Raises Refusal if the file is missing."""
+    path = model.weights_file
+    with naming_the_key():
+        if path is not None:
+            refuse_missing(path)
+            return files.digest(path)
+    return None
+
+
+def refuse_missing(path: Path) -> None:
+    if not path.is_file():
+        raise Refusal(f"{path}: is missing: copy the file to this path, or write `weights: null`")
+
+
+def refuse_misfit(tensors: Tensors, fitting: Tensors, own: Tensors, model: ModelSettings, path: Path) -> None:
+    """Raise Refusal if a file that does not describe its model has other names than the network, or if most of the values do not fit."""
+    share = sum(own[name].numel() for name in fitting) / max(1, sum(tensor.numel() for tensor in own.values()))
+    if tensors.keys() != own.keys() or share < SMALLEST_SHARE:
+        different = meta_model.differences(tensors, own)
+        raise Refusal(f"{path}: its tensors belong to another architecture than this {model.title} ({different}): choose another file")
+
+
+def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str:
+    """Describe the tensors that do not fit, for a message; "" if there are none."""
+    if not untrained:
+        return ""
+    names = [name for name in own if name in untrained]
+    listed = ", ".join(f"{name} ({described(tensors.get(name))} in the file, not {described(own[name])})" for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"; untrained, because the data differ: {listed}{more}"
+
+
+@contextmanager
+def naming_the_key() -> Iterator[None]:
+    """Prefix each line of a Refusal with `model.weights`."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise Refusal("\n".join(f"model.weights: {line}" for line in str(refusal).splitlines())) from None

@@ -1,0 +1,212 @@
+"""Recurrent networks for text: layers of RNN, LSTM or GRU, as a classifier of texts or as a language model."""
+
+from typing import Any, Literal, Self, cast
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from torch.nn.functional import linear
+
+from pipeline.inputs.text.description import PAD, TextInputs
+from pipeline.params.model import ModelSettings
+from pipeline.params.section import Depth, Share, Width
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+TIED_RANGE = 0.1
+"""Bound of the uniform initial values of an embedding that is also the last layer, as in AWD-LSTM (Merity et al., 2017). Values of variance 1
+would give large logits."""
+
+
+class Settings(ModelSettings):
+    name: Literal["recurrent"]
+    cell: Literal["rnn", "lstm", "gru"]
+    """The recurrence: `rnn` is the plain one with tanh."""
+    embedding_width: Width
+    """Length of the vector of a token."""
+    width: Width
+    """Units of each layer, in each direction."""
+    depth: Depth
+    """Number of layers."""
+    bidirectional: bool
+    """Read each text in both directions. Must be false for a language model."""
+    pooling: Literal["last", "mean"] | None
+    """The features of a text: `last` is the state after its last token (in each direction), `mean` the mean of its states. Null for a language model."""
+    tied_embeddings: bool
+    """Use the token vectors as the weights of the last layer, too; `embedding_width` must then equal `width`. Must be false for a classifier."""
+    dropout: Share
+    """Dropout probability of the token vectors and of the states of each layer."""
+
+    @property
+    def title(self) -> str:
+        return self.cell
+
+    @model_validator(mode="after")
+    def refuse_unequal_widths(self) -> Self:
+        if self.tied_embeddings and self.embedding_width != self.width:
+            raise ValueError(f"with `tied_embeddings: true`, embedding_width must equal width, {self.width}, not be {self.embedding_width}")
+        return self
+
+    def build(self, spec: Spec) -> nn.Module:
+        texts = TextInputs.of(spec)
+        if not spec.targets.per_token:
+            return TextClassifier(self, num_tokens=texts.num_tokens, num_outputs=spec.num_outputs)
+        if self.bidirectional:
+            raise Refusal("model.bidirectional: a language model must not read the tokens that it predicts: set it to false")
+        if self.pooling is not None:
+            raise Refusal("model.pooling: a language model has an output for each token and pools nothing: set it to null")
+        return LanguageModel(self, num_tokens=texts.num_tokens)
+
+
+class TextClassifier(nn.Module):
+    """Maps tokens (n, length) to outputs (n, num_outputs). The padding after a text does not change its outputs."""
+
+    def __init__(self, settings: Settings, *, num_tokens: int, num_outputs: int) -> None:
+        super().__init__()
+        if settings.pooling is None:
+            raise Refusal("model.pooling: a classifier needs one vector for each text: set it to last or mean")
+        if settings.tied_embeddings:
+            raise Refusal("model.tied_embeddings: the outputs of a classifier are not tokens: set it to false")
+        self.pooling = settings.pooling
+        self.width = settings.width
+        self.embedding = nn.Embedding(num_tokens, settings.embedding_width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.layers = layers(settings)
+        self.head = nn.Linear(settings.width * (2 if settings.bidirectional else 1), num_outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        real = tokens != PAD
+        lengths = real.sum(1)
+        reversal = reversed_positions(lengths, tokens.shape[1])
+        states = self.dropout(self.embedding(tokens))
+        for layer in self.layers:
+            states = layer(states, reversal)
+        return cast("Tensor", self.head(self.pooled(states, real, lengths)))
+
+    def pooled(self, states: Tensor, real: Tensor, lengths: Tensor) -> Tensor:
+        """Return the features (n, features) of `states` (n, length, features). A text without tokens counts as one of padding alone."""
+        if self.pooling == "mean":
+            weights = real.to(states.dtype) / lengths.clamp(min=1)[:, None]
+            return (states * weights[..., None]).sum(1)
+        last = states[torch.arange(states.shape[0], device=states.device), (lengths - 1).clamp(min=0)]
+        # the backward direction ends at the first token
+        return torch.cat((last[:, : self.width], states[:, 0, self.width :]), dim=1)
+
+
+class LanguageModel(nn.Module):
+    """Maps tokens (n, length) to logits (n, length, num_tokens) of the token after each. Padding at the end changes nothing before it."""
+
+    longest = None
+    """A text may have any length."""
+
+    def __init__(self, settings: Settings, *, num_tokens: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, settings.embedding_width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.layers = layers(settings)
+        self.head = nn.Linear(settings.width, num_tokens)
+        if settings.tied_embeddings:
+            nn.init.uniform_(self.embedding.weight, -TIED_RANGE, TIED_RANGE)
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states = self.dropout(self.embedding(tokens))
+        for layer in self.layers:
+            states = layer(states)
+        return cast("Tensor", self.head(states))
+
+    def step(self, tokens: Tensor, cache: list[Any] | None) -> tuple[Tensor, list[Any]]:
+        """Return the logits (n, num_tokens) of the token after `tokens` (n, length), and the state of each layer for the next call.
+
+        `cache` is the state that the previous call returned, or None at the beginning of a text.
+        """
+        states = self.embedding(tokens)
+        after: list[Any] = []
+        for layer, before in zip(self.layers, cache or [None] * len(self.layers), strict=True):
+            states, state = cast("Layer", layer).ahead(states, before)
+            after.append(state)
+        return self.head(states[:, -1]), after
+
+
+class Layer(nn.Module):
+    """One recurrent layer in one or two directions, followed by dropout.
+
+    The network stacks layers of one `nn.LSTM` each, because the dropout inside a deeper one draws from a state that cuDNN keeps: it could
+    not be seeded for each step, and a resumed training would draw other numbers.
+
+    The backward direction reads each text reversed within its own length, so that the padding stays at the end. This equals a packed
+    sequence, without its copy of the lengths to the host.
+    """
+
+    def __init__(self, settings: Settings, inputs: int) -> None:
+        super().__init__()
+        cell = CELLS[settings.cell]
+        self.ahead = cell(inputs, settings.width, batch_first=True)
+        self.back = cell(inputs, settings.width, batch_first=True) if settings.bidirectional else None
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, states: Tensor, reversal: Tensor | None = None) -> Tensor:
+        outputs = run(self.ahead, states)
+        if self.back is not None:
+            assert reversal is not None
+            backwards = run(self.back, reordered(states, reversal))
+            outputs = torch.cat((outputs, reordered(backwards, reversal)), dim=2)
+        return cast("Tensor", self.dropout(outputs))
+
+
+def layers(settings: Settings) -> nn.ModuleList:
+    between = settings.width * (2 if settings.bidirectional else 1)
+    return nn.ModuleList(Layer(settings, between if number else settings.embedding_width) for number in range(settings.depth))
+
+
+def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
+    """Return the states (n, length, width) of `cell` at each of `inputs` (n, length, features)."""
+    if torch.compiler.is_exporting():
+        return scanned(cell, inputs)
+    outputs, _ = cell(inputs)
+    return cast("Tensor", outputs)
+
+
+def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
+    """Return what `cell(inputs)` returns, computed step by step, for `torch.export`: it would fix the length in a cell of torch's own."""
+    batch, width = inputs.shape[0], cell.hidden_size
+    weight, bias = cast("tuple[Tensor, Tensor]", (cell.weight_hh_l0, cell.bias_hh_l0))
+
+    def step(state: tuple[Tensor, ...], inputs: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        after = next_state(cell.mode, inputs, linear(state[0], weight, bias), state)
+        # `view` tells the compiler the number of samples, without which it cannot allocate the outputs; they must not share memory with the state
+        return after, after[0].clone().view(batch, width)
+
+    start = tuple(inputs.new_zeros(batch, width) for _ in range(2 if cell.mode == "LSTM" else 1))
+    from_inputs = linear(inputs, cast("Tensor", cell.weight_ih_l0), cast("Tensor", cell.bias_ih_l0))
+    _, outputs = scan(step, start, from_inputs.transpose(0, 1))
+    return cast("Tensor", outputs).transpose(0, 1)
+
+
+def next_state(mode: str, inputs: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the state after one step, as the documentation of `nn.LSTM`, `nn.GRU` and `nn.RNN` defines it.
+
+    `inputs` and `hidden` (n, gates * width) are the products of the inputs and of the state with the weights of all gates.
+    """
+    if mode == "LSTM":
+        ingate, forget, candidate, out = (inputs + hidden).chunk(4, dim=1)
+        memory = forget.sigmoid() * state[1] + ingate.sigmoid() * candidate.tanh()
+        return out.sigmoid() * memory.tanh(), memory
+    if mode == "GRU":
+        (reset, update, candidate), (reset_hidden, update_hidden, candidate_hidden) = inputs.chunk(3, dim=1), hidden.chunk(3, dim=1)
+        proposed = (candidate + (reset + reset_hidden).sigmoid() * candidate_hidden).tanh()
+        return (torch.lerp(proposed, state[0], (update + update_hidden).sigmoid()),)
+    return ((inputs + hidden).tanh(),)
+
+
+def reversed_positions(lengths: Tensor, longest: int) -> Tensor:
+    """Return the positions (n, longest) that reverse each text within its length, and leave its padding in place."""
+    positions = torch.arange(longest, device=lengths.device)
+    return torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)
+
+
+def reordered(states: Tensor, positions: Tensor) -> Tensor:
+    """Return `states` (n, length, features) in the order of `positions` (n, length)."""
+    return states[torch.arange(states.shape[0], device=states.device)[:, None], positions]

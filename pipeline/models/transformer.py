@@ -1,0 +1,243 @@
+"""Transformers for text with pre-norm blocks: an encoder that classifies texts, or a causal language model."""
+
+from typing import Annotated, Literal, Self, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
+
+from pipeline.inputs.text.description import PAD, TextInputs
+from pipeline.params.model import ModelSettings
+from pipeline.params.section import Depth, Share, Width
+from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+
+INITIAL_STD = 0.02
+"""Standard deviation of the initial weights, that of GPT-2 (Radford et al., 2019)."""
+ROTARY_BASE = 10_000.0
+"""The base of the rotary frequencies of RoFormer (Su et al., 2021, https://arxiv.org/abs/2104.09864)."""
+
+
+class Settings(ModelSettings):
+    name: Literal["transformer"]
+    width: Width
+    """Length of the vector of a token."""
+    depth: Depth
+    """Number of blocks, each of attention and an MLP."""
+    heads: Annotated[int, Field(gt=0, le=1024)]
+    """Attention heads of each block; `width` must be divisible by their number."""
+    mlp_ratio: Annotated[float, Field(gt=0, le=64)]
+    """Hidden units of each MLP, relative to `width`: 4.0 is usual with `gelu`; 2.67 has as many weights with `swiglu`."""
+    activation: Literal["gelu", "swiglu"]
+    """The MLP's activation. `swiglu` multiplies the hidden units with those of a second layer."""
+    positions: Literal["rotary", "learned"]
+    """How a position is represented: `rotary` rotates queries and keys, `learned` adds a learned vector to each token."""
+    pooling: Literal["mean", "first"] | None
+    """The features of a text: the `mean` of its tokens, or its `first` token. Null for a language model."""
+    tied_embeddings: bool
+    """Use the token vectors as the weights of the last layer, too. Must be false for a classifier."""
+    dropout: Share
+    """Dropout probability of the token vectors and of what attention and MLP add to them."""
+
+    @model_validator(mode="after")
+    def refuse_uneven_heads(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width must be divisible by heads, {self.heads}, and {self.width} is not")
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(f"with `positions: rotary`, width must be divisible by twice the number of heads, {2 * self.heads}")
+        return self
+
+    def build(self, spec: Spec) -> nn.Module:
+        texts = TextInputs.of(spec)
+        if not spec.targets.per_token:
+            return TextClassifier(self, texts, num_outputs=spec.num_outputs)
+        if self.pooling is not None:
+            raise Refusal("model.pooling: a language model has an output for each token and pools nothing: set it to null")
+        return LanguageModel(self, texts)
+
+
+class TextClassifier(nn.Module):
+    """Maps tokens (n, length) to outputs (n, num_outputs). The padding after a text does not change its outputs."""
+
+    def __init__(self, settings: Settings, texts: TextInputs, *, num_outputs: int) -> None:
+        super().__init__()
+        if settings.pooling is None:
+            raise Refusal("model.pooling: a classifier needs one vector for each text: set it to mean or first")
+        if settings.tied_embeddings:
+            raise Refusal("model.tied_embeddings: the outputs of a classifier are not tokens: set it to false")
+        self.pooling = settings.pooling
+        self.body = Body(settings, texts, causal=False)
+        self.head = linear(settings.width, num_outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        real = tokens != PAD
+        # Attention to no key at all would be a softmax over nothing, so a text without tokens attends to its first padding.
+        keys = real | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
+        states = self.body(tokens, keys[:, None, None, :])
+        return cast("Tensor", self.head(states[:, 0] if self.pooling == "first" else mean(states, real)))
+
+
+class LanguageModel(nn.Module):
+    """Maps tokens (n, length) to logits (n, length, num_tokens) of the token after each. Padding at the end changes nothing before it."""
+
+    def __init__(self, settings: Settings, texts: TextInputs) -> None:
+        super().__init__()
+        self.longest = texts.length
+        self.body = Body(settings, texts, causal=True)
+        self.head = linear(settings.width, texts.num_tokens)
+        if settings.tied_embeddings:
+            self.head.weight = self.body.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return cast("Tensor", self.head(self.body(tokens)))
+
+    def step(self, tokens: Tensor, cache: list["KeysAndValues"] | None) -> tuple[Tensor, list["KeysAndValues"]]:
+        """Return the logits (n, num_tokens) of the token after `tokens` (n, length), and the cache for the next call.
+
+        `cache` is what the previous call returned, or None at the beginning of a text. With a cache, `tokens` is a single token per text.
+        """
+        cache = cache or [KeysAndValues() for _ in self.body.blocks]
+        states = self.body(tokens, None, cache)
+        return self.head(states[:, -1]), cache
+
+
+class Body(nn.Module):
+    """Maps tokens (n, length) to states (n, length, width): token vectors, blocks and a last norm."""
+
+    def __init__(self, settings: Settings, texts: TextInputs, *, causal: bool) -> None:
+        super().__init__()
+        self.head_width = settings.width // settings.heads
+        self.embedding = embedding(texts.num_tokens, settings.width)
+        self.positions = embedding(texts.length, settings.width) if settings.positions == "learned" else None
+        self.dropout = nn.Dropout(settings.dropout)
+        self.blocks = nn.ModuleList(Block(settings, causal=causal) for _ in range(settings.depth))
+        self.norm = nn.LayerNorm(settings.width)
+
+    def forward(self, tokens: Tensor, keys: Tensor | None = None, cache: list["KeysAndValues"] | None = None) -> Tensor:
+        """Return the states of `tokens`, which follow those in `cache`. `keys` (n, 1, 1, length) is False at tokens without attention."""
+        first = cache[0].length if cache else 0
+        positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
+        states = self.embedding(tokens)
+        rotation = None
+        if self.positions is None:
+            rotation = rotations(positions, self.head_width, torch.promote_types(states.dtype, torch.float32))
+        else:
+            states = states + self.positions(positions)
+        states = self.dropout(states)
+        for number, block in enumerate(self.blocks):
+            states = block(states, rotation, keys, cache[number] if cache else None)
+        return cast("Tensor", self.norm(states))
+
+
+class Block(nn.Module):
+    """Adds attention to the states (n, length, width), then an MLP, each of the normalised states."""
+
+    def __init__(self, settings: Settings, *, causal: bool) -> None:
+        super().__init__()
+        # GPT-2: each block adds twice to the states, whose variance would otherwise grow with the number of blocks
+        output_std = INITIAL_STD / (2 * settings.depth) ** 0.5
+        self.attention_norm = nn.LayerNorm(settings.width)
+        self.attention = Attention(settings, causal=causal, output_std=output_std)
+        self.mlp_norm = nn.LayerNorm(settings.width)
+        self.mlp = MLP(settings, output_std=output_std)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, states: Tensor, rotation: Tensor | None, keys: Tensor | None = None, cache: "KeysAndValues | None" = None) -> Tensor:
+        states = states + self.dropout(self.attention(self.attention_norm(states), rotation, keys, cache))
+        return cast("Tensor", states + self.dropout(self.mlp(self.mlp_norm(states))))
+
+
+class Attention(nn.Module):
+    """Attention of several heads, to all tokens of `keys` or, if `causal` is True, to the token itself and those before it.
+
+    Queries, keys and values have a matrix each, because Muon orthogonalises each matrix by itself. The attention weights have no
+    dropout: with it, only slow kernels could be used on a CPU.
+    """
+
+    def __init__(self, settings: Settings, *, causal: bool, output_std: float) -> None:
+        super().__init__()
+        self.heads, self.causal = settings.heads, causal
+        self.query, self.key, self.value = (linear(settings.width, settings.width, bias=False) for _ in range(3))
+        self.output = linear(settings.width, settings.width, bias=False, std=output_std)
+
+    def forward(self, states: Tensor, rotation: Tensor | None, keys: Tensor | None, cache: "KeysAndValues | None") -> Tensor:
+        query, key, value = (layer(states).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        if rotation is not None:
+            query, key = rotated(query, rotation), rotated(key, rotation)
+        # a single token after those of the cache attends to all of them
+        causal = self.causal and not (cache and cache.length)
+        if cache is not None:
+            key, value = cache.extend(key, value)
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=keys, is_causal=causal)
+        return cast("Tensor", self.output(mixed.transpose(1, 2).flatten(2)))
+
+
+class MLP(nn.Module):
+    """One hidden layer with GELU or SwiGLU (Shazeer, 2020, https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(self, settings: Settings, *, output_std: float) -> None:
+        super().__init__()
+        hidden = max(1, round(settings.width * settings.mlp_ratio))
+        self.gate = linear(settings.width, hidden, bias=False) if settings.activation == "swiglu" else None
+        self.hidden = linear(settings.width, hidden, bias=False)
+        self.output = linear(hidden, settings.width, bias=False, std=output_std)
+
+    def forward(self, states: Tensor) -> Tensor:
+        hidden = self.hidden(states)
+        return cast("Tensor", self.output(gelu(hidden) if self.gate is None else silu(self.gate(states)) * hidden))
+
+
+class KeysAndValues:
+    """The keys and values (n, heads, length, head_width) that one attention layer has computed for the tokens so far."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens so far."""
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add those of further tokens, and return those of all tokens. Only one token at a time can be added to a cache that is not empty."""
+        assert keys.shape[2] == 1 or not self.length
+        self.keys = keys if self.keys is None else torch.cat((self.keys, keys), dim=2)
+        self.values = values if self.values is None else torch.cat((self.values, values), dim=2)
+        return self.keys, self.values
+
+
+def linear(inputs: int, outputs: int, *, bias: bool = True, std: float = INITIAL_STD) -> nn.Linear:
+    """Return a linear layer with normal initial weights and, if `bias` is True, biases of zero."""
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.normal_(layer.weight, std=std)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def embedding(count: int, width: int) -> nn.Embedding:
+    layer = nn.Embedding(count, width)
+    nn.init.normal_(layer.weight, std=INITIAL_STD)
+    return layer
+
+
+def rotations(positions: Tensor, head_width: int, dtype: torch.dtype) -> Tensor:
+    """Return the cosines and sines (2, length, head_width / 2) by which the pairs of a query or key at each position are rotated."""
+    exponents = torch.arange(0, head_width, 2, device=positions.device, dtype=dtype) / head_width
+    angles = positions[:, None].to(dtype) * ROTARY_BASE**-exponents
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotated(vectors: Tensor, rotation: Tensor) -> Tensor:
+    """Rotate `vectors` (n, heads, length, head_width): element i of the first half and of the second half are a pair."""
+    cosine, sine = rotation
+    first, second = vectors.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1).to(vectors.dtype)
+
+
+def mean(states: Tensor, real: Tensor) -> Tensor:
+    """Return the mean (n, width) of the states (n, length, width) where `real` (n, length) is True; zeros for a text without tokens."""
+    weights = real.to(states.dtype) / real.sum(1, keepdim=True).clamp(min=1)
+    return (states * weights[..., None]).sum(1)

@@ -1,0 +1,68 @@
+"""The interfaces that a prediction needs from a kind of inputs and from a task."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from numpy.typing import NDArray
+
+from pipeline.batch import Batch
+from pipeline.io.reading.file_tree import Member
+from pipeline.refusal import Refusal
+
+Sample = tuple[str, Any]
+"""The name of an input, and the input as a stored sample."""
+Reading = tuple[str, Any | Refusal]
+"""The name of an input, and the input as a stored sample, or the reason why it cannot be read."""
+
+
+class Reader(Protocol):
+    """Reads one kind of inputs: the class `Reader` in `pipeline/inputs/KIND/reading.py`, built from the model's description of its inputs."""
+
+    strings_are_paths: ClassVar[bool]
+    """True if a string that is given in Python is a path; False if it is an input itself, such as a text."""
+    noun: ClassVar[str]
+    """What the inputs are, in the plural, for the progress bar and for messages."""
+
+    def read(self, file: Member, /) -> Iterable[Reading]:
+        """Yield the inputs of one file, each with a name. It is called on several threads.
+
+        Raises Refusal with a reason, without the name, if the whole file cannot be read, and what `Member.read` raises.
+        """
+        ...
+
+    def row(self, value: Any, /) -> Any:
+        """Return a value given in Python, or one row of an `.npy` file, as a stored sample. Raises Refusal with a reason."""
+        ...
+
+    def batch(self, rows: Sequence[Any], /) -> Batch:
+        """Return stored samples as the input of one forward pass, on the CPU."""
+        ...
+
+
+class Prediction(Protocol):
+    """What a model answers for one input."""
+
+    @property
+    def input(self) -> str:
+        """The name of the input."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction for a line of JSON."""
+        ...
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the prediction for a row of a table, printable."""
+        ...
+
+
+class Predictor(Protocol):
+    """Interprets the outputs for one task: the class `Predictor` in `pipeline/tasks/KIND/prediction.py`, built from spec and `top_k`."""
+
+    def columns(self) -> Mapping[str, int | None]:
+        """Return a dict from the name of each column of the table to its width in characters; None means the rest of the line."""
+        ...
+
+    def predictions(self, names: Sequence[str], outputs: NDArray[Any], /) -> Iterator[Prediction]:
+        """Yield a prediction for each input, in order. Raises Refusal if an output is not finite."""
+        ...

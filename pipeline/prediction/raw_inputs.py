@@ -1,0 +1,211 @@
+"""Reads the inputs that a user names: files, folders, archives, arrays and standard input. Only file names are held in memory."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from pipeline.io import untrusted
+from pipeline.io.reading import archives
+from pipeline.io.reading.arrayfile import ArrayFile
+from pipeline.io.reading.class_folders import visible_parts
+from pipeline.io.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, FileReader, Member
+from pipeline.io.reading.workers import on_threads
+from pipeline.io.untrusted import reason
+from pipeline.prediction.protocols import Reader, Reading
+from pipeline.refusal import Refusal
+
+STANDARD_INPUT = "-"
+MAX_STANDARD_INPUT_BYTES = 4 * 2**30
+BLOCK_BYTES = 1 << 20
+NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
+TAR_MARK = slice(257, 262)
+"""Where a tar archive has the word `ustar`."""
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Some of the inputs. `read(advance)` yields them, and calls `advance(n)` after each n units of `num_units`."""
+
+    num_units: int
+    read: Callable[[Advance], Iterator[Reading]]
+
+
+@dataclass(frozen=True)
+class RawInputs:
+    """All inputs that a user named: those that can be read, and the problems found so far."""
+
+    sources: list[Source] = field(default_factory=list)
+    problems: list[Reading] = field(default_factory=list)
+
+    @property
+    def num_units(self) -> int:
+        """Return the number of files and of array rows."""
+        return sum(source.num_units for source in self.sources)
+
+    def read(self, advance: Advance = lambda _: None) -> Iterator[Reading]:
+        """Yield every input with its name, as a stored sample or as a Refusal that says why it cannot be read."""
+        yield from self.problems
+        for source in self.sources:
+            yield from source.read(advance)
+
+
+@contextmanager
+def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iterator[RawInputs]:
+    """List the files in all named folders and archives, and yield them. What cannot be listed becomes a problem; nothing is decoded yet."""
+    raw_inputs = RawInputs()
+    with ExitStack() as stack:
+        located = [(str(name), stack.enter_context(standard_input()) if name == STANDARD_INPUT else Path(name)) for name in names]
+        for kind, group in groupby(located, key=lambda each: kind_of(each[1])):
+            if kind == "file":  # neighbouring files are one source, so that they are decoded side by side
+                neighbours = list(group)
+                files = Files(dict(neighbours))
+                members = [Member(name, files) for name, _ in neighbours]
+                raw_inputs.sources.append(Source(len(members), partial(read_files, members, reader, workers)))
+                continue
+            for name, path in group:
+                try:
+                    source = open_array(name, path, reader) if kind == "array" else open_tree(name, path, reader, workers)
+                    raw_inputs.sources.append(source)
+                except (Refusal, OSError) as error:
+                    raw_inputs.problems.append((name, problem(error, path)))
+        yield raw_inputs
+
+
+@contextmanager
+def standard_input() -> Iterator[Path]:
+    """Copy standard input to a temporary file, because an archive is read twice, and yield its path."""
+    with tempfile.NamedTemporaryFile(prefix="predict-") as file:
+        copied = 0
+        while block := sys.stdin.buffer.read(BLOCK_BYTES):
+            copied += file.write(block)
+            if copied > MAX_STANDARD_INPUT_BYTES:
+                raise Refusal(f"standard input: has more than {MAX_STANDARD_INPUT_BYTES} bytes: give files by their names")
+        file.flush()
+        yield Path(file.name)
+
+
+def kind_of(path: Path) -> str:
+    """Return "folder", "archive" (tar or zip), "array" (.npy) or "file", by the first bytes, not by the name.
+
+    What cannot be opened counts as a file: reading it gives the reason.
+    """
+    try:
+        if path.is_dir():
+            return "folder"
+        untrusted.size_bytes(path)
+        with path.open("rb") as file:
+            start = file.read(TAR_MARK.stop)
+    except (OSError, ValueError):
+        return "file"
+    if start.startswith(NUMPY_START):
+        return "array"
+    packed = start.startswith((*ZIP_STARTS, *archives.DECOMPRESSORS)) or start[TAR_MARK] == b"ustar"
+    return "archive" if packed else "file"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files named one by one. `paths` maps the name that the user gave to the path."""
+
+    paths: dict[str, Path]
+
+    def read(self, name: str) -> bytes:
+        return untrusted.read(self.paths[name], MAX_MEMBER_BYTES)
+
+
+@dataclass(frozen=True)
+class Prefixed:
+    """Reads the files of a folder or archive by names that begin with the name of the folder or archive."""
+
+    prefix: str
+    reader: FileReader
+
+    def read(self, name: str) -> bytes:
+        return self.reader.read(name.removeprefix(self.prefix))
+
+
+def open_tree(name: str, path: Path, reader: Reader, workers: int) -> Source:
+    """List a folder or an archive. Hidden files are left out. Raises Refusal if it cannot be read as a whole, or has no files."""
+    tree = archives.open_tree(path)
+    found = [each for each in tree.listing().files if visible_parts(each)]
+    if not found:
+        raise Refusal("has no files")
+    prefix = f"{name.rstrip('/')}/"
+
+    def read(advance: Advance) -> Iterator[Reading]:
+        try:
+            with tree.contents(found) as members:
+                yield from read_files((prefixed(member, prefix) for member in members), reader, workers, advance)
+        except Refusal as error:  # the archive is damaged from here on
+            yield name, problem(error, path)
+
+    return Source(len(found), read)
+
+
+def prefixed(member: Member, prefix: str) -> Member:
+    content = member.content if isinstance(member.content, bytes) else Prefixed(prefix, member.content)
+    return Member(prefix + member.name, content)
+
+
+def read_files(members: Iterable[Member], reader: Reader, workers: int, advance: Advance) -> Iterator[Reading]:
+    """Yield the inputs of all files, in order, decoded on threads."""
+    for _, readings in on_threads(partial(readings_of, reader=reader), members, workers=workers):
+        yield from readings
+        advance(1)
+
+
+def readings_of(member: Member, *, reader: Reader) -> Sequence[Reading]:
+    try:
+        return list(reader.read(member))
+    except Refusal as refusal:
+        return [(member.name, problem(refusal, Path(member.name)))]
+    except OSError as error:
+        return [(member.name, Refusal(f"cannot be read: {error.strerror or reason(error)}"))]
+    except (*READ_ERRORS, MemoryError) as error:
+        return [(member.name, Refusal(f"cannot be read: {reason(error)}"))]
+
+
+def open_array(name: str, path: Path, reader: Reader) -> Source:
+    """Open an `.npy` file whose rows are stored samples. Raises Refusal if its rows do not fit the model."""
+
+    def stream() -> IO[bytes]:
+        return path.open("rb")
+
+    array = ArrayFile.open(name, stream, untrusted.size_bytes(path))
+    if not array.shape or not array.shape[0]:
+        raise Refusal(f"has shape {array.shape}, so it has no rows")
+    row: Any = np.broadcast_to(np.zeros((), array.dtype), array.shape[1:])  # one element in memory, whatever the header says
+    try:
+        reader.row(row)
+    except Refusal as refusal:
+        raise Refusal(f"each row {refusal}") from None
+
+    def read(advance: Advance) -> Iterator[Reading]:
+        number = 0
+        try:
+            for block in array.blocks(max(1, BLOCK_BYTES // max(1, row.nbytes))):
+                for each in block:
+                    yield f"{name}[{number}]", reader.row(each)
+                    number += 1
+                advance(len(block))
+        except Refusal as error:
+            yield name, problem(error, path)
+
+    return Source(array.shape[0], read)
+
+
+def problem(error: Exception, path: Path) -> Refusal:
+    """Return the reason why `path` cannot be read, without the path and without the parameter that names it in a training."""
+    if not isinstance(error, Refusal):
+        return Refusal(f"cannot be read: {reason(error)}")
+    text = str(error).removeprefix("source.root: ")
+    return Refusal(text.removeprefix(f"{path}: ").removeprefix(f"{untrusted.shown(path)}: "))

@@ -1,0 +1,28 @@
+"""The section `evaluate` for a classification."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from pipeline.params.evaluate import EvaluateSettings
+from pipeline.params.section import Count
+from pipeline.refusal import Refusal
+
+
+class Settings(EvaluateSettings):
+    name: Literal["classification"]
+    top_k: PositiveInt
+    """The k of `top_k_accuracy`: a sample counts as correct if its class is among the k most likely."""
+    calibration_bins: Count
+    """Number of equal-width confidence bins of the reliability curve and the expected calibration error."""
+    confidence_level: Annotated[float, Field(gt=0, lt=1)]
+    """Confidence level of `accuracy_interval`: over many test splits, at least this share of the intervals contains the true accuracy."""
+    mistakes: Annotated[int, Field(ge=0, le=100)]
+    """Number of wrongly predicted samples to show in a figure of images or a table of texts, those with the highest confidence first; 0 for none."""
+
+    def refuse_misfit(self, num_outputs: int) -> None:
+        """Raise Refusal if `top_k` is larger than the number of classes."""
+        if self.top_k > num_outputs:
+            raise Refusal(
+                f"evaluate.top_k: {self.top_k} is more than the {num_outputs} classes of this dataset: write at most {num_outputs}"
+            )

@@ -1,0 +1,53 @@
+"""Loss and metrics of a language model."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pipeline import cross_entropy
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.tokenizer import Tokenizer
+from pipeline.spec import Spec
+from pipeline.tasks.language_modeling.rates import rates
+
+if TYPE_CHECKING:
+    from pipeline.params.loop import LoopSettings
+
+
+class Objective:
+    """Cross-entropy, perplexity, bits per character and per byte, and accuracy.
+
+    Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
+    """
+
+    def __init__(self, spec: Spec, settings: "LoopSettings") -> None:  # noqa: ARG002  # the interface is that of every task
+        assert isinstance(spec.inputs, TextInputs)
+        tokenizer = Tokenizer(spec.inputs.tokenizer)
+        self.chance_loss = math.log(spec.num_outputs)
+        """The loss of guessing all tokens with equal probability."""
+        self.sizes = torch.stack([torch.from_numpy(tokenizer.num_characters), torch.from_numpy(tokenizer.num_bytes)], dim=1)
+        """Characters and bytes of each token, (tokens, 2). The special tokens, such as padding, have 0."""
+
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed cross-entropy, in float32 at least."""
+        return cross_entropy.summed(outputs, targets)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed cross-entropy, in float32 at least."""
+        return cross_entropy.summed(outputs, targets)
+
+    def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return the number of correct predictions, and the number of characters and of bytes of the targets, on the device of `outputs`."""
+        if self.sizes.device != targets.device:
+            self.sizes = self.sizes.to(targets.device)
+        # IGNORED is negative: the number 0, of the padding, has no characters
+        characters, size_bytes = self.sizes[targets.clamp(min=0)].flatten(0, -2).sum(dim=0)
+        return {"correct": (outputs.argmax(-1) == targets).sum(), "characters": characters, "bytes": size_bytes}
+
+    def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
+        """Return the metrics, computed from the totals of `sums` over `num_targets` targets."""
+        found = rates(sums["loss"], num_targets, characters=sums["characters"], size_bytes=sums["bytes"])
+        return {**found, "accuracy": sums["correct"] / num_targets}

@@ -1,0 +1,144 @@
+"""Locates the model file that a user names: on this machine if it is here, else from MLflow."""
+
+import contextlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.io import files
+from pipeline.io.untrusted import reason, shown
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+from pipeline.tracking import cursor, journal, subject
+from pipeline.tracking.logged_model import find_model
+from pipeline.tracking.store import MODEL_TAG, Store
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
+
+REGISTERED = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))?")
+RUN_ID, MODEL_ID = re.compile("[0-9a-f]{32}"), re.compile("m-[0-9a-f]{32}")
+FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
+
+
+@contextlib.contextmanager
+def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]:
+    """Yield the path of the model file that `name` denotes; a download is removed at the end of the block.
+
+    `name` is a model file, a run as in `subject.find`, the id of any run in MLflow, or a model in MLflow (`FORMS`). Raises Refusal if there
+    is no such model, or if its model file cannot be had.
+    """
+    if name.startswith("models:"):
+        if not REGISTERED.fullmatch(name):
+            raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
+    else:
+        try:
+            found = subject.find(name, paths, environment)
+        except Refusal:
+            if not RUN_ID.fullmatch(name):
+                raise
+        else:
+            if path := whole(found, paths, environment.root):
+                yield path
+                return
+            name = run_id_of(found, environment.root)
+    with tempfile.TemporaryDirectory(prefix="model-") as folder:
+        yield from_mlflow(name, paths, environment, Path(folder))
+
+
+def whole(found: subject.Subject, paths: Paths, root: Path) -> Path | None:
+    """Return the file of a subject; for a run, None if this machine has no longer the model that the run trained."""
+    return found.model if found.record is None else on_this_machine(found.record.model_digest, paths, root)
+
+
+def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
+    """Return the path of a model file with this SHA-256, in the checkout or in a journal; None if there is none."""
+    copies = [folder / journal.MODEL for folder in journal.journals(root)]
+    return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
+
+
+def run_id_of(found: subject.Subject, root: Path) -> str:
+    """Return the id in MLflow of the run of a subject. Raises Refusal if MLflow has not received the run."""
+    assert found.record
+    stores = cursor.read_stores(journal.journals_folder(root) / found.record.name)
+    for store in stores.values():
+        if isinstance(store, Mapping) and store.get("run_id"):
+            return str(store["run_id"])
+    raise Refusal(
+        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: check out its commit, then `dvc checkout`"
+    )
+
+
+def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path) -> Path:
+    """Return the model file of a logged model of MLflow: a file on this machine with its digest, else one downloaded to `folder`.
+
+    `name` is the id of a run, or a model in MLflow (`FORMS`). Raises Refusal if it cannot be had.
+    """
+    if find_spec("mlflow") is None:
+        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install it, or give a model file")
+    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
+        raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
+    store = Store(environment)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for predictions
+            model = find_logged(name, store)
+            digest = model.tags[MODEL_TAG]
+            return on_this_machine(digest, paths, environment.root) or download(name, model, digest, store, folder)
+    except Refusal:
+        raise
+    except Exception as error:  # whatever MLflow raises
+        raise Refusal(f"{shown(name)}: cannot be had from MLflow ({store.address.redacted(reason(error))})") from None
+
+
+def find_logged(name: str, store: Store) -> "LoggedModel":
+    """Return the logged model of a run or of a version in the model registry.
+
+    Raises Refusal if the run or version has none, or has one that this pipeline did not log.
+    """
+    match = REGISTERED.fullmatch(name)
+    if match is None:
+        run = store.client.get_run(name)
+        model = find_model(store.client, run, run.data.tags.get(MODEL_TAG))
+        if model is None:
+            raise Refusal(
+                f"{name}: this run has no model in MLflow: its training did not finish, or `python -m pipeline sync` has not sent it"
+            )
+        return model
+    model_id = match["name"]
+    if match["alias"] or match["version"]:
+        if match["alias"]:
+            version = store.client.get_model_version_by_alias(match["name"], match["alias"])
+        else:
+            version = store.client.get_model_version(match["name"], match["version"])
+        # A database store returns no `model_id`; the source is the address of the logged model or its folder, and both contain the id.
+        logged = MODEL_ID.search(version.model_id or version.source or "")
+        if not logged:
+            raise Refusal(f"{shown(name)}: was not registered from a logged model of this pipeline: give a model file")
+        model_id = logged[0]
+    model = store.client.get_logged_model(model_id)
+    if MODEL_TAG not in model.tags:
+        raise Refusal(f"{shown(name)}: was not logged by this pipeline: give a model file")
+    return model
+
+
+def download(name: str, model: "LoggedModel", digest: str, store: Store, folder: Path) -> Path:
+    """Download the model file that is stored beside the exported program. Raises Refusal if it is missing or is another file."""
+    from mlflow import artifacts
+
+    try:
+        uri = f"{model.artifact_location}/artifacts/{journal.MODEL}"
+        path = Path(artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder), tracking_uri=store.address.for_mlflow))
+    except Exception as error:  # each kind of artifact store raises its own
+        text = store.address.redacted(reason(error))
+        raise Refusal(
+            f"{shown(name)}: MLflow gives no {journal.MODEL} for it ({text}). A model that was logged by an older version of this pipeline has none: "
+            f"give the file itself, whose SHA-256 is {digest}"
+        ) from None
+    if files.digest(path) != digest:
+        raise Refusal(f"{shown(name)}: the file in MLflow is damaged: its SHA-256 is not {digest}")
+    return path

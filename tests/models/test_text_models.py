@@ -1,0 +1,196 @@
+"""What every text model promises: padding changes nothing, no text gives NaN, and the network can be exported, compiled and cut."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from pipeline.engine import activation_checkpointing, meta_model, model_file
+from pipeline.refusal import Refusal
+from pipeline.registry import MODELS
+from tests.conftest import preset
+from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, build, spec_for, texts, title
+from tests.specs import image_spec
+
+MODELS_OF_TEXT = CLASSIFIERS + LANGUAGE_MODELS
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)  # torch's compiler hides it only if it is no error
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_texts_of_every_length_become_outputs_of_the_task_and_the_seed_alone_decides_them(settings: dict[str, Any]) -> None:
+    first, second, other = (build(settings, seed=seed) for seed in (1, 1, 2))
+    for length in (1, 5, 12):
+        tokens = texts([length, 1], padded_to=length)
+        outputs = first(tokens)
+        assert outputs.shape == ((2, len(CLASSES)) if settings["pooling"] else (2, length, 11))
+        assert torch.equal(outputs, second(tokens))
+        assert not torch.equal(outputs, other(tokens))
+
+
+@pytest.mark.parametrize("settings", CLASSIFIERS, ids=title)
+def test_a_padded_text_has_the_outputs_of_the_text_alone(settings: dict[str, Any]) -> None:
+    network = build(settings).double()
+    lengths = [12, 1, 7, 2]
+    tokens = texts(lengths, padded_to=12)
+    alone = torch.cat([network(row[None, :length]) for row, length in zip(tokens, lengths, strict=True)])
+    assert torch.allclose(network(tokens), alone, rtol=0, atol=1e-12)
+    assert (alone.unsqueeze(1) - alone).abs().amax(2).fill_diagonal_(1).min() > 1e-6  # the texts do differ
+
+
+@pytest.mark.parametrize("settings", LANGUAGE_MODELS, ids=title)
+def test_no_token_changes_the_outputs_before_it(settings: dict[str, Any]) -> None:
+    network = build(settings).double()
+    tokens = texts([12, 12], padded_to=12)
+    whole = network(tokens)
+    for length in (1, 6):
+        padded = tokens.clone()
+        padded[:, length:] = 0
+        assert torch.allclose(network(padded)[:, :length], whole[:, :length], rtol=0, atol=1e-12)
+        assert torch.allclose(network(tokens[:, :length]), whole[:, :length], rtol=0, atol=1e-12)
+    assert not torch.allclose(whole[0, 0], whole[1, 0])
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_a_row_of_padding_alone_gives_finite_outputs_and_gradients(settings: dict[str, Any]) -> None:
+    network = build(settings)
+    outputs = network(texts([0, 3, 0], padded_to=12))
+    outputs.square().sum().backward()
+    assert outputs.isfinite().all()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_the_order_of_the_tokens_matters(settings: dict[str, Any]) -> None:
+    network = build(settings).double()
+    tokens = texts([12], padded_to=12)
+    changed = tokens.clone()
+    changed[0, [3, 4]] = tokens[0, [4, 3]]
+    assert tokens[0, 3] != tokens[0, 4]
+    first, second = (network(rows) if settings["pooling"] else network(rows)[:, -1] for rows in (tokens, changed))
+    assert (first - second).abs().max() > 1e-9
+
+
+def gradient(network: nn.Module, tokens: torch.Tensor, *, size: int) -> torch.Tensor:
+    """Return the gradient of a mean loss over the batch, accumulated over micro-batches of `size` samples."""
+    network.zero_grad()
+    for part in tokens.split(size):
+        outputs = network(part).flatten(0, -2)
+        targets = part.sum(1) if len(outputs) == len(part) else part.flatten()
+        (cross_entropy(outputs, targets.long() % 3, reduction="sum") / len(tokens)).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None])
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_cuts_into_micro_batches_change_the_gradient_by_rounding_alone(settings: dict[str, Any]) -> None:
+    network = build(settings).double()
+    tokens = texts([12, 3, 1, 7, 12], padded_to=12)
+    whole = gradient(network, tokens, size=5)
+    assert whole.norm() > 1e-3
+    for size in (1, 2, 3):
+        assert (gradient(network, tokens, size=size) - whole).norm() / whole.norm() < 1e-12
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_recomputed_activations_give_the_same_bytes(settings: dict[str, Any]) -> None:
+    settings = settings | {"dropout": 0.3}
+    found = []
+    for recomputed in (False, True):
+        network = build(settings)
+        if recomputed:
+            assert activation_checkpointing.recompute(network) == 2
+        torch.manual_seed(1)
+        found.append(gradient(network, texts([12, 3], padded_to=12), size=2))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_dropout_changes_the_outputs_in_training_alone(settings: dict[str, Any]) -> None:
+    network = build(settings | {"dropout": 0.5})
+    tokens = texts([12, 3], padded_to=12)
+    assert not torch.equal(network(tokens), network(tokens))
+    network.eval()
+    assert torch.equal(network(tokens), network(tokens))
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_bf16_gives_finite_outputs_near_those_of_float32(settings: dict[str, Any]) -> None:
+    network = build(settings)
+    tokens = texts([12, 3, 0], padded_to=12)
+    expected = network(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = network(tokens)
+    assert torch.allclose(outputs.float(), expected, atol=0.03)
+    assert torch.allclose(network.bfloat16()(tokens).float(), expected, atol=0.03)
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_a_network_is_built_without_memory_and_a_model_file_restores_it(settings: dict[str, Any], tmp_path: Path) -> None:
+    spec = spec_for(settings)
+    on_meta = meta_model.build_on_meta(MODELS.settings(settings["name"])(**settings), spec)
+    assert on_meta is not None
+    assert all(tensor.is_meta for tensor in on_meta.state_dict().values())
+    params = preset({"model": settings})
+    network = build(settings)
+    manifest = model_file.Manifest(params=params, spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
+    model_file.export(tmp_path / "model", network.state_dict(), manifest)
+    loaded, _ = model_file.load(tmp_path / "model")
+    tokens = texts([12, 5], padded_to=12)
+    assert torch.equal(loaded(tokens), network.eval().requires_grad_(False)(tokens))
+
+
+@pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
+def test_an_exported_network_takes_any_number_of_texts_of_any_length(settings: dict[str, Any]) -> None:
+    network = build(settings).eval().requires_grad_(False)
+    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1, max=12)
+    exported = torch.export.export(network, (texts([12, 5], padded_to=12),), dynamic_shapes=({0: batch, 1: length},)).module()
+    for lengths, padded_to in (([12, 5], 12), ([3, 7, 1], 7), ([4], 4), ([1], 1), ([1, 0], 2)):
+        tokens = texts(lengths, padded_to=padded_to, seed=2)
+        assert torch.allclose(exported(tokens), network(tokens), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [CLASSIFIERS[1], CLASSIFIERS[-1], LANGUAGE_MODELS[1], LANGUAGE_MODELS[-2]], ids=title)
+def test_a_compiled_network_gives_the_same_outputs_and_gradients(settings: dict[str, Any]) -> None:
+    network = build(settings)
+    tokens = texts([12, 5, 1], padded_to=12)
+    plain = gradient(network, tokens, size=3)
+    compiled = torch.compile(network, dynamic=False)
+    assert torch.allclose(gradient(compiled, tokens, size=3), plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [CLASSIFIERS[0], CLASSIFIERS[-1]], ids=title)
+def test_images_are_refused(settings: dict[str, Any]) -> None:
+    spec = image_spec(shape=(8, 8, 1), classes=CLASSES, mean=(0.5,), std=(0.5,))
+    with pytest.raises(Refusal, match=r"model\.name: this model does not accept inputs of the kind image"):
+        MODELS.settings(settings["name"])(**settings).build(spec)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "words"),
+    [
+        (LANGUAGE_MODELS[1], {"bidirectional": True}, "model.bidirectional: a language model must not read the tokens that it predicts"),
+        (CLASSIFIERS[0], {"tied_embeddings": True}, "model.tied_embeddings: the outputs of a classifier are not tokens: set it to false"),
+        (CLASSIFIERS[-1], {"tied_embeddings": True}, "model.tied_embeddings: the outputs of a classifier are not tokens: set it to false"),
+    ],
+    ids=["bidirectional", "recurrent", "transformer"],
+)
+def test_parameters_that_the_task_cannot_use_are_refused(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refusal, match=words):
+        MODELS.settings(settings["name"])(**settings | changes).build(spec_for(settings))
+
+
+@pytest.mark.parametrize("settings", [CLASSIFIERS[0], CLASSIFIERS[-1]], ids=title)
+def test_pooling_is_for_classifiers_and_needed_by_them(settings: dict[str, Any]) -> None:
+    with pytest.raises(Refusal, match=r"model\.pooling: a language model has an output for each token and pools nothing: set it to null"):
+        MODELS.settings(settings["name"])(**settings | {"bidirectional": False} if "cell" in settings else settings).build(
+            spec_for(settings | {"pooling": None})
+        )
+    with pytest.raises(Refusal, match=r"model\.pooling: a classifier needs one vector for each text: set it to"):
+        MODELS.settings(settings["name"])(**settings | {"pooling": None}).build(spec_for(settings))
