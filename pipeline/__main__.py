@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "export": {
         "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run, as for verify"},
         "--format": {"required": True, "choices": ("onnx", "pt2", "aoti"), "help": "ONNX, a program of torch.export, or compiled for C++"},
-        "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model, such as models/model.onnx)"},
+        "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
     },
     "preset": {"name": {}},
     "ui": {

@@ -18,7 +18,10 @@ def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # 
     paths, environment = Paths(), Environment.read()
     try:
         with model_source.located(subject, paths, environment) as model:
-            for line in exporting.export(model, format, Path(output) if output else None, paths, environment):
+            # a model of MLflow is in a temporary folder, and that of a run in its journal
+            beside = model if Path(subject).is_file() else paths.model
+            target = Path(output) if output else exporting.default_output(beside, format)
+            for line in exporting.export(model, format, target, paths, environment):
                 print(f"export: {line}", flush=True)
     except exporting.Unequal as unequal:
         print(f"error: {unequal}", file=sys.stderr)

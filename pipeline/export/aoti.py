@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
-from pipeline.export import recurrent
 from pipeline.export.program import KEY
 from pipeline.refusal import Refusal
 
@@ -31,7 +30,7 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
     """Compile the program and write the package."""
     from torch import _inductor  # late: it imports the compiler, which takes seconds
 
-    with path.open("w+b") as file, recurrent.lowered():
+    with path.open("w+b") as file:
         _inductor.aoti_compile_and_package(program, package_path=file, inductor_configs={"aot_inductor.metadata": {KEY: metadata}})
 
 

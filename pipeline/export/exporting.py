@@ -44,17 +44,21 @@ class Format(Protocol):
 FORMATS: dict[str, Format] = {"onnx": onnx, "pt2": pt2, "aoti": aoti}
 
 
-def export(path: Path, name: str, output: Path | None, paths: Paths, environment: Environment) -> Iterator[str]:
-    """Write the model file `path` in the format `name` to `output`, or beside it if `output` is None. Yield what was written and compared.
+def default_output(model: Path, name: str) -> Path:
+    """Return the path beside a model file at which an export in the format `name` is written by default."""
+    return model.with_name(model.stem + FORMATS[name].SUFFIX)
+
+
+def export(path: Path, name: str, target: Path, paths: Paths, environment: Environment) -> Iterator[str]:
+    """Write the model file `path` in the format `name` to `target`. Yield what was written and compared.
 
     The file appears only after its outputs were found equal to those of the model. Raises Unequal if they are not, and Refusal if the
     model file, the output path or the prepared data cannot be used, or if the format does not support the model.
     """
     chosen = FORMATS[name]
-    target = output or path.with_name(path.stem + chosen.SUFFIX)
-    refuse_output(target, model=path)
     chosen.refuse_unavailable()
     model, manifest = model_file.load(path)
+    refuse_output(target, model=path)
     machine = Machine.claim(environment.model_copy(update={"device": "cpu"}))
     inputs = manifest.spec.inputs
     rows, origin = samples(manifest.spec, paths)

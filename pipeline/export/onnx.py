@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
-from pipeline.export import recurrent
 from pipeline.export.program import INPUT, KEY, OUTPUT
 from pipeline.refusal import Refusal
 
@@ -34,10 +33,9 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
     size_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
     if size_bytes > MOST_BYTES:
         raise Refusal(f"--format onnx: the weights have {size_bytes / 1e9:.1f} GB, and an ONNX file has at most 2: choose `--format pt2`")
-    with recurrent.lowered():
-        onnx_program = torch.onnx.export(
-            program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], dynamic_shapes=(dict(enumerate(axes)),), verbose=False
-        )
+    onnx_program = torch.onnx.export(
+        program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], dynamic_shapes=(dict(enumerate(axes)),), verbose=False
+    )
     assert onnx_program is not None
     onnx_program.model.metadata_props[KEY] = metadata
     path.write_bytes(onnx_program.model_proto.SerializeToString(deterministic=True))

@@ -8,7 +8,6 @@ from torch.export import Dim, ExportedProgram
 
 from pipeline.engine.model import Model
 from pipeline.engine.model_file import Manifest
-from pipeline.export import recurrent
 from pipeline.io import files
 from pipeline.spec import Inputs
 
@@ -35,8 +34,7 @@ def capture(model: Model, inputs: Inputs) -> ExportedProgram:
     example = torch.from_numpy(inputs.random_samples(2))  # of two samples: a size of one would become a constant
     # AUTO allows an upper bound, such as the number of positions of a transformer; DYNAMIC raises an exception for any bound
     sizes = {0: Dim.DYNAMIC, 1: Dim.AUTO} if has_variable_length(inputs) else {0: Dim.DYNAMIC}
-    with recurrent.variable_length():
-        return torch.export.export(model, (example,), dynamic_shapes=(sizes,))
+    return torch.export.export(model, (example,), dynamic_shapes=(sizes,))
 
 
 def variable_axes(inputs: Inputs) -> tuple[str, ...]:

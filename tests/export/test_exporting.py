@@ -17,8 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.__main__ import main
-from pipeline.export import comparison, exporting, onnx, program, recurrent
+from pipeline.export import comparison, exporting, onnx, program
 from pipeline.inputs.text.description import TextInputs, TokenizerDescription
+from pipeline.registry import MODELS
+from pipeline.spec import Spec, Targets
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from tests import project
 from tests.engine.building import model_of
 from tests.export import models
@@ -64,7 +68,7 @@ def metadata(path: Path, name: str) -> dict[str, Any]:
     return found
 
 
-MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+IMAGE_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mlp": (models.MLP, {}),
     "convnet": (models.CONVNET, {"channels_last": True}),
     "resnet": (models.RESNET, {"shape": (9, 12, 1)}),
@@ -77,7 +81,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        *((name, model) for name in ("onnx", "pt2") for model in MODELS if model != "vit"),
+        *((name, model) for name in ("onnx", "pt2") for model in IMAGE_MODELS if model != "vit"),
         pytest.param("onnx", "vit", marks=SLOW),
         *(pytest.param("aoti", model, marks=[SLOW, COMPILER]) for model in ("convnet", "airbench-bf16", "mobilenet")),
     ],
@@ -85,7 +89,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_an_exported_model_has_the_outputs_of_the_model_for_any_batch_size(
     folder: Path, capsys: pytest.CaptureFixture[str], name: str, model: str
 ) -> None:
-    settings, options = MODELS[model]
+    settings, options = IMAGE_MODELS[model]
     path = models.write(folder / "model.safetensors", settings, **options)
     written = export(path, name)
     assert sorted(file.name for file in folder.iterdir()) == sorted([path.name, written.name])
@@ -245,6 +249,18 @@ def test_another_path_may_be_given(mlp: Path, folder: Path) -> None:
     assert (folder / "deployed.bin").is_file()
 
 
+def test_a_run_is_exported_to_models(folder: Path) -> None:
+    """Its own model file is in its journal, where nobody looks for a result."""
+    project.make(folder, {"train.steps": 2, "train.report_every_steps": 2, "train.validate_every_steps": 2})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_TRACKING", "true")
+        patch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+        assert main(["prepare"]) == main(["train"]) == 0
+    (journal,) = (folder / ".pipeline/journal").iterdir()
+    assert main(["export", journal.name, "--format", "pt2"]) == 0
+    assert (folder / "models/model.pt2").is_file()
+
+
 def test_an_unknown_format_is_refused_with_the_choice(mlp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["export", str(mlp), "--format", "pickle"])
@@ -278,58 +294,42 @@ def test_a_model_that_cannot_be_captured_is_refused(mlp: Path, refused: Callable
     assert refused(str(mlp), "--format", "pt2").startswith("--format pt2: this model cannot be exported (")
 
 
-class Attention(nn.Module):
-    """Attention over texts: causal with an output for each token, or a classifier by the mean over tokens that are not padding."""
-
-    def __init__(self, inputs: TextInputs, *, causal: bool) -> None:
-        super().__init__()
-        self.causal = causal
-        self.embedding, self.positions = nn.Embedding(inputs.num_tokens, 8), nn.Embedding(inputs.length, 8)
-        self.head = nn.Linear(8, inputs.num_tokens if causal else 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        states = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
-        real = tokens != 0
-        mask = None if self.causal else real[:, None, None, :]
-        heads = states[:, None]
-        states = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask, is_causal=self.causal)[:, 0]
-        outputs: Tensor = self.head(states)
-        return outputs if self.causal else (outputs * real[..., None]).sum(1) / real.sum(1, keepdim=True)
-
-
-class Recurrent(nn.Module):
-    """A language model of two recurrent layers."""
-
-    def __init__(self, inputs: TextInputs, cell: type[nn.LSTM | nn.GRU]) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(inputs.num_tokens, 8)
-        self.layers = cell(8, 8, num_layers=2, batch_first=True)
-        self.head = nn.Linear(8, inputs.num_tokens)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.layers(self.embedding(tokens))[0])
-        return outputs
-
-
-NETWORKS: dict[str, Callable[[TextInputs], nn.Module]] = {
-    "classifier": lambda inputs: Attention(inputs, causal=False),
-    "language-model": lambda inputs: Attention(inputs, causal=True),
-    "gru": lambda inputs: Recurrent(inputs, nn.GRU),
-    "lstm": lambda inputs: Recurrent(inputs, nn.LSTM),
+RECURRENT = {"name": "recurrent", "weights": None, "embedding_width": 8, "width": 8, "depth": 2, "tied_embeddings": False, "dropout": 0.1}
+TRANSFORMER = {
+    "name": "transformer",
+    "weights": None,
+    "width": 8,
+    "depth": 1,
+    "heads": 2,
+    "mlp_ratio": 2.0,
+    "tied_embeddings": False,
+    "dropout": 0.1,
+}
+CLASSES, TOKENS = ClassTargets(classes=models.CLASSES), NextTokenTargets()
+NETWORKS: dict[str, tuple[dict[str, Any], Targets]] = {
+    "lstm-classifier": ({**RECURRENT, "cell": "lstm", "bidirectional": True, "pooling": "last"}, CLASSES),
+    "lstm": ({**RECURRENT, "cell": "lstm", "bidirectional": False, "pooling": None}, TOKENS),
+    "gru": ({**RECURRENT, "cell": "gru", "bidirectional": False, "pooling": None}, TOKENS),
+    "rnn": ({**RECURRENT, "cell": "rnn", "bidirectional": False, "pooling": None}, TOKENS),
+    "encoder": ({**TRANSFORMER, "activation": "gelu", "positions": "learned", "pooling": "mean"}, CLASSES),
+    "decoder": ({**TRANSFORMER, "activation": "swiglu", "positions": "rotary", "pooling": None}, TOKENS),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        *(pytest.param(name, network, marks=SLOW if network == "gru" else ()) for name in ("onnx", "pt2") for network in NETWORKS),
-        *(pytest.param("aoti", network, marks=[SLOW, COMPILER]) for network in NETWORKS if network != "lstm"),
+        *((name, network) for name in ("onnx", "pt2") for network in ("lstm-classifier", "encoder", "decoder")),
+        *(pytest.param(name, network, marks=SLOW) for name in ("onnx", "pt2") for network in ("lstm", "gru", "rnn")),
+        *(pytest.param("aoti", network, marks=[SLOW, COMPILER]) for network in ("lstm-classifier", "gru", "encoder", "decoder")),
     ],
 )
 def test_texts_of_any_number_and_length_give_the_outputs_of_the_model(folder: Path, name: str, network: str) -> None:
+    settings, targets = NETWORKS[network]
     inputs = TextInputs(length=12, tokenizer=TokenizerDescription(kind="character", vocabulary=tuple("abcdef")))
+    spec = Spec(inputs=inputs, targets=targets)
     torch.manual_seed(1)
-    model = model_of(NETWORKS[network](inputs), texts_spec(inputs)).eval().requires_grad_(False)
+    model = model_of(MODELS.settings(settings["name"])(**settings).build(spec), spec).eval().requires_grad_(False)
     chosen, draft = exporting.FORMATS[name], folder / "draft"
     assert program.shape(inputs) == ["batch", "length"]
     chosen.write(program.capture(model, inputs), program.variable_axes(inputs), "{}", draft)
@@ -339,23 +339,6 @@ def test_texts_of_any_number_and_length_give_the_outputs_of_the_model(folder: Pa
         expected, found = model(torch.from_numpy(texts)).numpy(), run(np.ascontiguousarray(texts))
         assert found.shape == expected.shape
         assert np.abs(found - expected).max() <= 1e-4
-
-
-def test_capturing_leaves_recurrent_layers_of_torch_as_they_were() -> None:
-    def kernels() -> list[Any]:
-        return [dict(operation.py_kernels) for operation in recurrent.OPERATIONS]
-
-    before = kernels()
-    with recurrent.variable_length():
-        assert kernels() != before
-    assert kernels() == before
-
-
-def texts_spec(inputs: TextInputs) -> Any:
-    from pipeline.spec import Spec
-    from pipeline.tasks.classification.targets import ClassTargets
-
-    return Spec(inputs=inputs, targets=ClassTargets(classes=models.CLASSES))
 
 
 @pytest.mark.slow
