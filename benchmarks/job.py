@@ -71,6 +71,7 @@ RECIPE: dict[str, Any] = {
         "clip_norm": None,
         "on_nonfinite": "stop",
         "ema_decay": 0.0,
+        "freeze": [],
         "export_weights": "last",
         "metric": "valid/accuracy",
         "patience": None,

@@ -25,6 +25,14 @@ class Description(BaseModel):
 
     kind: str
 
+    def enlarged(self) -> Self | None:
+        """Return this description with one more class or token, which shows the tensors of a network that belong to single ones.
+
+        If a training starts from the weights of a model for another description, these tensors start untrained. None, unless overridden,
+        means that there are none.
+        """
+        return None
+
 
 class Inputs(Description):
     """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/inputs/KIND/description.py`.

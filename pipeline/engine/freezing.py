@@ -24,7 +24,7 @@ def freeze(network: nn.Module, patterns: Sequence[str], *, untrained: Collection
     frozen = matching(patterns, list(parameters), KEY)
     if lost := sorted(frozen.intersection(untrained)):
         raise Refusal(
-            f"{KEY}: freezes {', '.join(lost[:MOST_NAMED])}, which the file of model.weights does not have in this shape, so nothing trains it: "
+            f"{KEY}: freezes {', '.join(lost[:MOST_NAMED])}, which the file of model.weights does not have for these data, so nothing trains it: "
             "let the patterns leave it out"
         )
     for name in frozen:

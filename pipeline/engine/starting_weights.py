@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from pipeline.engine import meta_model, model_file
 from pipeline.engine.meta_model import described
@@ -20,9 +20,10 @@ SMALLEST_SHARE = 0.5
 """Of a file that does not describe its model, at least this share of the network's values must fit."""
 
 
-def load(network: nn.Module, model: ModelSettings) -> frozenset[str]:
-    """Copy the tensors of the file `model.weights` into `network` where name and shape fit, and print how many.
+def load(network: nn.Module, model: ModelSettings, spec: Spec) -> frozenset[str]:
+    """Copy the tensors of the file `model.weights` into `network`, which is built for `spec`, where they fit, and print how many.
 
+    A tensor fits if name and shape are equal and it does not belong to other classes (see `of_other_data`).
     Return the names of the network's tensors that do not fit: they keep their initial values. Without a file, do nothing and return no
     names. Raises Refusal if the file is missing or damaged, if its model has another architecture, or if nothing fits.
     """
@@ -30,10 +31,13 @@ def load(network: nn.Module, model: ModelSettings) -> frozenset[str]:
     if path is None:
         return frozenset()
     with naming_the_key():
-        tensors, spec = read(path, model)
+        tensors, before = read(path, model)
         own = network.state_dict()
-        fitting = {name: tensor for name, tensor in tensors.items() if name in own and tensor.shape == own[name].shape}
-        if spec is None:
+        others = of_other_data(model, before, spec) if before else set()
+        fitting = {
+            name: tensor for name, tensor in tensors.items() if name in own and tensor.shape == own[name].shape and name not in others
+        }
+        if before is None:
             refuse_misfit(tensors, fitting, own, model, path)
         if not fitting:
             raise Refusal(f"{path}: none of its tensors fits this {model.title}: choose another file, or write `weights: null`")
@@ -63,6 +67,21 @@ def read(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
             "copy the section `model` of its training, or choose another file"
         ) from None
     return tensors, manifest.spec
+
+
+def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
+    """Return the names of the tensors that belong to classes or tokens which are not those of `spec`, such as the head of other classes.
+
+    `before` describes the data of the file. If it has as many classes, the shapes are equal and do not show the difference.
+    """
+    names: set[str] = set()
+    for part in ("inputs", "targets"):
+        enlarged = getattr(before, part).enlarged()
+        if enlarged is not None and getattr(before, part) != getattr(spec, part):
+            networks = [meta_model.build_on_meta(model, data) for data in (before, before.model_copy(update={part: enlarged}))]
+            shapes = [{name: tensor.shape for name, tensor in network.state_dict().items()} if network else {} for network in networks]
+            names |= {name for name, shape in shapes[0].items() if shape != shapes[1].get(name)}
+    return names
 
 
 def inspect(model: ModelSettings) -> Spec | None:
@@ -102,9 +121,15 @@ def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str
     if not untrained:
         return ""
     names = [name for name in own if name in untrained]
-    listed = ", ".join(f"{name} ({described(tensors.get(name))} in the file, not {described(own[name])})" for name in names[:MOST_NAMED])
+    listed = ", ".join(f"{name} ({misfit(tensors.get(name), own[name])})" for name in names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"; untrained, because the data differ: {listed}{more}"
+
+
+def misfit(found: Tensor | None, own: Tensor) -> str:
+    """Describe why a tensor of the file is not taken."""
+    same = found is not None and found.shape == own.shape
+    return "of other classes or tokens" if same else f"{described(found)} in the file, not {described(own)}"
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def arrays(parameters: Parameters) -> Path:
     inputs = np.arange(12 * 4 * 4, dtype=np.uint8).reshape(12, 4, 4)
     np.savez(root, inputs=inputs, targets=np.arange(12) % 2)
     parameters.section("source", "name: arrays", f"root: {root}", "valid: 0.25", "test: 0.25")
-    parameters.section("model", "name: mlp", "width: 4", "depth: 1", "dropout: 0.0")
+    parameters.section("model", "name: mlp", "weights: null", "width: 4", "depth: 1", "dropout: 0.0")
     parameters.write()
     return root
 
@@ -175,7 +175,7 @@ def test_validation_that_is_wanted_and_not_there_is_refused_at_its_line(arrays: 
 
 
 def test_images_too_small_for_the_model_are_refused_at_its_line(prepared: Path, parameters: Parameters, refused: Refused) -> None:
-    parameters.section("model", "name: resnet", "depth: 9", "width: 8")
+    parameters.section("model", "name: resnet", "weights: null", "depth: 9", "width: 8")
     parameters.write()
     assert refused("train") == [
         f"params.yaml:{parameters.line('model.name')}: model.name: resnet needs images of at least 8x8, but these are 4x4: write `model.name: convnet`"

@@ -53,7 +53,7 @@ def write(model: ModelSettings, spec: Spec, *, half: bool = False) -> dict[str, 
 
 def loaded(model: ModelSettings, spec: Spec) -> tuple[dict[str, torch.Tensor], frozenset[str]]:
     network: nn.Module = model.build(spec)
-    untrained = starting_weights.load(network, model)
+    untrained = starting_weights.load(network, model, spec)
     return network.state_dict(), untrained
 
 
@@ -78,6 +78,15 @@ def test_a_head_of_other_classes_keeps_its_initial_weights_and_is_named(capsys: 
         f"train: {len(expected) - 2} of {len(expected)} tensors start from {BASE}; untrained, because the data differ: "
         "8.weight (float32 (2, 32) in the file, not float32 (5, 32)), 8.bias (float32 (2,) in the file, not float32 (5,))\n"
     )
+
+
+def test_a_head_of_as_many_other_classes_is_not_taken_either(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = write(settings(), TWO)
+    others = image_spec(shape=(8, 8, 1), classes=("dog", "cat"), mean=(0.4,), std=(0.3,))
+    tensors, untrained = loaded(settings(), others)
+    assert untrained == {"8.weight", "8.bias"}
+    assert not torch.equal(tensors["8.weight"], expected["8.weight"])
+    assert "8.weight (of other classes or tokens), 8.bias (of other classes or tokens)\n" in capsys.readouterr().out
 
 
 def test_images_of_other_channels_begin_with_an_untrained_first_layer() -> None:

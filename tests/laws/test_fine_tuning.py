@@ -9,11 +9,12 @@ import pytest
 from pipeline.io import files, tensor_file
 from pipeline.params.model import WEIGHTS_FOLDER
 from tests import project
+from tests.conftest import MLP
 from tests.repository import GIT, call, repository, run
 
 BASE = WEIGHTS_FOLDER / "base.safetensors"
 SHORT = {"train.steps": 4, "train.report_every_steps": 4, "train.validate_every_steps": 4}
-TUNED = {**SHORT, "model.weights": BASE.name, "train.freeze": ["1.*"], "train.micro_batch_size": 16}
+TUNED = {**SHORT, "model": {**MLP, "weights": BASE.name}, "train.freeze": ["1.*"], "train.micro_batch_size": 16}
 QUIET = {"PIPELINE_TRACKING": "false"}
 
 

@@ -133,7 +133,7 @@ REFUSED = {
     "one file by files": ({"a.txt": LONG}, {"divide": "files"}, "source.valid: ", "nothing is left for valid: change the shares"),
     "two files in three": ({"a.txt": LONG, "b.txt": LONG}, {"divide": "files"}, "source.test: ", "nothing is left for train"),
     "a share of no character": ({"a.txt": LONG}, {"test": 0.001}, "source.test: ", "nothing is left for test"),
-    "no test": ({"a.txt": LONG}, {"test": 0.0}, "source.test: the dataset has no test split of its own", "`test: 0.2`"),
+    "no test": ({"a.txt": LONG}, {"test": 0.0}, "source.test: ", "has no test split of its own"),
     "a vocabulary of one": ({"a.txt": "a" * 80}, CHARACTER, "source.min_count: the train texts have 1 different characters", "lower it"),
     "latin-1": ({"a.txt": b"abc\ncaf\xe9"}, {}, "source.root: ", "a.txt:2: is not UTF-8 (byte 0xE9): convert the file"),
     "a NUL": ({"a.txt": "abc\n\n\0"}, {}, "source.root: ", "a.txt:3: has a NUL character"),

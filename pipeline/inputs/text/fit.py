@@ -96,7 +96,7 @@ def find_merges(texts: Iterable[str], most_tokens: int, min_count: int) -> tuple
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let the library `tokenizers` start no threads: a process that has started some prints a warning when it forks."""
+    """Let the library `tokenizers` start no threads. They would outlive the training, and a process that has some cannot fork safely."""
     before = os.environ.get(PARALLELISM)
     os.environ[PARALLELISM] = "false"
     try:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ class ClassTargets(spec.Targets):
             repeated = next(name for name in classes if classes.count(name) > 1)
             raise ValueError(f"two classes are named {untrusted.shown(repeated, 60)}: rename one")
         return classes
+
+    def enlarged(self) -> Self:
+        return self.model_copy(update={"classes": (*self.classes, "one more")})
 
     @property
     def num_classes(self) -> int:

@@ -145,7 +145,7 @@ LATE: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "more classes than there are": (value("evaluate.top_k", "1000000"), "evaluate", "evaluate.top_k: 1000000 is more than the 2 classes"),
     "a network beyond the memory": (
-        lambda: widen("name: convnet", "width: 65536", "dropout: 0.0"),
+        lambda: widen("name: convnet", "weights: null", "width: 65536", "dropout: 0.0"),
         "train",
         "GB: choose a smaller model",
     ),
