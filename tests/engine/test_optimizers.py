@@ -17,6 +17,7 @@ from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSetti
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from tests.imports import TOP
+from tests.models import text_models
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -107,6 +108,16 @@ def test_an_embedding_is_the_first_layer_and_a_weight_that_it_shares_is_no_matri
     matrices = attention | {"memory.weight_ih_l0", "memory.weight_hh_l0"}
     assert chosen(Language(), ADAMW, lambda group: group["weight_decay"] > 0) == matrices
     assert chosen(Language(), MUON, lambda group: group["hidden"]) == matrices
+
+
+@pytest.mark.parametrize("model", text_models.LANGUAGE_MODELS, ids=text_models.title)
+def test_all_matrices_of_a_text_model_between_its_embedding_and_its_last_layer_are_orthogonalised(model: dict[str, Any]) -> None:
+    module = text_models.build(model)
+    inner = {name for name, parameter in module.named_parameters() if parameter.ndim > 1 and name.startswith(("body.blocks.", "layers."))}
+    assert len(inner) >= 4
+    assert chosen(module, MUON, lambda group: group["hidden"]) == inner
+    untied = set() if model["tied_embeddings"] else {"head.weight"}
+    assert chosen(module, MUON, lambda group: group["lr_scale"] == MUON.outer_lr_scale) == untied
 
 
 class Scaled(nn.Linear):
