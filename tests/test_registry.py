@@ -56,6 +56,6 @@ def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "garden" / "__init__.py").write_text("")
     (tmp_path / "garden" / "wide.py").write_text(example, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    settings = Registry("garden", "model").settings("wide")(name="wide", width=7)
+    settings = Registry("garden", "model").settings("wide")(name="wide", weights=None, width=7)
     spec = image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
     assert settings.build(spec)(torch.zeros(5, 2, 4, 3)).shape == (5, 2)

@@ -171,11 +171,15 @@ def refuse_unfit_network(params: TrainParams, paths: Paths) -> None:
     The network's parameters have the same names for other data. So the network is built for the data of that file or, without a file, for
     the prepared data. If there are none either, or none that are up to date, the names are checked when the training begins.
     """
-    from pipeline.data.prepared import read_record
+    optimizer = params.optimizer
+    has_patterns = bool(params.train.freeze or optimizer.groups or optimizer.layer_decay)
+    if not (params.model.weights or has_patterns):
+        return
+    from pipeline.data.prepared import read_record  # late: most checks need neither
     from pipeline.engine import freezing, meta_model, parameter_groups, starting_weights
 
-    optimizer, spec = params.optimizer, starting_weights.inspect(params.model)
-    if not (params.train.freeze or optimizer.groups or optimizer.layer_decay):
+    spec = starting_weights.inspect(params.model)
+    if not has_patterns:
         return
     if spec is None and not would_run("prepare"):
         spec = read_record(paths.prepared).spec

@@ -165,7 +165,7 @@ def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prep
         run(training)
     tensors, _ = tensor_file.load(tmp_path / f"nonfinite-{BAD:012d}.safetensors")
     assert torch.equal(tensors["inputs"], torch.cat(read))
-    _, targets, _ = next(next(training.batches(BAD - 1)).parts(1000))
+    _, targets = next(next(training.batches(BAD - 1)).parts(1000))
     assert targets.shape[1] == 3
     assert torch.equal(tensors["targets"], targets)
 

@@ -144,7 +144,7 @@ def test_an_unreachable_network_is_answered_with_the_place_for_the_file(cache: P
         initialized()
     assert str(caught.value) == (
         "model.pretrained: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>): "
-        f"put {FILE} into {cache}, or write `pretrained: null`"
+        f"put {FILE} into {cache}, or write `model.pretrained: null`"
     )
 
 
