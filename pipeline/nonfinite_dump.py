@@ -12,11 +12,12 @@ MAX_LISTED = 5
 
 
 def save(batch: BlockBatch, *, max_samples: int, step: int, learning_rate: float, folder: Path) -> str:
-    """Save the batch of `step` to a file in `folder`. Return a description: learning rate, first samples, and the path of the file.
+    """Save the batch of `step` to a file in `folder`. Return a description: learning rate, rows of the first samples, and the path of the
+    file.
 
-    The file contains the augmented inputs, the targets, and the rows (n,) of the samples in the train split. `max_samples` is the
-    largest number of samples to build on the device at once. If writing fails with OSError, no exception is raised. The description
-    then contains the reason instead of the path.
+    The file contains the augmented inputs, the targets, and the rows (n,) of the samples in the train split. The inputs are augmented again
+    for it, at most `max_samples` at a time, so that they fit in the device's memory. If writing fails with OSError, no exception is raised.
+    The description then contains the reason instead of the path.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # build one part at a time: the whole batch may not fit on the device

@@ -22,7 +22,7 @@ class Advance:
         self.report(self.done)
 
     def each(self, items: Iterable[Item], units: Callable[[Item], int]) -> Iterator[Item]:
-        """Yield the items. When the caller asks for the next item, count the last item as `units(item)` units."""
+        """Yield the items. Count an item, as `units(item)` units, when the caller asks for the one after it."""
         for item in items:
             yield item
             self(units(item))

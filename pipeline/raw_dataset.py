@@ -52,12 +52,12 @@ class RawDataset:
     """A dataset that is read from its source. All targets are in memory; the samples are streamed, and may exceed memory.
 
     `task` describes the targets. `targets` maps each split of the source (train, and possibly valid and test) to its targets (n, ...).
-    `blocks()` yields every sample except corrupt ones, in ascending position within a split. If you stop early, close the generator
-    that `blocks()` returned: it may own worker processes. `statistics` describes the inputs after all train samples have been added to
-    it.
+    `blocks()` yields every sample except corrupt ones, in ascending position within a split. If you stop early, close the generator that
+    `blocks()` returned: it may own worker processes. `statistics` describes the inputs after all train samples have been added to it.
 
-    `fit(assigned)` is called once, before `blocks()`. A source of texts then fits its tokenizer to the train samples. `assigned` maps
-    each split of the source to an array with the split (train, valid or test) of each of its samples.
+    `fit(assigned)` is called once, before `blocks()`. A source of texts then fits its tokenizer to the train samples. Samples of the
+    source's train may be assigned to valid or test: `assigned` maps each split of the source to the final split of each of its samples, an
+    array (n,) of names.
     """
 
     task: "spec.Targets"

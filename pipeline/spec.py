@@ -26,10 +26,10 @@ class Description(BaseModel):
     kind: str
 
     def enlarged(self) -> Self | None:
-        """Return this description with one more class or token, which shows the tensors of a network that belong to single ones.
+        """Return this description with one more class or token; None, unless overridden, if it has neither.
 
-        If a training starts from the weights of a model for another description, these tensors start untrained. None, unless overridden,
-        means that there are none.
+        A network for the enlarged description differs in the shapes of exactly those tensors that have a part for each class or token. If a
+        training starts from the weights of a model for another description, these tensors start untrained.
         """
         return None
 

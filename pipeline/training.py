@@ -138,7 +138,7 @@ class Training:
         return training
 
     def resume(self) -> None:
-        """Restore the newest checkpoint if there is one, and print from which step the training continues.
+        """Restore the newest intact checkpoint if there is one, and print from which step the training continues.
 
         Raises Refusal if the checkpoint does not match this training.
         """
@@ -153,9 +153,9 @@ class Training:
         )
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
-        """Restore the state and the progress from a checkpoint.
+        """Restore the state and the progress from a checkpoint that was read without errors.
 
-        Raises Refusal if the checkpoint is intact but does not match this training, for example because another program wrote the file.
+        Raises Refusal if the checkpoint does not match this training, for example because another program wrote the file.
         """
         folder = self.saver.checkpoints.folder
         try:

@@ -82,9 +82,9 @@ def line_number(text: str) -> int:
 def check_all(document: Document, environment: Environment | None, problems: Problems, paths: Paths) -> str:
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
-    `environment` is None if the environment variables are invalid; `problems` then already has their message. Raises Refusal with all
-    problems so far at two points: before torch is imported, because the import takes seconds, and before anything is downloaded. Problems
-    of downloads are only added to `problems`.
+    `environment` is None if the environment variables are invalid; the caller has then added this problem to `problems`. Raises Refusal
+    with all problems so far at two points: before torch is imported, because the import takes seconds, and before anything is downloaded.
+    The problem of a failed download is added to `problems` and not raised here; the caller raises it.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))
@@ -123,7 +123,8 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Return the names of the splits and the number of classes (None if the data has no classes).
 
-    For the user's own files, file names and targets are read to find them. For a published dataset they are known, and no file is read.
+    For the user's own files, both are found by reading file names and targets. For a published dataset, both are known, and no file is
+    read.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 
@@ -138,7 +139,8 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
     """Return the class that describes the targets of a source. Raises Refusal if the source's task does not exist."""
     if source.task not in TASKS.names:
         raise Refusal(
-            f"source.name: the dataset {source.name} belongs to the task {source.task}, which does not exist: the tasks are {', '.join(TASKS.names)}"
+            f"source.name: the dataset {source.name} belongs to the task {source.task}, which this pipeline does not have "
+            f"(its tasks: {', '.join(TASKS.names)}): choose another dataset, or add pipeline/tasks/{source.task}/"
         )
     targets: type[Targets] = TASKS.module(source.task, "targets").Targets
     return targets
@@ -166,10 +168,12 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
 
 
 def refuse_unfit_network(params: TrainParams, paths: Paths) -> None:
-    """Raise Refusal if the file of `model.weights` cannot be used, or if `train.freeze` or a setting of the optimizer does not fit the network.
+    """Raise Refusal if the file of `model.weights` cannot be used, or if `train.freeze` or a setting of the optimizer does not fit the
+    network.
 
-    The network's parameters have the same names for other data. So the network is built for the data of that file or, without a file, for
-    the prepared data. If there are none either, or none that are up to date, the names are checked when the training begins.
+    To get its parameter names, the network is built for the data that the weights file was trained on or, if no such file describes its
+    data, for the prepared data. Any data will do: the names do not depend on it. If the prepared data is missing or out of date, the names
+    are checked when the training begins.
     """
     optimizer = params.optimizer
     has_patterns = bool(params.train.freeze or optimizer.groups or optimizer.layer_decay)

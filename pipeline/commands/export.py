@@ -8,9 +8,11 @@ from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # the names of the command line
-    """Write `subject`, a model file, a run or a model in MLflow, in a format: "onnx", "pt2" or "aoti". Print the file and the largest difference of its outputs.
+    """Write the model `subject` to the file `output` in the format "onnx", "pt2" or "aoti". Print the path, and the largest difference
+    between the outputs of the written program and those of the model.
 
-    Returns 1 and writes no file if an output differs by more than the tolerance, or if the written program cannot be run.
+    `subject` is the path of a model file, a run, or the address of a model in MLflow. Without `output`, the program is written beside the
+    model file. Returns 1 and writes no file if an output differs by more than the tolerance, or if the written program cannot be run.
     """
     from pipeline.export import exporting  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.tracking import model_source

@@ -100,7 +100,10 @@ def encode(prompt: str, tokenizer: "Tokenizer") -> list[int]:
 
 
 def show(prompt: str, tokens: Sequence[int], generated: Iterable[int], decode: Callable[[Sequence[int]], str]) -> int:
-    """Print `prompt`, whose tokens are `tokens`, then the text of the `generated` tokens as they arrive. Return the number of the latter."""
+    """Print `prompt`, then the text of the `generated` tokens as they arrive. Return how many tokens were generated.
+
+    `tokens` are those of the prompt. `decode` turns tokens into text.
+    """
     text, count = Text(decode, tokens), 0
     write(prompt)
     for token in generated:
@@ -125,16 +128,16 @@ class Text:
         self.keep(prompt)
 
     def keep(self, tokens: Sequence[int]) -> None:
-        """Forget all tokens but the last. Their text has been returned, unless it ends within a character."""
+        """Keep only the last KEPT of `tokens`. All text of `tokens` counts as returned, except for an incomplete last character."""
         self.window = list(tokens[-KEPT:])
         self.num_returned = len(self.complete())
 
     def complete(self) -> str:
-        """Return the text of the window without its last character if that may be incomplete, because a token can be a part of it."""
+        """Return the text of the kept tokens, without a last character that may be incomplete: a character can take several tokens."""
         return self.decode(self.window).removesuffix(INCOMPLETE)
 
     def add(self, token: int) -> str:
-        """Return the complete characters of the text that follow those returned before."""
+        """Append `token`. Return the new text: all complete characters that no earlier call returned."""
         self.window.append(token)
         text = self.complete()
         piece, self.num_returned = text[self.num_returned :], len(text)

@@ -21,7 +21,7 @@ TABLE_ROWS = 64
 def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
     """Print one prediction for each input to stdout: a table on a terminal, else a line of JSON. Progress and problems go to stderr.
 
-    Returns 1 if an input could not be read, or if the reader of stdout ended; else 0.
+    Returns 1 if an input could not be read, or if stdout was closed, as `| head` does; else 0.
     """
     for option, number in (("--batch-size", batch_size), ("--top-k", top_k)):
         if number < 1:

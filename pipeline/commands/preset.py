@@ -28,7 +28,9 @@ def run(name: str) -> None:
 
 
 def in_place(preset: Path) -> str:
-    """Return the text of a preset for params.yaml. Only its path of the JSON schema changes, which is relative to the folder of the file."""
+    """Return the text of a preset for params.yaml. Only the path of the JSON schema changes: it is relative to the folder of the file, and
+    the two files are in different folders.
+    """
     return preset.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP)
 
 

@@ -33,10 +33,10 @@ def run() -> None:
 
 
 def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return the address at which an MLflow server compares the runs, or `make ui`, the command that starts the local UI.
+    """Return where the user can compare the runs: an address on the MLflow server, or `make ui`, the command that starts the local UI.
 
-    `name` is the name of a journal. Return the address if this journal's run is on the server, and otherwise `make ui`; "" instead of
-    `make ui` if `make` is not installed, as in the container.
+    `name` is the name of the run's journal, its local record; None if it has none. Returns the address if the server has received this run,
+    and otherwise `make ui`; "" instead of `make ui` if `make` is not installed, as in the container.
     """
     address = Address.of(environment)
     if address.is_server and name:

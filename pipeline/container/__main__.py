@@ -88,7 +88,10 @@ def is_kept(folder: Path) -> bool:
 
 
 def copy(source: Path, home: Path) -> list[str]:
-    """Copy the code from `source` to `home`; for a mounted checkout, print why. Return the files that the user edited, which are kept."""
+    """Copy the code from `source` to `home`. Return the files in `home` that the user edited; they are not overwritten.
+
+    If `source` is a mounted checkout, print why the job does not run in it.
+    """
     if source != IMAGE_CODE:
         remedy = "mount it without `:ro`, or add `--user $(id -u):$(id -g)`, to run there"
         report(f"uid {os.getuid()} cannot write in {source}: this job runs in a copy, {home}; {remedy}")
@@ -99,7 +102,10 @@ def copy(source: Path, home: Path) -> list[str]:
 
 
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
-    """Return the image's commit if the job has a copy of its code (SHA-256 by file: `built`), with "-changed" if edited; otherwise ""."""
+    """Return the image's commit if the job runs in a copy of the image's code, with "-changed" if `is_edited`; otherwise "".
+
+    `built` has the SHA-256 of each file of the image's code. Other code may be mounted over it.
+    """
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
     if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:  # if other code was mounted over it
         return ""

@@ -37,9 +37,11 @@ class Checkout:
 def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iterable[Path] = ()) -> Checkout:
     """Return the checkout of a job that was started in the folder `start`: `start`, if that is a writable checkout, or else a copy.
 
-    The copy is made in the first writable folder of `homes`, from `start` if that is a checkout, or else from `image`, the image's own
-    code. Raises Refusal if no folder is fit for a copy, if the image's code would run although a `mounted` folder is a checkout, or if the
-    SHA-256 of the code's lock file is not `lock`, which is that of the lock file from which the image was built.
+    The copy is made in the first writable folder of `homes`. It is a copy of `start` if that is a checkout, or else of `image`, the image's
+    own code.
+
+    Raises Refusal in three cases. No folder is fit for a copy. A folder in `mounted` is a checkout, but the image's code would run. The
+    SHA-256 of the code's lock file is not `lock`, that of the lock file from which the image was built.
     """
     source = start if is_checkout(start) else image
     ignored = sorted(filter(is_checkout, {*mounted} - {image, *homes})) if source == image else []
@@ -65,7 +67,8 @@ def is_checkout(folder: Path) -> bool:
 def first_writable(homes: list[Path]) -> Path:
     """Return the first writable folder of `homes`, after creating missing folders.
 
-    Raises Refusal if no folder is writable, if a mount before it is not writable, or if the folder has a Git repository.
+    Raises Refusal if no folder is writable, if an earlier folder of `homes` is a mount that is not writable, or if the writable folder has
+    a Git repository.
     """
     for home in homes:
         with suppress(OSError):

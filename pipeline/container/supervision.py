@@ -22,9 +22,9 @@ HANDLED_SIGNALS = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path) -> int:
     """Run the commands in the folder `top`, one after another, until one fails.
 
-    Return 0, or the exit code of the command that failed; 143 or 130 if SIGTERM or SIGINT interrupted it. After `docker stop`, `tini -g`
-    sends SIGTERM to all processes. DVC ignores it; the stage saves its state and ends, and then DVC ends. A stage that was still starting
-    may miss the signal, so it is sent again.
+    Return 0, or the exit code of the command that failed; 143 after SIGTERM, or 130 after SIGINT. After `docker stop`, `tini -g` sends
+    SIGTERM to all processes. DVC ignores it: the running stage saves its state and ends, and then DVC ends. A stage that was still starting
+    may miss the signal, so this function sends it again.
     """
     exit_code_file = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
     environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
@@ -50,7 +50,8 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
 def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exit_code_file: Path) -> int:
     """Wait until DVC has ended and return its exit code.
 
-    After a signal, call `signal_stages` repeatedly. Until a stage has received it or written `exit_code_file`, also send SIGINT to DVC.
+    `signals` has the signals that this process has received. Once there is one, call `signal_stages` repeatedly. Also send SIGINT to DVC,
+    which would otherwise go on, until a stage has been signalled or an interrupted stage has written `exit_code_file`.
     """
     stage_was_signalled = False
     while True:
@@ -63,9 +64,10 @@ def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exi
 
 
 def signal_stages(pid: int) -> bool:
-    """Send UNCOUNTED_STOP, which stops a stage, to each descendant of the process `pid` that handles it. Return True if there are any.
+    """Send UNCOUNTED_STOP, by which this pipeline stops a stage, to each descendant of the process `pid` that has a handler for it.
 
-    A stage handles this signal once it can stop cleanly. The process that mirrors the run to MLflow never does.
+    Return True if at least one has. A stage installs the handler once it can stop cleanly. The process that mirrors the run to MLflow never
+    installs one.
     """
     num_signalled = 0
     with suppress(psutil.Error):

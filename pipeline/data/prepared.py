@@ -47,8 +47,8 @@ class Split:
     """The samples of one split, as copy-on-write memory maps.
 
     `inputs` and `targets` have one row per sample. The spec describes their shapes and dtypes. `lengths` (n,) are the lengths of the
-    samples without their padding, or None if nothing is padded. If `per_token` is True, the target of each token is the token that
-    follows: `targets` has rows of no elements, and the rows of `inputs` form one sequence.
+    samples without their padding, or None if nothing is padded. If `per_token` is True, the target of each token is the token that follows:
+    `targets` has the shape (n, 0), and the rows of `inputs`, one after another, form one sequence.
     """
 
     inputs: NDArray[Any]

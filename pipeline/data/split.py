@@ -15,11 +15,12 @@ Integers = NDArray[np.int64]
 
 
 def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
-    """Assign every sample to a split. Return the names of the assigned splits, one per sample, for each split of the source.
+    """Assign every sample to train, valid or test. Return a dict from each split of the source to the names of the splits to which its
+    samples are assigned, one per sample.
 
-    `targets` maps each split of the source to its targets. The shares `valid` and `test` apply only to splits that the source does not
-    have. Such a split is drawn from the train samples: it gets the same share of each stratum, for example of each class. If the share
-    is 0, there is no such split.
+    `targets` maps each split of the source to its targets, which `task` describes. The shares `valid` and `test` apply only to splits that
+    the source does not have. Such a split is drawn from the train samples: it gets the same share of each stratum, for example of each
+    class. If the share is 0, there is no such split.
 
     Raises Refusal if the source has no test split and `test` is 0, or if a stratum is too small to be divided.
     """
@@ -39,7 +40,7 @@ def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, 
 
 
 def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Integers:
-    """Draw samples for `split`: the share `share` of the free samples of each stratum, but at least one. Return their sorted positions.
+    """Draw samples for `split`: from each stratum, the share `share` of its free samples, and at least one. Return their sorted positions.
 
     `strata` contains the stratum of each sample. `free` is True for the samples that may be drawn.
     """
@@ -60,5 +61,5 @@ def refuse_small_strata(strata: Integers, share: float, *, split: str, task: Tar
         if count(share, candidates) >= candidates:
             raise Refusal(
                 f"source.{split}: {task.stratum_name(number)} has too few samples ({candidates}) to divide between {split} and train: "
-                f"a share of {share} leaves none for train: add samples, or lower the share; at least two samples are needed"
+                f"a share of {share} leaves none for train: write a smaller share or, if there is only one sample, add another"
             )

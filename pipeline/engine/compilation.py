@@ -13,8 +13,8 @@ MODES = {"default": "default", "graphs": "reduce-overhead"}
 def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
     """Return `model` compiled by torch.compile, or `model` itself if `requested` is "off".
 
-    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. Each micro-batch size is compiled separately. Code for
-    dynamic sizes would depend on which sizes were run before.
+    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. Each micro-batch size is compiled separately: code for
+    dynamic sizes, and so the rounding, would depend on which sizes were run before.
     """
     if requested == "off":
         return model

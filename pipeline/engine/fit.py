@@ -53,11 +53,11 @@ def fit(
     """Train until the plan is finished, and yield a Report after every step.
 
     `batches` must begin with the batch of step `state.step + 1`. `forward` is the model, perhaps compiled. `validate()` returns the
-    validation metrics by name; `validate` is None if there is no validation split. Exceptions from `validate` propagate. A later call
-    of `fit` with the same state and progress then repeats the interrupted validation and continues.
+    validation metrics by name; `validate` is None if there is no validation split. Exceptions from `validate` propagate. A later call of
+    `fit` with the same state and progress then repeats the interrupted validation and continues.
 
-    Raises NotFinite or Refusal at the first report after a value became non-finite. Raises Refusal if every step since the last report
-    was skipped, or if a step runs out of memory and cannot be retried with smaller micro-batches.
+    Raises NotFinite or Refusal at the first report that finds a non-finite value (see `report`), and Refusal if a step runs out of memory
+    and cannot be retried with smaller micro-batches.
     """
     stream = iter(batches)
     while True:
@@ -76,8 +76,9 @@ def fit(
 def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
     """Return a Report with the averages since the last report, and with the validation metrics if a validation is due.
 
-    Adds the metrics to the history in `progress`, and starts new averages. Raises NotFinite or Refusal if a value is not finite, and
-    raises Refusal if training would skip every step.
+    Adds the metrics to the history in `progress`, and starts new averages. Raises NotFinite if a step had a non-finite loss or gradient and
+    `train.on_nonfinite` is "stop". Raises Refusal if a metric, a weight or an optimizer state is not finite, or if every step since the
+    last report was skipped and further steps would be skipped too.
     """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)

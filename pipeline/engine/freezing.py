@@ -16,16 +16,18 @@ MOST_NAMED = 3
 def freeze(network: nn.Module, patterns: Sequence[str], *, untrained: Collection[str] = ()) -> list[nn.Module]:
     """Freeze the parameters that match `patterns`, and return the BatchNorm layers whose running statistics must stay unchanged.
 
-    These are the BatchNorm layers all of whose parameters are frozen; without parameters, those whose `running_mean` matches. Below the
-    lowest parameter that is trained, autograd computes no gradient. `untrained` are the tensors that the file of `model.weights` does not
-    have. Raises Refusal if a pattern matches nothing, if a frozen parameter is untrained, or if no parameter is left to train.
+    These are the BatchNorm layers all of whose parameters are frozen and, of those without parameters (`affine=False`), the ones whose
+    `running_mean` matches a pattern. `untrained` are the tensors of the network that the file of `model.weights` does not supply. Raises
+    Refusal if a pattern matches nothing, if a frozen parameter is untrained, or if no parameter is left to train.
+
+    Below the lowest parameter that is trained, autograd computes no gradient.
     """
     parameters = dict(network.named_parameters())
     frozen = matching(patterns, list(parameters), KEY)
     if lost := sorted(frozen.intersection(untrained)):
         raise Refusal(
-            f"{KEY}: freezes {', '.join(lost[:MOST_NAMED])}, which the file of model.weights does not have for these data, so nothing trains it: "
-            "let the patterns leave it out"
+            f"{KEY}: freezes {', '.join(lost[:MOST_NAMED])}, which the file of model.weights does not supply for this data: "
+            "they would keep their random initial values, so change the patterns until none matches them"
         )
     for name in frozen:
         parameters[name].requires_grad_(False)

@@ -15,10 +15,10 @@ Padded = tuple[Batch, int]
 def predict(
     model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield the pair (outputs, targets) for each batch, without padding samples.
+    """Yield the pair (outputs, targets) for each batch. The samples that only fill up a batch are left out.
 
-    Outputs are float32. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored
-    when the iterator ends or is closed.
+    Outputs are float32. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored when
+    the iterator ends or is closed.
     """
     training = model.training
     model.eval()

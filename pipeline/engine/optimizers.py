@@ -35,11 +35,11 @@ WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Build one optimizer for all trainable parameters of `module`. Only the weights of MATRIX_LAYERS, such as Linear, get weight decay.
 
-    The class of the layer that owns a parameter decides, not the number of dimensions: class tokens, positional embeddings, tables of
-    relative positions and layer scales can have two or more dimensions, but get no weight decay.
+    The class of the layer that owns a parameter decides about weight decay, not the number of dimensions: class tokens, positional
+    embeddings, tables of relative positions and layer scales can have two or more dimensions, but get none.
 
-    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. Parameters of one
-    kind are in several groups if `settings.groups` or `settings.layer_decay` adjust them differently.
+    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. A group is split into
+    several if `settings.groups` or `settings.layer_decay` give its parameters different learning rates or weight decay.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     adjusted = parameter_groups.adjustments(module, settings)
@@ -67,7 +67,8 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 def split_adjusted(groups: Iterable[Group], adjusted: Mapping[int, Adjustment]) -> list[Group]:
     """Split each group into groups of parameters with the same adjustment, in the order of the parameters. Empty groups are left out.
 
-    A group's `weight_decay` is replaced only if the group decays.
+    `adjusted` maps the id of each parameter to its adjustment. The `weight_decay` of an adjustment is ignored in groups without weight
+    decay.
     """
     result = []
     for group in groups:

@@ -11,7 +11,7 @@ from pipeline.refusal import Refusal
 
 
 class Adjustment(NamedTuple):
-    """How a parameter differs from the others of its kind. `weight_decay` is None if it is that of the others."""
+    """How a parameter differs from the rest of its group. `weight_decay` is None if the parameter has the weight decay of the group."""
 
     lr_scale: float = 1.0
     weight_decay: float | None = None
@@ -20,8 +20,9 @@ class Adjustment(NamedTuple):
 def adjustments(network: nn.Module, settings: CommonOptimizerSettings) -> dict[int, Adjustment]:
     """Return the adjustment of each parameter that is trained, by its id.
 
-    The learning-rate scale is the product of that of the first group that matches the parameter and `layer_decay` to the power of
-    the parameter's depth. Raises Refusal if no parameter is left for a group, or if the network has no blocks and `layer_decay` is set.
+    The learning-rate scale is `lr_scale * layer_decay ** depth`, where `lr_scale` is that of the first of `settings.groups` that matches
+    the parameter, and `depth` is counted by `depths`. Raises Refusal if no parameter is left for a group, or if the network has no blocks
+    and `layer_decay` is set.
     """
     names = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
     found = {name: Adjustment() for name in names}
@@ -44,13 +45,15 @@ def adjustments(network: nn.Module, settings: CommonOptimizerSettings) -> dict[i
 def depths(network: nn.Module) -> dict[int, int]:
     """Return the depth of each parameter by its id, as BEiT counts it (https://arxiv.org/abs/2106.08254).
 
-    The head, behind the last block, has depth 0. The last block has depth 1, and each block before it one more. What stands before the
-    first block has one more than that block. Between two blocks, a parameter has the depth of the block before it. The order is that of
-    the parameters in the network. Raises Refusal if the network has no blocks.
+    The depth counts from the output: 0 for the parameters after the last block (the head), 1 for the last block, and one more for each
+    block before it. The parameters before the first block have one more than that block. A parameter between two blocks has the depth of
+    the earlier one. "Before" and "after" refer to the order of `network.parameters()`. Raises Refusal if the network has no blocks.
     """
     found = blocks(network)
     if not found:
-        raise Refusal("optimizer.layer_decay: this model has no blocks, for which the learning rate could differ: write null")
+        raise Refusal(
+            "optimizer.layer_decay: this model has no blocks, and this setting lowers the learning rate block by block: write `optimizer.layer_decay: null`"
+        )
     owner = {id(parameter): number for number, block in reversed(list(enumerate(found))) for parameter in block.parameters()}
     result: dict[int, int] = {}
     begun = 0

@@ -11,7 +11,7 @@ from pipeline.refusal import Refusal
 def matching(patterns: Iterable[str], names: Sequence[str], key: str) -> set[str]:
     """Return the names that match at least one pattern. Raises Refusal, with the nearest names, for a pattern that matches none.
 
-    `key` is the parameter that has the patterns.
+    `key` is the key in params.yaml that has the patterns, for the message.
     """
     found: set[str] = set()
     for pattern in patterns:
@@ -23,6 +23,6 @@ def matching(patterns: Iterable[str], names: Sequence[str], key: str) -> set[str
 
 
 def nearest(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the three parameter names, or patterns of all names below a module, that are most similar to `pattern`."""
+    """Return the three candidates most similar to `pattern`. A candidate is a parameter name, or `MODULE.*` for all names below a module."""
     modules = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
     return get_close_matches(pattern, [*(f"{module}.*" for module in sorted(modules)), *names], n=3, cutoff=0)

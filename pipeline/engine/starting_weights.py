@@ -21,10 +21,10 @@ SMALLEST_SHARE = 0.5
 
 
 def load(network: nn.Module, model: ModelSettings, spec: Spec) -> frozenset[str]:
-    """Copy the tensors of the file `model.weights` into `network`, which is built for `spec`, where they fit, and print how many.
+    """Copy the tensors of the file `model.weights` that fit into `network`, and print how many. `spec` describes the data of `network`.
 
-    A tensor fits if name and shape are equal and it does not belong to other classes (see `of_other_data`).
-    Return the names of the network's tensors that do not fit: they keep their initial values. Without a file, do nothing and return no
+    A tensor fits if name and shape are equal and it does not belong to other classes or tokens (see `of_other_data`). Return the names of
+    the network's tensors that are not replaced: they keep their initial values. If `model.weights` is null, copy nothing and return no
     names. Raises Refusal if the file is missing or damaged, if its model has another architecture, or if nothing fits.
     """
     path = model.weights_file
@@ -48,9 +48,10 @@ def load(network: nn.Module, model: ModelSettings, spec: Spec) -> frozenset[str]
 
 
 def read(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
-    """Return the tensors of a file, and the description of the data that its model was trained on; None for a file of another program.
+    """Return the tensors of the file `path`, and the description of the data that its model was trained on.
 
-    Raises Refusal if the file is missing or damaged, or if it is a model file of another architecture than `model`.
+    The description is None if the file was not written by this pipeline. Raises Refusal if the file is missing or damaged, or if it is a
+    model file of another architecture than `model`.
     """
     refuse_missing(path)
     foreign = tensor_file.load_foreign(path, header_bytes=HEADER_BYTES)
@@ -64,15 +65,15 @@ def read(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
         its = manifest.inference.model.title
         raise Refusal(
             f"{path}: its model, {its}, has another architecture than this {model.title} ({untrusted.reason(error)}): "
-            "copy the section `model` of its training, or choose another file"
+            "copy the section `model` from the params.yaml of its training, or choose another file"
         ) from None
     return tensors, manifest.spec
 
 
 def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
-    """Return the names of the tensors that belong to classes or tokens which are not those of `spec`, such as the head of other classes.
+    """Return the names of the tensors that depend on classes or tokens, such as the head, if those of the file are not those of `spec`.
 
-    `before` describes the data of the file. If it has as many classes, the shapes are equal and do not show the difference.
+    `before` describes the data of the file. Shapes do not show the difference if both have the same number of classes.
     """
     names: set[str] = set()
     for part in ("inputs", "targets"):
@@ -85,16 +86,17 @@ def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
 
 
 def inspect(model: ModelSettings) -> Spec | None:
-    """Return the description of the data that the model of the file `model.weights` was trained on; None if there is none.
+    """Return the description of the data that the model of the file `model.weights` was trained on.
 
-    Raises Refusal if the file cannot be used for `model`.
+    Return None if `model.weights` is null, or if the file was not written by this pipeline. Raises Refusal if the file cannot be used for
+    `model`.
     """
     with naming_the_key():
         return None if model.weights_file is None else read(model.weights_file, model)[1]
 
 
 def digest(model: ModelSettings) -> str | None:
-    """Return the SHA-256 of the file `model.weights`; None if there is no file. Raises Refusal if the file is missing."""
+    """Return the SHA-256 of the file `model.weights`; None if this key is null. Raises Refusal if the file that it names is missing."""
     path = model.weights_file
     with naming_the_key():
         if path is not None:
@@ -109,7 +111,11 @@ def refuse_missing(path: Path) -> None:
 
 
 def refuse_misfit(tensors: Tensors, fitting: Tensors, own: Tensors, model: ModelSettings, path: Path) -> None:
-    """Raise Refusal if a file that does not describe its model has other names than the network, or if most of the values do not fit."""
+    """Raise Refusal if the file of `tensors`, which does not describe its model, belongs to another architecture than the network.
+
+    This is so if its names are not those of `own`, the tensors of the network, or if `fitting`, the tensors that can be copied, have less
+    than the share SMALLEST_SHARE of the values of `own`.
+    """
     share = sum(own[name].numel() for name in fitting) / max(1, sum(tensor.numel() for tensor in own.values()))
     if tensors.keys() != own.keys() or share < SMALLEST_SHARE:
         different = meta_model.differences(tensors, own)

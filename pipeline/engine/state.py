@@ -149,10 +149,7 @@ class Progress:
         }
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any], device: torch.device) -> None:
-        """Restore the progress from `tensors` and `scalars`, which the methods of the same names returned earlier.
-
-        The step metrics are moved to `device`.
-        """
+        """Restore the progress from what `tensors()` and `scalars()` returned earlier. The step metrics are moved to `device`."""
         self.micro_batch_size, self.switches = scalars["micro_batch_size"], list(scalars["switches"])
         self.window.restore(stripped("window", tensors), scalars["num_targets"], device)
         self.rows, self.stale = list(scalars["rows"]), scalars["stale"]

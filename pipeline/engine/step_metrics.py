@@ -42,9 +42,9 @@ class StepValues:
     def averages(self, num_targets: int, objective: Objective) -> Row:
         """Return the mean loss, the task's metrics, the last gradient norm and the number of skipped steps, by name.
 
-        `num_targets` is the number of targets in all steps together. Skipped steps do not count in the loss and the metrics. If every
-        step was skipped, the loss and the metrics are left out. The gradient norm is left out if it is not finite. The number of
-        skipped steps is left out if it is 0.
+        `num_targets` is the number of targets in all steps together. Skipped steps do not count in the loss and the metrics: their sums are
+        left out, and `num_targets` is reduced in proportion. If every step was skipped, the loss and the metrics are left out. The gradient
+        norm is left out if it is not finite. The number of skipped steps is left out if it is 0.
         """
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
@@ -61,7 +61,9 @@ class StepValues:
 
 @dataclass
 class StepMetrics:
-    """Collects scalars on the device for each step: loss, gradient norm, skipped (1.0 or 0.0), and the sums of the objective."""
+    """Collects scalars on the device for each step: loss, gradient norm, skipped (1.0 or 0.0), and the sums of `Objective.sums`, from which
+    the task's metrics are computed.
+    """
 
     values: dict[str, list[Tensor | None]] = field(default_factory=dict)
     num_targets: int = 0
@@ -76,7 +78,7 @@ class StepMetrics:
         self.num_targets += num_targets
 
     def read(self) -> StepValues:
-        """Copy the metrics of all steps to the host. Steps need no other host synchronisation. Requires at least one step."""
+        """Copy the metrics of all steps to the host: the only host synchronisation that the metrics need. Call it only after `add`."""
         tensors = self.tensors()
         values = dict(zip(tensors, torch.stack([tensor.double() for tensor in tensors.values()]).tolist(), strict=True))
         return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)

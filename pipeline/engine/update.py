@@ -50,8 +50,9 @@ def update(
 ) -> None:
     """Advance `state` by one step, and add the metrics of this step to `progress`.
 
-    After an OOM, the gradients are accumulated again in smaller micro-batches. An OOM in the optimizer step is not retried. Raises
-    Refusal if a single sample does not fit in memory, or if the batch does not fit and must not be split.
+    After an OOM, the gradients are accumulated again in smaller micro-batches. An OOM in the optimizer step is not retried. Raises Refusal
+    if a single sample does not fit in memory, or if the batch does not fit and `train.compile` is "graphs", which cannot change the
+    micro-batch size.
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
@@ -75,10 +76,11 @@ def accumulate_gradients(
     objective: Objective,
     forward: Forward,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the gradients of `batch` in the parameters. Return the batch's mean loss, and its sums by `Objective.sums`.
+    """Accumulate the gradients of `batch` in the parameters. Return the batch's mean loss, and the sums that `Objective.sums` returns for
+    it, by name.
 
-    The summed loss of each micro-batch is divided by the number of targets of the whole batch. Micro-batches of unequal size thus get
-    the correct weights.
+    The summed loss of each micro-batch is divided by the number of targets of the whole batch. Micro-batches of unequal size thus get the
+    correct weights.
     """
     state.drop_gradients()
     losses: list[Tensor] = []
@@ -102,9 +104,10 @@ def total(parts: list[Tensor]) -> Tensor:
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-    """Apply the accumulated gradients. Return their norm before clipping, and a flag on the device.
+    """Apply the accumulated gradients. Return their norm before clipping, and a flag on the device: 1.0 if the step was skipped, else 0.0.
 
-    The norm is None if it was not measured. The flag is 1.0 if the step was skipped, else 0.0. It is None if no step can be skipped.
+    The norm is None if no setting needs it: no report, no clipping, no `skip_nonfinite`. The flag is None if no step can be skipped:
+    without gradient scaler and `skip_nonfinite`, which skips the step if `loss` or the norm is not finite.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = step_settings.learning_rate * group["lr_scale"]

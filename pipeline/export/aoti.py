@@ -21,8 +21,8 @@ def refuse_unavailable() -> None:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise Refusal(
-            f"--format aoti: there is no C++ compiler `{compiler}`: install g++, or set CXX to another compiler "
-            "(the container image has one), or choose `--format pt2`"
+            f"--format aoti: there is no C++ compiler `{compiler}`: install g++, set CXX to an installed compiler, "
+            "export in the container, which has g++, or choose `--format pt2`"
         )
 
 
@@ -35,7 +35,7 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
 
 
 def load(path: Path, *, threads: int) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:  # noqa: ARG001  # those of this process
-    """Return the compiled program of a file as a function."""
+    """Return the compiled program of a file as a function. `threads` is ignored: the program uses the threads of this process."""
     from torch import _inductor  # late: it imports the compiler, which takes seconds
 
     with path.open("rb") as file:

@@ -19,7 +19,7 @@ Program = Callable[[NDArray[np.generic]], NDArray[np.float32]]
 
 @dataclass
 class Difference:
-    """The differences that were found: the largest absolute one, and the number of outputs with another largest class."""
+    """The differences between two sets of outputs: the largest absolute one, and the number of outputs with another most probable class."""
 
     largest: float = 0.0
     num_outputs: int = 0
@@ -45,7 +45,7 @@ class Difference:
 
 
 def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variable_length: bool) -> Difference:
-    """Run the model and the program on all `rows`, the stored inputs of samples, and return the differences of their outputs.
+    """Run the model and the program on all `rows`, samples as `prepare` stores them, and return the differences of their outputs.
 
     Raises what the program raises, and ValueError if the shapes of outputs differ.
     """
@@ -59,7 +59,9 @@ def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variab
 
 
 def batches(rows: NDArray[np.generic], *, variable_length: bool) -> Iterator[NDArray[np.generic]]:
-    """Yield all rows in batches of several sizes, because the batch size is variable. If the length is variable, also yield a shorter batch."""
+    """Yield all rows in batches of several sizes, because the batch size is variable. If the length is variable, also yield two rows that
+    are cut to half their length.
+    """
     if variable_length:
         yield np.ascontiguousarray(rows[:2, : (rows.shape[1] + 1) // 2])  # compiled programs assume contiguous inputs
     yield rows[:1]

@@ -50,10 +50,10 @@ def default_output(model: Path, name: str) -> Path:
 
 
 def export(path: Path, name: str, target: Path, paths: Paths, environment: Environment) -> Iterator[str]:
-    """Write the model file `path` in the format `name` to `target`. Yield what was written and compared.
+    """Write the model file `path` in the format `name` to `target`. Yield lines for the user: what was written, and the largest difference.
 
-    The file appears only after its outputs were found equal to those of the model. Raises Unequal if they are not, and Refusal if the
-    model file, the output path or the prepared data cannot be used, or if the format does not support the model.
+    The file appears only after its outputs were found equal to those of the model. Raises Unequal if they are not, and Refusal if the model
+    file, the output path or the prepared data cannot be used, or if the format does not support the model.
     """
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
@@ -84,7 +84,8 @@ def refuse_output(target: Path, *, model: Path) -> None:
 
 
 def samples(spec: Spec, paths: Paths) -> tuple[NDArray[Any], str]:
-    """Return inputs for the comparison and a description of them: the test split, or random samples if it is missing or of another dataset.
+    """Return inputs for the comparison and a description of them: the test split, or random samples if the prepared data is missing, or
+    belongs to another dataset than `spec`, the description of the model's.
 
     Raises Refusal if the prepared data is damaged.
     """
@@ -99,17 +100,23 @@ def samples(spec: Spec, paths: Paths) -> tuple[NDArray[Any], str]:
 
 
 def write(draft: Path, chosen: Format, model: Model, spec: Spec, metadata: str, *, name: str) -> None:
-    """Capture the model and write it to `draft`. Raises Refusal if the model cannot be captured or the format does not support it."""
+    """Capture the model and write it to `draft`. `name` is the option with the format, for the message.
+
+    Raises Refusal if the model cannot be captured or the format does not support it.
+    """
     try:
         chosen.write(program.capture(model, spec.inputs), program.variable_axes(spec.inputs), metadata, draft)
     except (Refusal, OSError):
         raise
     except Exception as error:  # exporters and compilers raise exceptions of many types
-        raise Refusal(f"{name}: this model cannot be exported ({untrusted.reason(error)}): choose another format") from error
+        raise Refusal(f"{name}: this model cannot be exported ({untrusted.reason(error)}): choose another `--format`") from error
 
 
 def run(chosen: Format, draft: Path, model: Model, rows: NDArray[np.generic], *, threads: int, variable_length: bool) -> Difference:
-    """Load the file and compare its outputs with those of the model. Raises Unequal if it cannot be loaded or run."""
+    """Load the file `draft`, run it on `rows`, and return the differences of its outputs from those of `model`.
+
+    Raises Unequal if it cannot be loaded or run; different outputs are only returned.
+    """
     try:
         return comparison.compare(model, chosen.load(draft, threads=threads), rows, variable_length=variable_length)
     except Exception as error:  # runtimes raise exceptions of many types

@@ -32,7 +32,9 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
     """Write the program as ONNX. `axes` are the names of the variable axes. Raises Refusal if the weights are too large for one file."""
     size_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
     if size_bytes > MOST_BYTES:
-        raise Refusal(f"--format onnx: the weights have {size_bytes / 1e9:.1f} GB, and an ONNX file has at most 2: choose `--format pt2`")
+        raise Refusal(
+            f"--format onnx: the weights are {size_bytes / 1e9:.1f} GB, but an ONNX file holds at most 2 GB: choose `--format pt2`"
+        )
     onnx_program = torch.onnx.export(
         program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], dynamic_shapes=(dict(enumerate(axes)),), verbose=False
     )

@@ -27,9 +27,10 @@ def in_float32(model: Model) -> Model:
 
 
 def capture(model: Model, inputs: Inputs) -> ExportedProgram:
-    """Return the program of a model in evaluation mode, preprocessing included: stored inputs (batch, ...) to outputs (batch, ...).
+    """Return the program of a model in evaluation mode. It includes the preprocessing: it maps samples as `prepare` stores them (batch,
+    ...) to outputs (batch, ...).
 
-    The batch size is variable and, for texts, the length too. Raises an exception of torch if a model cannot be captured.
+    The batch size is variable and, for texts, the length too. Raises what `torch.export` raises if a model cannot be captured.
     """
     example = torch.from_numpy(inputs.random_samples(2))  # of two samples: a size of one would become a constant
     # AUTO allows an upper bound, such as the number of positions of a transformer; DYNAMIC raises an exception for any bound

@@ -27,7 +27,7 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
 
 
 def load(path: Path, *, threads: int) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:  # noqa: ARG001  # those of this process
-    """Return the program of a file as a function, computed by PyTorch on the CPU."""
+    """Return the program of a file as a function, computed by PyTorch on the CPU. `threads` is ignored: PyTorch keeps its own number."""
     with path.open("rb") as file:
         module = torch.export.load(file).module()
 

@@ -56,7 +56,10 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
 
 
 def unshared(tensors: Tensors) -> Tensors:
-    """Return `tensors` with a copy of each that shares the memory of an earlier one, as tied weights do: safetensors refuses to save it."""
+    """Return `tensors`, but replace each tensor that shares memory with an earlier one, as tied weights do, by a copy.
+
+    Safetensors refuses to save tensors that share memory.
+    """
     seen: set[int] = set()
     found = {}
     for name, tensor in tensors.items():

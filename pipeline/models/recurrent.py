@@ -86,7 +86,11 @@ class TextClassifier(nn.Module):
         return cast("Tensor", self.head(self.pooled(states, real, lengths)))
 
     def pooled(self, states: Tensor, real: Tensor, lengths: Tensor) -> Tensor:
-        """Return the features (n, features) of `states` (n, length, features). A text without tokens counts as one of padding alone."""
+        """Return one feature vector for each text, (n, features), from `states` (n, length, features).
+
+        `real` (n, length) is True at the `lengths` tokens of each text, False at padding. A text without tokens gets zeros as its mean, and
+        the state at its first padding token as its last state.
+        """
         if self.pooling == "mean":
             weights = real.to(states.dtype) / lengths.clamp(min=1)[:, None]
             return (states * weights[..., None]).sum(1)
@@ -133,8 +137,8 @@ class LanguageModel(nn.Module):
 class Layer(nn.Module):
     """One recurrent layer in one or two directions, followed by dropout.
 
-    The network stacks layers of one `nn.LSTM` each, because the dropout inside a deeper one draws from a state that cuDNN keeps: it could
-    not be seeded for each step, and a resumed training would draw other numbers.
+    The network stacks cells of one layer each, such as `nn.LSTM`. In a cell with several layers, the dropout between them would draw from a
+    random state inside cuDNN that cannot be seeded for each step, so a resumed training would draw other numbers.
 
     The backward direction reads each text reversed within its own length, so that the padding stays at the end. This equals a packed
     sequence, without its copy of the lengths to the host.
@@ -170,7 +174,9 @@ def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
 
 
 def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
-    """Return what `cell(inputs)` returns, computed step by step, for `torch.export`: it would fix the length in a cell of torch's own."""
+    """Return what `cell(inputs)` returns, computed step by step. `torch.export` needs this: it would fix the length in a cell such as
+    `nn.LSTM`.
+    """
     batch, width = inputs.shape[0], cell.hidden_size
     weight, bias = cast("tuple[Tensor, Tensor]", (cell.weight_hh_l0, cell.bias_hh_l0))
 
@@ -186,9 +192,9 @@ def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
 
 
 def next_state(mode: str, inputs: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the state after one step, as the documentation of `nn.LSTM`, `nn.GRU` and `nn.RNN` defines it.
+    """Return the state after one step, as the documentation of `nn.LSTM`, `nn.GRU` and `nn.RNN` defines it. `mode` is the kind of the cell.
 
-    `inputs` and `hidden` (n, gates * width) are the products of the inputs and of the state with the weights of all gates.
+    `inputs` and `hidden` (n, gates * width) are the inputs and the state, multiplied by the weights of all gates, with their bias added.
     """
     if mode == "LSTM":
         ingate, forget, candidate, out = (inputs + hidden).chunk(4, dim=1)

@@ -43,9 +43,11 @@ class Settings(ModelSettings):
     @model_validator(mode="after")
     def refuse_uneven_heads(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width must be divisible by heads, {self.heads}, and {self.width} is not")
+            raise ValueError(f"width ({self.width}) must be divisible by heads ({self.heads})")
         if self.positions == "rotary" and self.width // self.heads % 2:
-            raise ValueError(f"with `positions: rotary`, width must be divisible by twice the number of heads, {2 * self.heads}")
+            raise ValueError(
+                f"with `positions: rotary`, width ({self.width}) must be divisible by twice the number of heads ({2 * self.heads})"
+            )
         return self
 
     def build(self, spec: Spec) -> nn.Module:
@@ -115,7 +117,10 @@ class Body(nn.Module):
         self.norm = nn.LayerNorm(settings.width)
 
     def forward(self, tokens: Tensor, keys: Tensor | None = None, cache: list["KeysAndValues"] | None = None) -> Tensor:
-        """Return the states of `tokens`, which follow those in `cache`. `keys` (n, 1, 1, length) is False at tokens without attention."""
+        """Return the states of `tokens`, which follow those in `cache`.
+
+        The mask `keys` (n, 1, 1, length) is False at the tokens to which no token attends, such as padding.
+        """
         first = cache[0].length if cache else 0
         positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
         states = self.embedding(tokens)
@@ -131,7 +136,7 @@ class Body(nn.Module):
 
 
 class Block(nn.Module):
-    """Adds attention to the states (n, length, width), then an MLP, each of the normalised states."""
+    """Adds attention to the states (n, length, width), then an MLP. The input of each is the layer norm of the states (pre-norm)."""
 
     def __init__(self, settings: Settings, *, causal: bool) -> None:
         super().__init__()
@@ -149,9 +154,10 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of several heads, to all tokens of `keys` or, if `causal` is True, to the token itself and those before it.
+    """Attention of several heads. If `causal` is True, a token attends to itself and those before it, else to all where the mask `keys` is
+    True.
 
-    Queries, keys and values have a matrix each, because Muon orthogonalises each matrix by itself. The attention weights have no
+    The matrices of queries, keys and values are separate, because Muon orthogonalises each matrix by itself. The attention weights have no
     dropout: with it, only slow kernels could be used on a CPU.
     """
 
@@ -201,7 +207,10 @@ class KeysAndValues:
         return 0 if self.keys is None else self.keys.shape[2]
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add those of further tokens, and return those of all tokens. Only one token at a time can be added to a cache that is not empty."""
+        """Append the keys and values of further tokens. Return the keys and the values of all tokens so far.
+
+        A cache that is not empty takes only one token at a time.
+        """
         assert keys.shape[2] == 1 or not self.length
         self.keys = keys if self.keys is None else torch.cat((self.keys, keys), dim=2)
         self.values = values if self.values is None else torch.cat((self.values, values), dim=2)
@@ -224,14 +233,18 @@ def embedding(count: int, width: int) -> nn.Embedding:
 
 
 def rotations(positions: Tensor, head_width: int, dtype: torch.dtype) -> Tensor:
-    """Return the cosines and sines (2, length, head_width / 2) by which the pairs of a query or key at each position are rotated."""
+    """Return the cosines and sines (2, length, head_width / 2) of the rotary angles: one for each position and pair of elements
+    (`rotated`).
+    """
     exponents = torch.arange(0, head_width, 2, device=positions.device, dtype=dtype) / head_width
     angles = positions[:, None].to(dtype) * ROTARY_BASE**-exponents
     return torch.stack((angles.cos(), angles.sin()))
 
 
 def rotated(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate `vectors` (n, heads, length, head_width): element i of the first half and of the second half are a pair."""
+    """Rotate `vectors` (n, heads, length, head_width) by the angles that `rotations` returned. Elements i and i + head_width / 2 are a
+    pair.
+    """
     cosine, sine = rotation
     first, second = vectors.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1).to(vectors.dtype)

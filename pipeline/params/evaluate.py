@@ -23,7 +23,7 @@ class EvaluateSettings(Section):
     the unmodified image."""
 
     def refuse_other_task(self, task: str) -> None:
-        """Raise Refusal unless `task`, the task of the dataset, is the one of these settings."""
+        """Raise Refusal if these settings belong to another task than `task`, that of the dataset."""
         if self.name != task:
             raise Refusal(f"evaluate.name: this dataset belongs to the task {task}: write `name: {task}`, and the other keys of that task")
 

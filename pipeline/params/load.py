@@ -212,7 +212,7 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
 
 
 def keys_beside(location: Location, params: type[BaseModel]) -> tuple[str, ...]:
-    """Return the known keys of the section, or of the item of a list of sections, that has the key at `location`."""
+    """Return all known keys of the mapping that has the key at `location`: of a section, or of one item of a list of sections."""
     section: Any = params
     for part in location[:-1]:
         if isinstance(part, str):

@@ -66,10 +66,11 @@ class ModelSettings(Section):
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
-        """Load published weights, or compute weights from the data. The tensors of `weights` replace them afterwards.
+        """Initialise the network with published weights, or with weights computed from the data; here, in the base class, leave it
+        unchanged.
 
-        `examples(n)` returns at most n preprocessed train samples. Called once, when a training begins, and never when a model file is
-        opened.
+        If the key `model.weights` names a file, its tensors replace these weights afterwards. `examples(n)` returns at most n preprocessed
+        train samples. Called once, when a training begins, and never when a model file is opened.
         """
 
     @property

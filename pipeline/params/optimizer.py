@@ -8,7 +8,7 @@ from pipeline.params.section import Patterns, Section, Share
 
 
 class GroupSettings(Section):
-    """Settings of the parameters whose names match one of the patterns."""
+    """Settings of one group of the network's parameters: of those whose names match one of `patterns`."""
 
     patterns: Annotated[Patterns, Field(min_length=1)]
     """Patterns such as `features.*` of the parameters' names in the model file. `*` also matches dots."""
@@ -84,7 +84,8 @@ class MuonSettings(CommonOptimizerSettings):
     def refuse_decay_of_groups(cls, normalize_weights: bool, info: ValidationInfo) -> bool:
         if normalize_weights and any(group.weight_decay is not None for group in info.data.get("groups", ())):
             raise ValueError(
-                "replaces the weight decay of the hidden weights: write `weight_decay: null` in optimizer.groups, or `optimizer.normalize_weights: false`"
+                "rescales the hidden weights instead of applying weight decay, so no group can set one: "
+                "write `weight_decay: null` in each of optimizer.groups, or `optimizer.normalize_weights: false`"
             )
         return normalize_weights
 

@@ -142,7 +142,10 @@ def parts_of(node: Node) -> list[Node]:
 
 
 def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
-    """Yield every mapping in the tree of `node` once. The tree has no cycles. `seen` collects the ids of the visited nodes."""
+    """Yield every mapping in the tree of `node` once. `seen` has the ids of the visited nodes, because aliases (`*name`) share nodes.
+
+    There are no cycles: `refuse_excess` refuses an alias that refers to its own parent.
+    """
     if id(node) not in seen:
         seen.add(id(node))
         for part in parts_of(node):

@@ -31,9 +31,10 @@ BATCH_SIZE, TOP_K = 64, 3
 def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel":
     """Return a trained model that is ready to predict.
 
-    `model` is a model file, a run (the name of its journal or its id in MLflow), or a model in MLflow: `models:/NAME@ALIAS`,
-    `models:/NAME/VERSION` or `models:/MODEL_ID`. `device` is `auto`, `cpu`, `cuda` or `cuda:N`; the default is PIPELINE_DEVICE, or `auto`.
-    Raises Refusal, a ValueError, if the model cannot be found, is damaged, or predicts nothing.
+    `model` is a model file, a run (the name of its journal, the local folder that records it, or its id in MLflow), or a model in MLflow:
+    `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/MODEL_ID`. `device` is `auto`, `cpu`, `cuda` or `cuda:N`; the default is
+    PIPELINE_DEVICE, or `auto`. Raises Refusal, a ValueError, if the model cannot be found or is damaged, or if this pipeline cannot predict
+    with models of its task or kind of inputs.
     """
     environment = Environment.read()
     with model_source.located(str(model), Paths(), environment) as path:
@@ -72,7 +73,7 @@ class LoadedModel:
         return cast("Predictor", TASKS.module(self.spec.targets.kind, "prediction").Predictor(self.spec, top_k=top_k))
 
     def readings(self, inputs: Iterable[Any]) -> Iterator[Reading]:
-        """Read paths and values, in order. A value is named by its position, such as `[3]`."""
+        """Read each input, in order. A path is named by itself. Any other input, such as an array, is named by its position, such as `[3]`."""
         for position, value in enumerate(inputs):
             if isinstance(value, Path) or (isinstance(value, str) and self.reader.strings_are_paths):
                 with raw_inputs.opened([value], self.reader, workers=self.workers) as given:
@@ -115,15 +116,19 @@ def refuse(message: str) -> None:
 
 
 def refuse_missing(registry: Registry, kind: str, part: str, reason: str) -> None:
-    """Raise Refusal if the folder of a kind has no module `part`."""
+    """Raise Refusal if the folder `kind` in the package of the registry has no module `part`. `reason`, which ends the message, says what
+    is impossible without it.
+    """
     if find_spec(f"{registry.package}.{kind}.{part}") is None:
         raise Refusal(f"this model belongs to the {registry.noun} `{kind}`: {reason}")
 
 
 def precision_on(device: torch.device, trained: ChosenPrecision) -> ChosenPrecision:
-    """Return the precision to predict in: that of the training where the device has it in hardware, else float32.
+    """Return the precision to predict in: that of the training where the device has it in hardware.
 
-    A CPU takes ten times as long for autocast, and the weights under autocast are float32. `bf16-true` has bf16 weights and stays.
+    Otherwise, a model that was trained with autocast is predicted in float32, the precision of its weights; autocast on a CPU would take
+    ten times as long. A model trained in `bf16-true` has bf16 weights and is predicted in it on a CPU too. Raises Refusal if a GPU cannot
+    compute in it.
     """
     if device.type == "cpu":
         return "fp32" if trained in precision.DTYPES else trained

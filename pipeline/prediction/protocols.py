@@ -10,7 +10,7 @@ from pipeline.io.reading.file_tree import Member
 from pipeline.refusal import Refusal
 
 Sample = tuple[str, Any]
-"""The name of an input, and the input as a stored sample."""
+"""The name of an input, and the input as a stored sample, the form in which `prepare` stores inputs."""
 Reading = tuple[str, Any | Refusal]
 """The name of an input, and the input as a stored sample, or the reason why it cannot be read."""
 
@@ -26,12 +26,16 @@ class Reader(Protocol):
     def read(self, file: Member, /) -> Iterable[Reading]:
         """Yield the inputs of one file, each with a name. It is called on several threads.
 
-        Raises Refusal with a reason, without the name, if the whole file cannot be read, and what `Member.read` raises.
+        Raises Refusal with a reason, without the name, if nothing in the file can be read. A single input that cannot be read is yielded as
+        a Refusal. What `Member.read` raises is passed on.
         """
         ...
 
     def row(self, value: Any, /) -> Any:
-        """Return a value given in Python, or one row of an `.npy` file, as a stored sample. Raises Refusal with a reason."""
+        """Convert an input given in Python, or one row of an `.npy` file, to a stored sample, the form in which `prepare` stores inputs.
+
+        Raises Refusal, with a reason and without a name, if the input does not fit the model.
+        """
         ...
 
     def batch(self, rows: Sequence[Any], /) -> Batch:
@@ -48,11 +52,11 @@ class Prediction(Protocol):
         ...
 
     def record(self) -> dict[str, Any]:
-        """Return the prediction for a line of JSON."""
+        """Return the prediction as a dict, to be written as one line of JSON."""
         ...
 
     def cells(self) -> tuple[str, ...]:
-        """Return the prediction for a row of a table, printable."""
+        """Return the prediction as the printable cells of one row of the table, in the order of `Predictor.columns`."""
         ...
 
 

@@ -33,7 +33,9 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Source:
-    """Some of the inputs. `read(advance)` yields them, and calls `advance(n)` after each n units of `num_units`."""
+    """Some of the inputs. `read(advance)` yields them. Whenever it has read n more files or rows, it calls `advance(n)`; all n add up to
+    `num_units`.
+    """
 
     num_units: int
     read: Callable[[Advance], Iterator[Reading]]
@@ -60,7 +62,10 @@ class RawInputs:
 
 @contextmanager
 def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iterator[RawInputs]:
-    """List the files in all named folders and archives, and yield them. What cannot be listed becomes a problem; nothing is decoded yet."""
+    """List the files in all named folders and archives, and yield one RawInputs with all of them. No file is decoded yet.
+
+    A name that cannot be listed is added to its problems.
+    """
     raw_inputs = RawInputs()
     with ExitStack() as stack:
         located = [(str(name), stack.enter_context(standard_input()) if name == STANDARD_INPUT else Path(name)) for name in names]
@@ -124,7 +129,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Prefixed:
-    """Reads the files of a folder or archive by names that begin with the name of the folder or archive."""
+    """Reads the files of a folder or archive whose names have the name of this folder or archive in front, such as `photos.zip/cat.png`."""
 
     prefix: str
     reader: FileReader
@@ -134,7 +139,7 @@ class Prefixed:
 
 
 def open_tree(name: str, path: Path, reader: Reader, workers: int) -> Source:
-    """List a folder or an archive. Hidden files are left out. Raises Refusal if it cannot be read as a whole, or has no files."""
+    """List a folder or an archive. Hidden files are left out. Raises Refusal if it cannot be listed, or has no files."""
     tree = archives.open_tree(path)
     found = [each for each in tree.listing().files if visible_parts(each)]
     if not found:
@@ -204,7 +209,10 @@ def open_array(name: str, path: Path, reader: Reader) -> Source:
 
 
 def problem(error: Exception, path: Path) -> Refusal:
-    """Return the reason why `path` cannot be read, without the path and without the parameter that names it in a training."""
+    """Return the reason why `path` cannot be read.
+
+    The start of the message is removed: the path, and the key `source.root`, which names the path when a dataset is prepared.
+    """
     if not isinstance(error, Refusal):
         return Refusal(f"cannot be read: {reason(error)}")
     text = str(error).removeprefix("source.root: ")

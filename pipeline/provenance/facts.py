@@ -35,7 +35,8 @@ TAGS = {
 def gather(environment: Environment) -> dict[str, str]:
     """Return the facts by name: commit, uncommitted changes, DVC stage and experiment, versions and machine. Never raises.
 
-    The facts are for the journal and MLflow only. Reproducible files never contain them, because they differ between otherwise equal runs.
+    The facts are for MLflow and the journal, the local record of a run, only. Reproducible files never contain them, because they differ
+    between otherwise equal runs.
     """
     facts: dict[str, Callable[[], str]] = {
         "git.commit": commit,

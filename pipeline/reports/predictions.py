@@ -66,7 +66,10 @@ class Predictions:
 
 
 def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:
-    """Return prediction, confidence, loss and rank of a block of samples, each (n,)."""
+    """Return for each sample of a block, (n,) each: the predicted class, its confidence, the loss, and the rank of the actual class.
+
+    The rank is 0 if the actual class has the highest logit.
+    """
     finite = np.asarray(np.isfinite(logits).all(axis=1))
     logits = np.where(finite[:, None], logits, 0.0)
     every = np.arange(len(logits))

@@ -24,7 +24,7 @@ def write_reliability(path: Path, calibration: Calibration) -> None:
 
 
 def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, texts: Sequence[str], classes: Sequence[str]) -> None:
-    """Write one row for each of `samples`, numbers of wrongly predicted samples; `texts` are their texts."""
+    """Write one row for each of `samples`, the numbers of wrongly predicted samples. `texts` has their input texts, in the same order."""
     rows = (
         (
             int(sample),

@@ -44,7 +44,7 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
 
 
 def claim(file: TextIO, namespace: str, place: str) -> str | None:
-    """Take a shared lock on `file` for `namespace` and return None, or return the place that the holder recorded if another namespace has
+    """Try to take a shared lock on `file` for `namespace`. Return None if it was taken, or the recorded place of the namespace that holds
     it.
 
     If no process has the lock yet, write `namespace` and `place` to `file`.

@@ -67,7 +67,7 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
-    """Return True if `holder`, a process that a record names, may still be running.
+    """Return True if the process of `holder`, an entry of a lock record with its `pid` and `cmd`, may still be running.
 
     This is so if a process with the same id runs `dvc` or the recorded command, and started before the record was last changed
     (`recorded_s`). It is also so if the system does not let this process inspect that process.

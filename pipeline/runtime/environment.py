@@ -53,7 +53,7 @@ class Environment(BaseSettings):
 
     @property
     def root(self) -> Path:
-        """The main checkout, which contains the journals of runs, the work folders and the default MLflow store.
+        """The main checkout, which contains the journals (local records) of runs, the work folders and the default MLflow store.
 
         It is the main checkout even if the job runs in a temporary copy of it (`dvc exp run --temp`).
         """

@@ -50,7 +50,8 @@ class Interruption:
 def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
     """Within the block, call `handler` with the number of the first signal. A second signal kills the process, which is its default action.
 
-    If UNCOUNTED_STOP is the first signal, `handler` gets SIGTERM instead. If it arrives later, it has no effect.
+    UNCOUNTED_STOP is sent by `parent_watch` and by the container's supervision to stop a stage. As the first signal, it is handled like
+    SIGTERM; later, it has no effect. It does not count: the next SIGTERM or SIGINT may have the same cause and is ignored.
     """
     received = False
 

@@ -43,7 +43,7 @@ class RunIdentity:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that two trainings share exactly if all inputs and the machine fingerprint are equal."""
+        """16 hexadecimal digits, which are equal for two trainings if and only if all inputs and the machine fingerprint are equal."""
         return files.digest_of(self.record)[:16]
 
 
@@ -84,9 +84,9 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of Python files: each file that `paths` lists, and all files in each folder below `pipeline/` that `paths` lists.
+    """Return one digest of the Python code among `paths`: the `.py` files, and all `.py` files in the folders below `pipeline/`.
 
-    `paths` are the dependencies of a stage, relative to the checkout `folder`.
+    `paths` are the dependencies of a stage, relative to the checkout `folder`. Others, such as data, are left out.
     """
     modules = {path for path in paths if path.endswith(".py")}
     for path in paths:

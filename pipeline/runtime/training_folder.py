@@ -21,7 +21,10 @@ CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 
 @dataclass(frozen=True)
 class Work:
-    """A work folder, locked by this process. It is not an output in dvc.yaml, because DVC deletes a stage's outputs before each run."""
+    """The work folder of one training, locked by this process. It contains the checkpoints to resume from, and the record of the inputs.
+
+    It is not an output in dvc.yaml, because DVC deletes a stage's outputs before each run.
+    """
 
     folder: Path
 

@@ -30,8 +30,8 @@ MOST_BYTES = 200 * 2**20
 class Variant:
     """A published archive: its name, checksum and folder, the files of each split, and `names`, the file of the class names.
 
-    In the files, each image follows its labels, one byte each. `labels` is their number, and only the last label is used: CIFAR-100 has a
-    coarse label and then a fine label.
+    In the files, each image comes after its labels. A label is one byte, and `labels` is the number of labels per image. Only the last one
+    is used: CIFAR-100 has a coarse label and then a fine label.
     """
 
     archive: str
@@ -163,7 +163,9 @@ def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64]
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     labels = records[:, variant.labels - 1].astype(np.int64)
     if labels.max() >= variant.num_classes:
-        raise Refusal(f"source.root: {place}: has the label {labels.max()}, but there are {variant.num_classes} classes: download it again")
+        raise Refusal(
+            f"source.root: {place}: has the label {labels.max()}, but the labels are 0 to {variant.num_classes - 1}: download it again"
+        )
     return labels, records[:, variant.labels :].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
 
 

@@ -30,8 +30,8 @@ MOST_BYTES = 64 * 2**20
 class Settings(SourceSettings):
     """Reads MNIST, Fashion-MNIST or Kuzushiji-MNIST. `root` is a folder with the four idx files, with or without `.gz`.
 
-    The files are in `root` itself or in a subfolder such as `MNIST/raw/`, as torchvision arranges them. Missing files are downloaded into
-    that subfolder; torchvision gives their addresses and checksums.
+    Each file is in `root` itself, in its subfolder `raw/`, or in the subfolder that torchvision uses, such as `MNIST/raw/`. Missing files
+    are downloaded into the last of these; torchvision gives their addresses and checksums.
     """
 
     downloaded: ClassVar[bool] = True
@@ -50,7 +50,9 @@ class Settings(SourceSettings):
         for split, numbers in targets.items():
             check(self.root, split, inputs[split], numbers, num_classes=len(dataset.classes))
         if inputs[TRAIN].shape[1:] != inputs[TEST].shape[1:]:
-            raise Refusal(f"source.root: {self.root}: train and test have images of different sizes: download the files again")
+            raise Refusal(
+                f"source.root: {self.root}: train and test have images of different sizes: remove the files, and they are downloaded again"
+            )
         height, width = inputs[TRAIN].shape[1:3]
         return RawDataset(ClassTargets(classes=tuple(dataset.classes)), Statistics((height, width, 1)), targets, partial(blocks, inputs))
 
@@ -109,10 +111,14 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
 
 def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np.int64], *, num_classes: int) -> None:
     if len(inputs) != len(targets) or len(targets) == 0:
-        raise Refusal(f"source.root: {root}: {split} has {len(inputs)} images and {len(targets)} labels: download the files again")
+        raise Refusal(
+            f"source.root: {root}: {split} has {len(inputs)} images and {len(targets)} labels: "
+            f"remove the files {PREFIXES[split]}-*, and they are downloaded again"
+        )
     if targets.max() >= num_classes:
         raise Refusal(
-            f"source.root: {root}: {split} has the label {targets.max()}, but only {num_classes} classes: download the files again"
+            f"source.root: {root}: {split} has the label {targets.max()}, but the labels are 0 to {num_classes - 1}: "
+            f"remove the files {PREFIXES[split]}-*, and they are downloaded again"
         )
 
 

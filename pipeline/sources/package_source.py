@@ -47,7 +47,11 @@ class Settings(CorpusSettings):
 
 
 def locked(name: str) -> Distribution:
-    """Return the installed package. Raises Refusal if `requirements.lock` does not pin it by a hash, or another version or copy is installed."""
+    """Return the installed package.
+
+    Raises Refusal if `requirements.lock` does not pin it by a hash, or if it is not installed, has another version, or was installed from a
+    folder or an address.
+    """
     words = re.split(r"[-_.]+", name.lower())
     pinned = re.search(rf"^{'-'.join(words)}==([^\s;\\]+)[^\n]*\\\n\s*--hash=", Paths().lock.read_text(encoding="utf-8"), re.MULTILINE)
     if not pinned:
@@ -64,7 +68,7 @@ def locked(name: str) -> Distribution:
 
 
 def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
-    """Yield the Python files whose paths match, in the order of the paths, without empty ones.
+    """Yield the Python files of the package `name` whose paths match `pattern`, in the order of their paths. Empty files are left out.
 
     Raises Refusal if a file is missing or differs from the SHA-256 that the installer recorded.
     """

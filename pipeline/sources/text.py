@@ -21,7 +21,8 @@ MOST_BYTES = 2**30
 
 
 class Settings(CorpusSettings):
-    """Reads a corpus in UTF-8. `root` is a file, or a folder whose files are read in the order of their names, those in its folders too.
+    """Reads a corpus in UTF-8. `root` is a file or a folder. The files of a folder and of its subfolders are read in the order of their
+    paths.
 
     Hidden and empty files are left out. The whole text is held in memory.
     """
@@ -38,14 +39,17 @@ class Settings(CorpusSettings):
         documents = list(read(self.root, self.pattern))
         if not documents:
             raise Refusal(
-                f"source.pattern: {self.root} has no file with text whose path matches `{shown(self.pattern)}`: change it, or add files"
+                f"source.pattern: {self.root} has no file with text whose path matches `{shown(self.pattern)}`: change source.pattern, or add files"
             )
         divide = corpus.divide_by_position if self.divide == "position" else corpus.divide_by_name
         return self.dataset(divide(documents, valid=self.valid, test=self.test))
 
 
 def read(root: Path, pattern: str) -> Iterator[Document]:
-    """Yield the documents of a file or folder. Raises Refusal if one cannot be read, is no text, or if all have more than MOST_BYTES."""
+    """Yield the documents of a file, or those of a folder whose paths match `pattern`.
+
+    Raises Refusal if one cannot be read or is not UTF-8 text, or if they have more than MOST_BYTES in total.
+    """
     names = Folder(root).listing().files if root.is_dir() else [""]
     total_bytes = 0
     for name in names:

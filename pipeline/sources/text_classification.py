@@ -41,7 +41,8 @@ Samples = Mapping[str, list[Sample]]
 class Settings(TextSettings):
     """Reads labelled texts in UTF-8. All texts are held in memory. `root` is one of:
 
-    - a table: a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file. All its rows belong to train, and `valid` and `test` are shares of them.
+    - a table: a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file. `valid` and `test` are the shares of its rows that are split off; the rest is
+      train.
     - a folder with the tables `train`, and optionally `valid` (or `val`, `validation`) and `test`, with one of these suffixes;
     - a folder or archive with files `SPLIT/CLASS/file` or `CLASS/file`, each of which is one text.
     """
@@ -58,7 +59,7 @@ class Settings(TextSettings):
     @classmethod
     def matches_the_text(cls, label: Column | None, info: ValidationInfo) -> Column | None:
         if "text_column" in info.data and type(label) is not type(info.data["text_column"]):
-            raise ValueError("must be a name, a number or null, as text_column is")
+            raise ValueError("must be of the same kind as text_column: both a name, both a number, or both null")
         if label is not None and label == info.data.get("text_column"):
             raise ValueError("must be another column than text_column")
         return label
@@ -81,15 +82,17 @@ class Settings(TextSettings):
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
             raise Refusal(
-                f"source.text_column: {self.root} has no table train with a suffix of {TABLES}: name it so; "
-                "or, for files by class, write null here and in label_column"
+                f"source.text_column: {self.root} has no table train with a suffix of {TABLES}: rename your table, for example to train.csv; "
+                "if the texts are files in class folders, write `text_column: null` and `label_column: null`"
             )
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
         return self.dataset(layout.classes, layout.targets, partial(read_files, tree, layout, self.root))
 
     def dataset(self, classes: tuple[str, ...], targets: Mapping[str, NDArray[np.int64]], load: Callable[[], Samples]) -> RawDataset:
-        """Return the dataset. `load` reads the samples of each split; it is called after `check`, which needs the targets alone."""
+        """Return the dataset. `load` reads the samples of each split. It is called by `prepare` only; the command `check` needs the targets
+        alone.
+        """
         texts = TokenizedTexts(self, load)
         return RawDataset(described(classes, str(self.root)), texts.statistics, targets, texts.blocks, texts.fit)
 
@@ -134,7 +137,10 @@ class TokenizedTexts:
 
 
 def find_tables(root: Path) -> dict[str, Path]:
-    """Return the table of each split, an empty dict if `root` is something else. Raises Refusal if a split has two, or train has none."""
+    """Return the table of each split; an empty dict if `root` is neither a table nor a folder with tables.
+
+    Raises Refusal if a split has two tables, or if another split has a table and train has none.
+    """
     if not root.is_dir():
         return {TRAIN: root} if root.suffix.lower() in tables.FORMATS else {}
     found: dict[str, Path] = {}
@@ -160,7 +166,10 @@ def refuse_unseen(rows: Mapping[str, list[Row]], paths: Mapping[str, Path], clas
 
 
 def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
-    """Return the text of each file. Raises Refusal if one cannot be read, is no text in UTF-8, is empty or too long."""
+    """Return the text of each file.
+
+    Raises Refusal if one cannot be read, is no text in UTF-8, is empty or too long, or if all together are too long.
+    """
     samples: dict[str, list[Sample]] = {split: [] for split in layout.targets}
     num_characters = 0
     with tree.contents([sample.name for sample in layout.samples]) as members:
@@ -176,7 +185,7 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
             num_characters += len(found.text)
             if num_characters > MOST_CHARACTERS:
                 raise Refusal(
-                    f"source.root: {root}: has texts of more than {MOST_CHARACTERS} characters, which must fit into memory: use fewer"
+                    f"source.root: {root}: its texts have more than {MOST_CHARACTERS} characters in total, which must fit into memory: remove some"
                 )
             samples[sample.split].append(found)
     return samples

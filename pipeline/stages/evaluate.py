@@ -37,8 +37,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     """Score the model file on the test split, write metrics, tables and figures, and send them to tracking.
 
     `sections` are all sections of `params.yaml`, for tracking only. Raises Refusal if the model file, the prepared data or the training
-    history is missing or damaged, if the model was trained on other inputs or targets than those of the prepared data, or if `judge` raises
-    it.
+    history is missing or damaged, or if the model was trained on other inputs or targets than the prepared data has. A Refusal of `judge`
+    is passed on.
     """
     claimed = Machine.claim(environment)
     model, manifest = model_file.load(paths.model)
@@ -59,9 +59,9 @@ def judge(
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`. Write no files.
 
-    `claimed` is this machine, with its device. The evaluator has the outputs for the unmodified inputs. With test-time augmentation, the
-    scores also have the accuracy of the averaged logits. Raises Refusal if the settings do not fit the data or the machine, or if a logit
-    is not finite.
+    `claimed` is this machine, with the device that was chosen for the evaluation. The evaluator has the outputs for the unmodified inputs.
+    With test-time augmentation, the scores also have the accuracy of the averaged logits. Raises Refusal if the settings do not fit the
+    data or the machine, or if a logit is not finite.
     """
     spec = prepared.spec
     params.evaluate.refuse_other_task(spec.targets.kind)

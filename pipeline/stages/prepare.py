@@ -38,9 +38,11 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
-    """Return the dataset and, for each split that the source has, an array with the final split of each of its samples.
+    """Return the dataset and, as a dict, the assignment of its samples: for each split of the source, the name of each sample's final
+    split.
 
-    Samples of train may be moved to valid or test. Reads only file names and targets, and decodes no sample.
+    Samples of train may be moved to valid or test. Reads only file names and targets, and decodes no sample. `workers` is the number of
+    processes that decode later; None means one for each usable CPU.
     """
     source = params.source
     refuse_missing_root(source)

@@ -169,7 +169,9 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
 
 
 def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores as metrics named `test/NAME`. The scores of single classes are left out: they would hide the others."""
+    """Return the scores as metrics named `test/NAME`. The scores of single classes are left out: among so many, the other metrics would be
+    hard to find in MLflow.
+    """
     overall = {name: value for name, value in scores.items() if name != PER_CLASS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 

@@ -21,7 +21,8 @@ from pipeline.training import Training
 
 
 def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
-    """Train from the beginning, or resume from the last complete checkpoint of an interrupted training with the same inputs.
+    """Train from the beginning, or resume from the last complete checkpoint of an interrupted training with the same data, code, lock file,
+    parameters and machine (`identify`).
 
     `sections` are all sections of `params.yaml`, as written there, for tracking only. The result depends on `params`, not on `sections`.
     """
@@ -47,7 +48,8 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
 def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.RunIdentity:
     """Return everything that determines the bytes of the model file: data, code, lock file, parameters and machine.
 
-    `claimed` is this machine, with its device. The digest of the code covers the files that dvc.yaml lists for the stage train.
+    `claimed` is this machine, with the device that was chosen for the training. The digest of the code covers the files that dvc.yaml lists
+    for the stage train.
     """
     sections = params.model_dump(mode="json")
     listed = run_identity.dependencies("train", sections, paths.top)

@@ -55,7 +55,7 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """Return the address of a server for printing, without user, password, token and query."""
+        """Return the address of the server or database for printing, without user, password, token and query."""
         return without_user(self.given)._replace(query="", fragment="").geturl().rstrip("/")
 
     @property

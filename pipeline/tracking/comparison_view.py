@@ -35,7 +35,10 @@ NO_BARS = ("/low", "/high", "/samples")
 
 
 def update(client: "MlflowClient", experiment_id: str) -> None:
-    """Update the comparison and the description of an experiment from its newest runs. Keep what a person edited in MLflow."""
+    """Update the comparison of an experiment, a shared view of its newest runs in the MLflow UI, and the experiment's description.
+
+    Keep what a person edited in MLflow.
+    """
     found = client.search_runs([experiment_id], max_results=MOST_RUNS)
     runs = [run for run in found if "train.metric" in run.data.params]  # other programs may log to the same experiment
     tags = client.get_experiment(experiment_id).tags

@@ -79,5 +79,8 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if the journal has an event and no MLflow store has all of it. A complete one is not sent to another store."""
+    """Return True if the journal in `folder` has an event, and no MLflow store has the whole journal.
+
+    A journal that one store has completely is not sent to another.
+    """
     return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

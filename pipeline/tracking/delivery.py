@@ -30,12 +30,15 @@ class Delivery:
     """The delivery of one journal to one MLflow store. It starts at the position saved in `delivered.json`.
 
     If MLflow is reachable but fails to store an event, the events after it are sent nevertheless, and the saved position stays before the
-    failed event. After `RETRY_AFTER_S` seconds, or in the next delivery, all events from the failed one on are sent again. This is safe:
-    MLflow ignores repeated metric points, because their timestamps come from the journal, and repeated tags and files replace the earlier ones.
+    failed event. After `RETRY_AFTER_S` seconds, or in the next delivery, all events from the failed one on are sent again. This is safe: a
+    repeated metric point has the same timestamp, that of the journal, so MLflow ignores it. Repeated tags and files replace the earlier
+    ones.
     """
 
     def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
-        """Read the saved position of the journal in `folder`. `deadline_s` is the value of `time.monotonic()` at which to stop sending."""
+        """Read the saved position of the journal in `folder`. `build` loads a model file for its export to MLflow (`logged_model.Build`).
+        `deadline_s` is the value of `time.monotonic()` at which to stop sending.
+        """
         self._folder = folder
         self._store = store
         self._build = build
@@ -132,8 +135,8 @@ class Delivery:
     def _finish(self, run: "Run") -> None:
         """Set the status KILLED if the stage exited without an `end` event, and update the comparison.
 
-        If no event has failed, remove the tag `pipeline.delayed` and the journal's copies of files. Only then save that the run is complete:
-        after a kill before that, the next delivery does all of this again.
+        If no event has failed, remove the tag `pipeline.delayed` and the journal's copies of files, and only then save that the run is
+        complete. If this process is killed earlier, the next delivery does all of this again.
         """
         client, run_id = self._store.client, run.info.run_id
         if not self._has_ended:

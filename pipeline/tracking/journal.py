@@ -86,9 +86,10 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 class Journal:
-    """A journal that is open for writing in this process only. Open it by `create` or `reopen`.
+    """The journal of a run, open for writing in this process only. Open it by `create` or `reopen`.
 
-    Files are copied into the journal's folder, because the originals may change before they are sent to MLflow.
+    A journal is a folder that records a run: its events, and copies of its files. The files are copied because the originals may change
+    before they are sent to MLflow.
     """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
@@ -135,8 +136,8 @@ class Journal:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Append the values of metrics at a step.
 
-        A metric that this stage already recorded at this or a later step is left out, because a resumed training repeats steps. With
-        `amends`, a metric at its last recorded step is left out only if its value is the same.
+        A resumed training repeats steps, so a metric is left out if this stage already recorded it at this step or at a later one. With
+        `amends`, a metric that was last recorded at this very step is appended again if its value has changed.
         """
         fresh = {}
         for name, value in values.items():

@@ -108,8 +108,8 @@ def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]
 
 
 def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write an MLflow model to `folder/model`: the module as exported by `torch.export`, `served_model.py`, which checks the input, and the
-    model file `path`, which `predict` reads.
+    """Write an MLflow model to `folder/model`. It consists of the module as exported by `torch.export`, of `served_model.py`, which checks
+    the input, and of the model file `path`, which commands of this pipeline such as `predict` read.
 
     `model` is the logged model in MLflow to which the files will be uploaded. `example` is an example batch.
     """

@@ -31,7 +31,10 @@ def command(folder: Path) -> list[str]:
 
 
 def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | None:
-    """Start the mirror process for the journal in `folder`. If MLflow is not installed, print a message and return None."""
+    """Start the mirror process, which sends the journal in `folder` to MLflow while the stage runs.
+
+    If MLflow is not installed, print a message and return None.
+    """
     if importlib.util.find_spec("mlflow") is None:
         say(
             environment,

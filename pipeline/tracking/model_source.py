@@ -30,8 +30,8 @@ FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
 def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]:
     """Yield the path of the model file that `name` denotes; a download is removed at the end of the block.
 
-    `name` is a model file, a run as in `subject.find`, the id of any run in MLflow, or a model in MLflow (`FORMS`). Raises Refusal if there
-    is no such model, or if its model file cannot be had.
+    `name` is a model file, a run as in `subject.find`, the id of any run in MLflow, or the address of a model in MLflow, such as
+    `models:/NAME/VERSION` (`FORMS`). Raises Refusal if there is no such model, or if its model file cannot be had.
     """
     if name.startswith("models:"):
         if not REGISTERED.fullmatch(name):
@@ -52,7 +52,10 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
 
 
 def whole(found: subject.Subject, paths: Paths, root: Path) -> Path | None:
-    """Return the file of a subject; for a run, None if this machine has no longer the model that the run trained."""
+    """Return the model file of `found`, a model file or a run (`subject.find`).
+
+    Return None if it is a run, and this machine no longer has the model that it trained.
+    """
     return found.model if found.record is None else on_this_machine(found.record.model_digest, paths, root)
 
 
@@ -77,7 +80,8 @@ def run_id_of(found: subject.Subject, root: Path) -> str:
 def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path) -> Path:
     """Return the model file of a logged model of MLflow: a file on this machine with its digest, else one downloaded to `folder`.
 
-    `name` is the id of a run, or a model in MLflow (`FORMS`). Raises Refusal if it cannot be had.
+    `name` is the id of a run, or the address of a model in MLflow, such as `models:/NAME/VERSION` (`FORMS`). Raises Refusal if it cannot be
+    had.
     """
     if find_spec("mlflow") is None:
         raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install it, or give a model file")
@@ -92,7 +96,10 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
     except Refusal:
         raise
     except Exception as error:  # whatever MLflow raises
-        raise Refusal(f"{shown(name)}: cannot be had from MLflow ({store.address.redacted(reason(error))})") from None
+        raise Refusal(
+            f"{shown(name)}: cannot be had from MLflow ({store.address.redacted(reason(error))}): "
+            "check the name and MLFLOW_TRACKING_URI, or give a model file"
+        ) from None
 
 
 def find_logged(name: str, store: Store) -> "LoggedModel":
@@ -140,5 +147,5 @@ def download(name: str, model: "LoggedModel", digest: str, store: Store, folder:
             f"give the file itself, whose SHA-256 is {digest}"
         ) from None
     if files.digest(path) != digest:
-        raise Refusal(f"{shown(name)}: the file in MLflow is damaged: its SHA-256 is not {digest}")
+        raise Refusal(f"{shown(name)}: the file in MLflow is damaged: its SHA-256 is not {digest}: give a model file with this SHA-256")
     return path

@@ -21,6 +21,8 @@ class Record(NamedTuple):
 
 
 class Subject(NamedTuple):
+    """What a user named: a model file, or the model file of a run and the record of this run."""
+
     model: Path
     record: Record | None = None
 
@@ -28,8 +30,9 @@ class Subject(NamedTuple):
 def find(name: str, paths: Paths, environment: Environment) -> Subject:
     """Return the model file or the run that `name` denotes. Raises Refusal if there is none, or if the run has no model.
 
-    A run is denoted by the path or name of its journal folder, by the last part of that name, or by its run id in MLflow. Its model is the
-    copy in the journal. If that copy is damaged, or was deleted because MLflow has the model, the checkout's model file is taken.
+    A run is denoted by the path or name of its journal, the folder that records it, by the last part of that name, or by its run id in
+    MLflow. Its model is the copy in the journal. If that copy is damaged, or was deleted because MLflow has the model, the checkout's model
+    file is taken.
     """
     path, known = Path(name), journal.journals(environment.root)
     if path.is_file() or path.suffix == paths.model.suffix:

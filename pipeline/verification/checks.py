@@ -101,7 +101,8 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weight
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
     """Compare the commit and the uncommitted changes in the journal with those of the checkout.
 
-    If the journal has no known value, that is a difference. Commits that differ only in the files of results count as equal.
+    If the journal lacks one of them, or has recorded it as unknown, that is a difference. Commits that differ only in the files of results
+    count as equal.
     """
     current, sides = facts.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():

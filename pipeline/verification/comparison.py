@@ -19,7 +19,10 @@ NOTHING, UNKNOWN, LONGEST = "nothing", "unknown: ", 200
 
 @dataclass(frozen=True)
 class Sides:
-    """Where the two compared values come from, for messages, such as "the file" and "this machine". `found` may end with a remedy."""
+    """The places that the two compared values come from, as messages name them, such as "the file" and "this machine".
+
+    A message ends with `found`, so this text may contain a remedy.
+    """
 
     expected: str
     found: str

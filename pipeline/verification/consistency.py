@@ -13,7 +13,8 @@ from pipeline.verification.comparison import Comparison, Sides
 def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepared, machine: Machine) -> Comparison:
     """Compare the spec and the precision in the manifest with those that data, settings and machine imply.
 
-    Also check that a complete training can export after the manifest's `step`, and can halve the micro-batch as in its `switches`.
+    Also check that, under these settings, a complete training could have exported its weights after the manifest's `step`, and could have
+    halved the micro-batch as its `switches` say.
     """
     num_steps = settings.num_steps(len(prepared.train))
     earlier = steps_of_early_exports(settings, num_steps)

@@ -127,7 +127,10 @@ def test_muons_normalised_weights_have_no_decay_of_their_own(change, refused: Re
     muon |= {"momentum": 0.9, "sgd_momentum": 0.9, "nesterov": True, "ns_steps": 3, "normalize_weights": True}
     change({"model": MLP, "optimizer": {**muon, "groups": [group("1.*", weight_decay=0.1)]}})
     [said] = refused("check")
-    assert "optimizer.normalize_weights: replaces the weight decay of the hidden weights: write `weight_decay: null`" in said
+    assert (
+        "optimizer.normalize_weights: rescales the hidden weights instead of applying weight decay, so no group can set one: write `weight_decay: null`"
+        in said
+    )
     change({"model": MLP, "optimizer": {**muon, "groups": [group("1.*")]}})
     assert main(["check"]) == 0
 

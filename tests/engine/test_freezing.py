@@ -102,5 +102,5 @@ def test_nothing_left_to_train_is_refused(train_params, prepared) -> None:
 
 
 def test_what_no_file_has_trained_cannot_be_frozen() -> None:
-    with pytest.raises(Refusal, match=r"train\.freeze: freezes 0\.weight, which the file of model\.weights does not have for these data"):
+    with pytest.raises(Refusal, match=r"train\.freeze: freezes 0\.weight, which the file of model\.weights does not supply for this data"):
         freezing.freeze(norms(), ["0.*"], untrained={"0.weight", "1.running_mean"})

@@ -208,5 +208,5 @@ def test_a_training_starts_from_the_file_and_its_average_too(train_params, prepa
 
 def test_an_untrained_head_cannot_be_frozen(train_params, prepared) -> None:
     write(settings(), TWO)
-    with pytest.raises(Refusal, match=r"train\.freeze: freezes 8\.bias, 8\.weight, which the file of model\.weights does not have"):
+    with pytest.raises(Refusal, match=r"train\.freeze: freezes 8\.bias, 8\.weight, which the file of model\.weights does not supply"):
         begin(train_params({"model": settings().model_dump(mode="json"), "train.freeze": ["8.*"]}), prepared)

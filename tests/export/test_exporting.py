@@ -283,7 +283,7 @@ def test_aoti_without_a_compiler_is_refused(mlp: Path, refused: Callable[..., st
 
 def test_weights_that_do_not_fit_an_onnx_file_are_refused(mlp: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx, "MOST_BYTES", 100)
-    assert "an ONNX file has at most 2: choose `--format pt2`" in refused(str(mlp), "--format", "onnx")
+    assert "an ONNX file holds at most 2 GB: choose `--format pt2`" in refused(str(mlp), "--format", "onnx")
 
 
 def test_a_model_that_cannot_be_captured_is_refused(mlp: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,10 @@ def test_the_number_of_workers_changes_no_byte(tmp_path, form):
 LAYOUTS = {
     "no folders": (["a.png"], "has no files arranged as SPLIT/CLASS/file"),
     "nothing": (["README"], "has no files"),
-    "too deep": (["x/train/cat/a/1.png", "y/train/cat/a/1.png"], "or CLASS/file; the deepest file is x/train/cat/a/1.png"),
+    "too deep": (
+        ["x/train/cat/a/1.png", "y/train/cat/a/1.png"],
+        "or CLASS/file (the deepest file is x/train/cat/a/1.png): arrange them so",
+    ),
     "a split without classes": (["train/cat/1.png", "test/1.png"], "test/1.png: is not in a class folder"),
     "a stray image": (["train/cat/1.png", "test/cat/1.png", "train/1.png"], "train/1.png: is not in a class folder"),
     "splits without classes": (["train/1.png", "test/1.png"], "has splits (test, train) without class folders"),

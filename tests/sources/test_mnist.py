@@ -108,7 +108,7 @@ DAMAGE = {
         "train has 7 images and 30 labels": idx(np.zeros((7, 6, 5), np.uint8)),
         "images of different sizes": idx(np.zeros((30, 5, 5), np.uint8)),
     },
-    "t10k-labels-idx1-ubyte": {"test has the label 10, but only 10 classes": idx(np.full(20, 10, np.uint8))},
+    "t10k-labels-idx1-ubyte": {"test has the label 10, but the labels are 0 to 9": idx(np.full(20, 10, np.uint8))},
 }
 
 

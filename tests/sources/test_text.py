@@ -127,14 +127,19 @@ def test_check_finds_the_splits(tmp_path, capsys):
 
 LONG = "ab" * 40
 REFUSED = {
-    "no file": ({"a.md": LONG}, {}, "source.pattern: ", "has no file with text whose path matches `*.txt`: change it, or add files"),
+    "no file": (
+        {"a.md": LONG},
+        {},
+        "source.pattern: ",
+        "has no file with text whose path matches `*.txt`: change source.pattern, or add files",
+    ),
     "an empty file": ({"a.txt": ""}, {}, "source.pattern: ", "has no file with text"),
     "a corpus shorter than a row": ({"a.txt": "abcdefghij"}, {}, "source.max_length: train has 7 tokens, less than the 8", "add text"),
     "one file by files": ({"a.txt": LONG}, {"divide": "files"}, "source.valid: ", "nothing is left for valid: change the shares"),
     "two files in three": ({"a.txt": LONG, "b.txt": LONG}, {"divide": "files"}, "source.test: ", "nothing is left for train"),
     "a share of no character": ({"a.txt": LONG}, {"test": 0.001}, "source.test: ", "nothing is left for test"),
     "no test": ({"a.txt": LONG}, {"test": 0.0}, "source.test: ", "has no test split of its own"),
-    "a vocabulary of one": ({"a.txt": "a" * 80}, CHARACTER, "source.min_count: the train texts have 1 different characters", "lower it"),
+    "a vocabulary of one": ({"a.txt": "a" * 80}, CHARACTER, "source.min_count: only 1 different characters", "lower source.min_count"),
     "latin-1": ({"a.txt": b"abc\ncaf\xe9"}, {}, "source.root: ", "a.txt:2: is not UTF-8 (byte 0xE9): convert the file"),
     "a NUL": ({"a.txt": "abc\n\n\0"}, {}, "source.root: ", "a.txt:3: has a NUL character"),
 }

@@ -131,9 +131,9 @@ REFUSED = {
     "a row of one column": ("a.tsv", GOOD + "good\n", {}, "a.tsv:3: has 1 columns, but line 1 has 2"),
     "latin-1": ("a.tsv", GOOD.encode() + b"good\tcaf\xe9\n", {}, "a.tsv:3: is not UTF-8 (byte 0xE9): convert the file, such as by `iconv"),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
-    "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1: has 0 columns 3 (source.text_column): its first line has 1, 2"),
-    "a missing name": ("a.csv", "text,class\n", NAMED, "has 0 columns label (source.label_column): its first line has text, class"),
-    "a name twice": ("a.csv", "text,label,text\n", NAMED, "has 2 columns text (source.text_column)"),
+    "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1: source.text_column is 3, but the columns are 1, 2: write one"),
+    "a missing name": ("a.csv", "text,class\n", NAMED, "source.label_column is label, but the columns are text, class: write one"),
+    "a name twice": ("a.csv", "text,label,text\n", NAMED, "source.text_column is text, but the columns are text, label, text"),
     "a field of megabytes": ("a.csv", "text,label\n" + "x" * (2**20 + 1) + ",a\n", NAMED, "a.csv:2: is not valid CSV (field larger than"),
     "an overlong text": ("a.tsv", "good\t" + "x" * (2**20 + 1), {}, "a.tsv:1: has a text of 1048577 characters, more than 1048576"),
     "an open quote": ("a.csv", 'text,label\nx,a\n"y,b\nz,c\n', NAMED, "a.csv:3: is not valid CSV"),
@@ -144,7 +144,7 @@ REFUSED = {
     "a label of true": ("a.jsonl", '{"text": "a", "label": true}\n', NAMED, "a.jsonl:1: has the label true"),
     "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
     "one class": ("a.tsv", "good\ta\ngood\tb\n", {}, "has only one class (good): add samples of a second class"),
-    "no rows": ("a.tsv", "\n\n", {}, "has 0 columns 2 (source.text_column)"),
+    "no rows": ("a.tsv", "\n\n", {}, "source.text_column is 2, but the columns are 1"),
     "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
     "no columns given": ("a.tsv", GOOD, FILES, "is a table: write the names or numbers of its columns"),
     "columns of files": ("x/1.txt", "text", {}, "has no table train with a suffix of .tsv, .csv, .jsonl, .ndjson"),
@@ -190,7 +190,7 @@ def test_files_with_more_text_than_the_bound_are_refused(tmp_path, monkeypatch):
     for name in ("a/1", "a/2", "b/1", "b/2"):
         write(tmp_path / f"data/{name}.txt", "fine rain")
     monkeypatch.setattr(text_classification, "MOST_CHARACTERS", 30)
-    with pytest.raises(Refusal, match=r"has texts of more than 30 characters, which must fit into memory: use fewer"):
+    with pytest.raises(Refusal, match=r"its texts have more than 30 characters in total, which must fit into memory: remove some"):
         run(tmp_path / "data", tmp_path, **FILES)
 
 
@@ -202,7 +202,7 @@ def test_a_text_without_tokens_is_refused(tmp_path):
 
 def test_a_vocabulary_of_one_is_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "good\ta\nbad\ta\n" * 4)
-    with pytest.raises(Refusal, match=r"^source\.min_count: the train texts have 1 different words"):
+    with pytest.raises(Refusal, match=r"^source\.min_count: only 1 different words"):
         run(path, tmp_path)
 
 
@@ -222,7 +222,7 @@ def test_a_tokenizer_that_would_not_fit_into_the_model_file_is_refused(tmp_path)
         ({"tokenizer": "wordpiece"}, "source.tokenizer: should be 'character', 'byte', 'word' or 'bpe'"),
         ({"normalization": ["nfd"]}, "source.normalization.0: should be"),
         ({"max_length": 0}, "source.max_length: should be"),
-        ({"label_column": "label"}, "source.label_column: must be a name, a number or null, as text_column is"),
+        ({"label_column": "label"}, "source.label_column: must be of the same kind as text_column"),
         ({"label_column": 2}, "source.label_column: must be another column than text_column"),
         ({"text_column": 0}, "source.text_column"),
     ],

@@ -70,7 +70,9 @@ class Jitter:
         return self.pixels.repacked(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
-        """Convert pixels (n, height, width, bytes) to grey values (n, height, width, 1), rounded to whole numbers."""
+        """Convert pixels (n, height, width, size_bytes), unused bytes included, to grey values (n, height, width, 1), rounded to whole
+        numbers.
+        """
         if self.pixels.images.channels == 1:
             return values
         red, green, blue, *_ = values.unbind(-1)

@@ -43,7 +43,7 @@ class Pixels:
 
     @property
     def mean_colour(self) -> Tensor:
-        """Return the mean colour of the train images as one packed pixel, a tensor of integers (words,)."""
+        """Return the mean colour of the train images as one packed pixel, (words,); `words` is the number of integers per pixel."""
         colour = torch.tensor([round(mean * BYTE) for mean in self.images.mean], dtype=torch.uint8)
         return pad(colour, (0, self.size_bytes - self.images.channels)).view(self.word).to(self.device)
 
@@ -55,7 +55,10 @@ class Pixels:
         return pad(images, (0, self.size_bytes - self.images.channels, border, border, border, border)).contiguous().view(self.word)
 
     def unpacked(self, words: Tensor) -> Tensor:
-        """Return packed images `words` as a view (n, height, width, channels) uint8. `words` must be contiguous."""
+        """Return the packed images `words` (n, height, width, integers per pixel) as a view (n, height, width, channels) uint8.
+
+        `words` must be contiguous.
+        """
         return words.view(torch.uint8)[..., : self.images.channels]
 
     def repacked(self, values: Tensor) -> Tensor:

@@ -56,12 +56,13 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
 
 @dataclass(frozen=True)
 class Placement:
-    """Builds the BatchIndex objects of a split, and puts their tensors on the right devices.
+    """Builds the BatchIndex objects of a split, and places their tensors on the right devices.
 
-    The rows are put on `rows_on`, where the inputs are stored. The targets and the draws are put on `device`, where the model is
-    trained. `targets` and `lengths` (see BatchIndex) are those of the whole split, on the CPU.
+    The rows are put on `rows_on`, where the inputs are stored. The targets and the draws are put on `device`, where the model is trained.
+    `targets` and `lengths` (see BatchIndex) are those of the whole split, on the CPU.
 
-    `window` is None, except for a split of windows: then it is their length. The number of a window is the position of its first token.
+    For a split of windows, pieces of one long sequence of tokens, `window` is their length; otherwise it is None. A window is identified by
+    the position of its first token, and the `rows` of its BatchIndex are these positions.
     """
 
     targets: Tensor
@@ -73,8 +74,8 @@ class Placement:
     def batch_index(self, rows: Tensor, draws: Tensor | None = None, *, offset: int = 0) -> BatchIndex:
         """Build the BatchIndex of the samples at `rows` (n,).
 
-        `draws` (num_draws, num_samples) are the augmentation draws of the whole split. Both arguments must be on the CPU. Windows begin
-        `offset` tokens after the first token of their row.
+        `draws` (num_draws, num_samples) are the augmentation draws of the whole split. `rows` and `draws` must be on the CPU. For a split
+        of windows, `rows` are rows of the stored array, and each window begins `offset` tokens after the first token of its row.
         """
         numbers = rows if self.window is None else (rows * self.window + offset) % (len(self.targets) * self.window)
         return BatchIndex(

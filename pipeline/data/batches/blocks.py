@@ -115,8 +115,8 @@ class BlockBatch:
     def inputs(self, positions: slice) -> Tensor:
         """Return the inputs at `positions` of the batch, before mixup or CutMix, without padding that no sample of the batch needs.
 
-        If `at_once` is True and `positions` is the whole batch, they are taken from the gathered block. Otherwise only they are
-        gathered.
+        If `at_once` is True and `positions` is the whole batch, the inputs are taken from the block, which is gathered as a whole.
+        Otherwise only the inputs at `positions` are gathered.
         """
         if self.at_once and positions == slice(0, self.num_samples):
             return without_padding(self.block.gathered[self.positions], self.batch_index.lengths)
@@ -147,7 +147,7 @@ def next_tokens(windows: Tensor) -> Batch:
 def without_padding(inputs: Tensor, lengths: Tensor | None) -> Tensor:
     """Cut off padding of `inputs` (n, length) after the longest of `lengths`, rounded up to one of NUM_LENGTHS lengths.
 
-    Few different lengths let a compiler, and the cache of the allocator, reuse what they have.
+    With few different lengths, compiled code and cached memory can be reused. If `lengths` is None, nothing is cut off.
     """
     if lengths is None:
         return inputs

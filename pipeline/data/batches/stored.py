@@ -40,9 +40,10 @@ class Samples:
 
 
 class Windows:
-    """Windows of length + 1 tokens. The rows of `array` (n, length) are consecutive pieces of one sequence, which is read circularly.
+    """Windows of length + 1 tokens of one sequence. `array` (n, length) stores the sequence in pieces of equal length; it is read
+    circularly.
 
-    The number of a window, its row, is the position of its first token in the sequence.
+    The `rows` that `read` takes are not rows of `array`: the row of a window is the position of its first token in the sequence.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:

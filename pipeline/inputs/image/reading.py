@@ -34,7 +34,10 @@ class Reader:
         self.inputs = inputs
 
     def read(self, file: Member) -> Iterator[tuple[str, Row | Refusal]]:
-        """Yield the image in a file, with the file's name. Raises Refusal if it cannot be decoded, and what `file.read` raises."""
+        """Yield one pair, the name of the file and its image; a reader of other inputs may yield several pairs for a file.
+
+        Raises Refusal if the image cannot be decoded, and what `file.read` raises.
+        """
         try:
             decoded = images.decode(file.read(), **self.size, max_pixels=MAX_PIXELS)
         except (images.Corrupt, images.Oversized) as error:
@@ -42,7 +45,7 @@ class Reader:
         yield file.name, self.pixels(decoded)
 
     def row(self, value: Any) -> Row:
-        """Return a PIL image of any size, or an array of the model's size, as a stored sample. Raises Refusal for anything else.
+        """Convert a PIL image of any size, or an array of the model's size, to a stored sample. Raises Refusal for anything else.
 
         An array (height, width) is accepted for (height, width, 1).
         """

@@ -35,7 +35,7 @@ class Statistics:
         self.count += images[..., 0].size
 
     def by_channel(self, rows: NDArray[Any], most: int) -> NDArray[np.int64]:
-        """Return the sum of each channel, (channels,), of `rows` (n, pixels * channels).
+        """Return the sums of `rows` (n, pixels * channels) by channel, (channels,).
 
         No value of `rows` is above `most`. The sum is computed in the smallest integer type in which it cannot overflow.
         """

@@ -14,7 +14,7 @@ Weighted = Iterator[tuple[float, Tensor]]
 
 
 class Averaged(nn.Module):
-    """Maps `images` (n, height, width, channels) to the weighted mean of a model's logits over their views."""
+    """Maps `images` (n, height, width, channels) to the weighted mean of a model's logits for the views of each image."""
 
     def __init__(self, model: nn.Module, requested: Views) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ def moved(images: Tensor, by: int) -> Tensor:
 
 
 def reflected(extent: int, by: int, device: torch.device) -> Tensor:
-    """Return the index of the source pixel (extent,) for each pixel of a side with `extent` pixels, after a shift by `by`.
+    """Return, for each pixel along an axis of `extent` pixels, the index of the pixel that it takes its value from after a shift by `by`.
 
-    An index outside the side is reflected at its end.
+    The result has the shape (extent,). An index outside the axis is reflected at its nearer end.
     """
     places = (torch.arange(extent, device=device) + by).abs()
     return ((extent - 1) - (extent - 1 - places).abs()).clamp(min=0)

@@ -39,11 +39,13 @@ BYTE_SIGNS = byte_signs()
 
 
 class TokenizerDescription(BaseModel):
-    """Everything that a tokenizer is built from. No regular expression and no code comes from a file, so a model file of a stranger is safe to open.
+    """Everything that a tokenizer is built from. No regular expression and no code comes from a file, so a model file of a stranger is safe
+    to open.
 
-    `normalization` lists changes of the text, in their order, before it is divided into tokens. `vocabulary` has the characters or words
-    from number NUM_SPECIAL on. For `byte` and `bpe` it is empty: these numbers are those of the 256 bytes. `merges` has the pairs of tokens
-    that `bpe` joins, in order of priority. A pair is one string, with a space between the two tokens and each byte as in BYTE_SIGNS.
+    `normalization` lists changes of the text, in their order, before it is divided into tokens. The first NUM_SPECIAL tokens are special,
+    such as padding. `vocabulary` has the characters or words that follow them. For `byte` and `bpe` it is empty: there, the 256 bytes
+    follow and, for `bpe`, the tokens that the merges make. `merges` has the pairs of tokens that `bpe` joins, in order of priority. A pair
+    is one string, with a space between the two tokens and each byte as in BYTE_SIGNS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,7 +84,7 @@ class TokenizerDescription(BaseModel):
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        """Return the tokens from number NUM_SPECIAL on. Each byte of the kinds `byte` and `bpe` is a character of BYTE_SIGNS."""
+        """Return the tokens from number NUM_SPECIAL on. In those of `byte` and `bpe`, each byte is written as a character of BYTE_SIGNS."""
         if self.vocabulary:
             return self.vocabulary
         return tuple(dict.fromkeys((*BYTE_SIGNS, *(merge.replace(" ", "") for merge in self.merges))))  # two pairs may make one token

@@ -34,7 +34,8 @@ def fit(
     """Return the description of a tokenizer for `texts`, which are read once.
 
     It has at most `most_tokens` tokens, special tokens included. `min_count` is how often a character or word, or a pair of tokens that
-    `bpe` joins, must occur. Both are None for `byte`. Raises Refusal if fewer than two characters or words occur `min_count` times.
+    `bpe` joins, must occur. For `byte`, `most_tokens` and `min_count` are None. Raises Refusal if fewer than two characters or words occur
+    `min_count` times.
     """
     if kind == "byte":
         return TokenizerDescription(kind=kind, normalization=normalization)
@@ -48,8 +49,8 @@ def fit(
     vocabulary = tuple(token for _, token in frequent[: most_tokens - NUM_SPECIAL])
     if len(vocabulary) < 2:
         raise Refusal(
-            f"source.min_count: the train texts have {len(vocabulary)} different {kind}s that occur at least {min_count} times and are "
-            f"no longer than {LONGEST_TOKEN} characters, so nothing can be learned: lower it, or use other texts"
+            f"source.min_count: only {len(vocabulary)} different {kind}s of at most {LONGEST_TOKEN} characters occur at least {min_count} times "
+            "in the train texts, so nothing can be learned: lower source.min_count, or use other texts"
         )
     return TokenizerDescription(kind=kind, normalization=normalization, vocabulary=vocabulary)
 
@@ -73,7 +74,8 @@ def count_words(texts: Iterable[str]) -> dict[str, int]:
 def find_merges(texts: Iterable[str], most_tokens: int, min_count: int) -> tuple[str, ...]:
     """Return the merges of byte-pair encoding, by the trainer of the library `tokenizers`.
 
-    It gets each text divided into its pieces, with SEPARATOR between them, so training and `Tokenizer` divide a text alike.
+    No token crosses the border of a piece, such as a word with the space before it (`pieces`). The trainer gets the pieces of a text joined
+    by SEPARATOR, so that training divides a text as `Tokenizer` does.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 

@@ -42,11 +42,12 @@ class GenerationSettings:
 
 
 def generate(model: nn.Module, prompt: Sequence[int], *, settings: GenerationSettings) -> Iterator[int]:
-    """Yield the tokens after `prompt`. They end before `length` if the next one is END, or if the whole text would become too long.
+    """Yield at most `settings.length` tokens that follow `prompt`: fewer if END comes, or if prompt and output reach `network.longest`
+    tokens.
 
-    The network of `model` is Generative, and in evaluation mode. It computes in the precision of its weights: autocast would convert all
-    weights again for each token. An empty prompt stands for END, the end of a previous text. Raises Refusal if the network has no method
-    `step`, if the prompt leaves no room for another token, or if an output is not finite.
+    The network of `model` must be Generative, and in evaluation mode. It computes in the precision of its weights: autocast would convert
+    all weights again for each token. An empty prompt stands for END, the end of a previous text. Raises Refusal if the network has no
+    method `step`, if the prompt leaves no room for another token, or if an output is not finite.
     """
     network, tokens = cast("Generative", model.network), list(prompt) or [END]
     if not hasattr(network, "step"):

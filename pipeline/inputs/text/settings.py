@@ -41,11 +41,15 @@ class TextSettings(SourceSettings):
         if kind is not None and (value is None) != (kind == "byte"):
             raise ValueError("must be null for the tokenizer `byte`" if kind == "byte" else f"must be a number for the tokenizer `{kind}`")
         if kind == "bpe" and info.field_name == "vocabulary" and value is not None and value < FEWEST_OF_BPE:
-            raise ValueError(f"must be at least {FEWEST_OF_BPE} for the tokenizer `bpe`: the 256 bytes and the special tokens are tokens")
+            raise ValueError(
+                f"must be at least {FEWEST_OF_BPE} for the tokenizer `bpe`: the number includes the 256 bytes and the special tokens"
+            )
         return value
 
     def fit_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer fitted to `texts`. Raises Refusal if it would have one token, or not fit into `spec.json` and the model file."""
+        """Return a tokenizer fitted to `texts`. Raises Refusal if fewer than two characters or words are frequent enough, or if the
+        tokenizer is too large for `spec.json` and the header of the model file.
+        """
         description = fit(texts, self.tokenizer, normalization=self.normalization, most_tokens=self.vocabulary, min_count=self.min_count)
         content = description.model_dump(mode="json")
         in_record = json.dumps({"spec": {"inputs": {"tokenizer": content}}}, indent=2, ensure_ascii=False)

@@ -131,7 +131,9 @@ class ByteTokenizer(Tokenizer):
 
 
 class BpeTokenizer(ByteTokenizer):
-    """Bytes that are joined within a piece of the text, pair by pair, in the order of the merges (byte-pair encoding)."""
+    """Byte-pair encoding: bytes are joined pair by pair, in the order of the merges, but only within a piece of the text (`pieces`), such
+    as a word with the space before it.
+    """
 
     def __init__(self, description: TokenizerDescription) -> None:
         from tokenizers import models  # late: other kinds do not need it
@@ -149,7 +151,7 @@ class BpeTokenizer(ByteTokenizer):
         return np.frombuffer(tokens, np.int32)
 
     def encode_piece(self, piece: str) -> bytes:
-        """Return the bytes of the int32 token numbers of a piece. A text repeats its pieces, so they are remembered."""
+        """Return the token numbers of a piece as the bytes of an int32 array. The results are cached, because pieces recur in a text."""
         known = self.cache.get(piece)
         if known is None:
             if len(self.cache) == MOST_CACHED:

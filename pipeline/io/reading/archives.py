@@ -210,6 +210,6 @@ class Tar:
                     name = next(names, None)
         if name is not None:
             raise Refusal(
-                f"source.root: {self.path}: {shown(name)}: is missing: the archive was changed while it was read: "
-                "do not modify it meanwhile"
+                f"source.root: {self.path}: {shown(name)} is missing, because the archive was changed while it was read: "
+                "run again, and do not modify the archive meanwhile"
             )

@@ -89,7 +89,9 @@ def array_files(root: Path) -> dict[str, ArrayFile]:
     for name, place, stream, size_bytes in folder_entries(root) if root.is_dir() else archive_entries(root):
         key = name.removesuffix(".npy").replace("_", "-")
         if key in arrays:
-            raise Refusal(f"source.root: {place}: has the same name as {arrays[key].place}: remove one of them")
+            raise Refusal(
+                f"source.root: {place}: has the same name as {arrays[key].place} (`_` counts as `-`): remove or rename one of them"
+            )
         arrays[key] = ArrayFile.open(f"source.root: {place}", stream, size_bytes)
     return arrays
 

@@ -50,8 +50,8 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
     outer = int(enclosed(folders, depth))
     inner = depth - outer
     if inner not in (2, 3):
-        deepest = next((f"; the deepest file is {shown(name)}" for name, parts in files if len(parts) == depth), "")
-        raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}{deepest}")
+        deepest = next((f" (the deepest file is {shown(name)})" for name, parts in files if len(parts) == depth), "")
+        raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}{deepest}: arrange them so")
     splits = split_names({parts[outer] for _, parts in files if len(parts) == depth}, place) if inner == 3 else {}
     refuse_stray((name for name, parts in files if len(parts) < depth), place)
     classes = class_names({parts[outer:] for parts in folders}, splits, place)
@@ -70,7 +70,7 @@ def visible_parts(name: str) -> Parts:
 def enclosed(folders: set[Parts], depth: int) -> bool:
     """Return True if one folder contains all split or class folders. A folder with the name of a split does not count as enclosing.
 
-    `depth` is the largest number of path parts of a file.
+    `folders` are all folders of the dataset. `depth` is the number of parts of the longest path of a file.
     """
     top_folders = {parts[0] for parts in folders if parts}
     return len(top_folders) == 1 and (depth == 4 or (depth == 3 and not is_split(*top_folders)))
@@ -115,7 +115,9 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> t
     if splits:
         empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
         if empty:
-            raise Refusal(f"source.root: {place}: {shown(empty[0])}/ contains no class folder with files: add some, or remove the folder")
+            raise Refusal(
+                f"source.root: {place}: {shown(empty[0])}/ contains no class folder with files: add class folders with files, or remove it"
+            )
         names = {parts[1] for parts in folders if len(parts) == 2 and parts[0] in splits}
     else:
         names = {parts[0] for parts in folders if len(parts) == 1}

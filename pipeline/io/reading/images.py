@@ -42,7 +42,7 @@ def set_pixel_limit(max_pixels: int) -> None:
 
 
 class ImageStrip:
-    """Stacks square images vertically into one tall image, which is converted to NumPy at once.
+    """Stacks square images vertically into one tall image, so that all of them are converted to NumPy in one call.
 
     Converting each square separately would add a sixth to the decoding time of small images. `capacity` is the largest number of squares.
     """
@@ -90,7 +90,7 @@ def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max
 def fitted(image: Image.Image, *, height: int, width: int, channels: Literal[1, 3]) -> Image.Image:
     """Return an opened image rotated upright, on a white background, resized so that it just covers `height` and `width`, centre-cropped.
 
-    Raises Corrupt for pixels without a known scale.
+    Raises Corrupt for pixels of unknown scale: floats, or integers outside 0 to MAX_16_BIT.
     """
     converted = to_mode(upright(image), MODES[channels])
     return converted if converted.size == (width, height) else ImageOps.fit(converted, (width, height), Image.Resampling.BICUBIC)
@@ -119,7 +119,7 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def scale_transparency(image: Image.Image, *, depth: int) -> None:
-    """Scale the pixel value that a PNG declares as transparent to 8 bits. `depth` is the number of bits per channel in the file.
+    """Scale to 8 bits the one pixel value that a PNG may declare as transparent. `depth` is the number of bits per channel in the file.
 
     Needed for 2-bit and 4-bit grey and for 16-bit colour: Pillow scales the pixels of such an image, but not this value.
     """

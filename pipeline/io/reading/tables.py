@@ -40,7 +40,9 @@ def read(path: Path, *, text: Column, label: Column) -> list[Row]:
     """
     place = f"source.root: {shown(path)}"
     if path.suffix.lower() in JSON_SUFFIXES and isinstance(text, int):
-        raise Refusal(f"source.text_column: {shown(path)} has keys, not numbered columns: write the keys of text and label")
+        raise Refusal(
+            f"source.text_column: {shown(path)} is JSON Lines, whose columns have names, not numbers: write their keys here and in source.label_column"
+        )
     content = text_files.read(path)
     records = FORMATS[path.suffix.lower()](content, place, text, label)
     rows = [
@@ -62,7 +64,10 @@ def checked_text(text: object, place: str) -> str:
 
 
 def checked_label(label: object, place: str) -> str:
-    """Return the label without white space around it. Raises Refusal unless it is printable text or a whole number."""
+    """Return the label without white space around it.
+
+    Raises Refusal unless it is printable text or a whole number, not empty, and of at most LONGEST_LABEL characters.
+    """
     name = str(label).strip() if isinstance(label, str | int) and not isinstance(label, bool) else ""
     if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
         raise Refusal(
@@ -102,8 +107,8 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, text: Column, label
     for key, column in {"text_column": text, "label_column": label}.items():
         if known.count(column) != 1:
             raise Refusal(
-                f"{place}:{first}: has {known.count(column)} columns {shown(column)} (source.{key}): its first line has "
-                f"{shown(', '.join(map(str, known)))}: write one of these; a number counts the columns of a file without a line of names"
+                f"{place}:{first}: source.{key} is {shown(column)}, but the columns are {shown(', '.join(map(str, known)))}: write one of these that "
+                "occurs once; if the first line has no names, write the number of the column"
             )
     positions = {column: known.index(column) for column in (text, label)}
     for line, fields in filled if by_name else chain([(first, names)], filled):

@@ -33,7 +33,7 @@ class BoundedHeaders:
 
 
 def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes], tarfile.TarInfo]]:
-    """Yield the open file and the header of each member, which are the arguments of `read`. Call `read` before the next iteration.
+    """Yield the open file and the header of each member. Pass both to `read`, the function of this module, before the next iteration.
 
     `opener` opens the file for reading and decompresses it, like `gzip.open`.
     """

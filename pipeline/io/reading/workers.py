@@ -81,9 +81,7 @@ def in_order(
 
 
 class Worker(Generic[Item, Result]):
-    """A worker process with a pipe of its own. If the process dies, only reading from this pipe raises EOFError: other workers are not
-    affected.
-    """
+    """A worker process with a pipe of its own. If the process dies, reading from this pipe raises EOFError; other workers are not affected."""
 
     def __init__(self, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
         context = get_context("spawn")

@@ -68,7 +68,8 @@ def bare(axes: Axes) -> None:
 
 
 def label(name: str, number: int, longest: int) -> str:
-    """Return a class name that can be plotted: on one line, with at most `longest` characters before `$` is escaped.
+    """Return a class name that can be plotted: on one line, with each `$` escaped. It has at most `longest` characters, escapes not
+    counted.
 
     The middle of a longer name is replaced by `…`. If the font lacks some characters of the name, those are removed, and the class number
     `number` is put first.

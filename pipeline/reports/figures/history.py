@@ -60,7 +60,7 @@ def plot_rates(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def plot_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
-    """Plot one curve per split. A split without values has no curve."""
+    """Plot one curve per split. `names` maps each split to the name of its column in `rows`. A split without values has no curve."""
     for split, colour in CURVES.items():
         steps, values = columns(rows, names[split])
         if steps:

@@ -54,13 +54,17 @@ class Predictor:
         return columns
 
     def predictions(self, names: Sequence[str], logits: NDArray[np.float32]) -> Iterator[Prediction]:
-        """Yield the prediction for each input, from logits (n, classes). Ties go to the lower class number.
+        """Yield the prediction for each input, from logits (n, classes). Ties go to the lower class number. `names` are those of the
+        inputs.
 
         Raises Refusal if a logit is not finite.
         """
         for name, row in zip(names, logits.astype(np.float64), strict=True):
             if not np.isfinite(row).all():
-                raise Refusal(f"{shown(name)}: the model's logits are not finite: its training diverged, so train it again")
+                raise Refusal(
+                    f"{shown(name)}: the model's logits are not finite: its training diverged; "
+                    "lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+                )
             exponentials = np.exp(row - row.max())
             probabilities = exponentials / exponentials.sum()
             best = np.argsort(-row, kind="stable")[: self.top_k]

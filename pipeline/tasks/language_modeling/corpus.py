@@ -32,8 +32,9 @@ Divided = Mapping[str, Sequence[Document]]
 class CorpusSettings(TextSettings):
     """Settings of a source of documents. `valid` and `test` are shares of the characters.
 
-    A split is the sequence END document END document ... END document. The token after the last one is the first END. The sequence is cut
-    into rows of `max_length` tokens. An incomplete last row is dropped in train, and filled with PAD in valid and test.
+    A split is the sequence END document END document ... END document. The target of each token is the next one; that of the last token is
+    the first END. The sequence is cut into rows of `max_length` tokens. An incomplete last row is dropped in train, and filled with PAD in
+    valid and test.
     """
 
     divides: ClassVar[bool] = True
@@ -57,7 +58,10 @@ class CorpusSettings(TextSettings):
         return RawDataset(NextTokenTargets(), statistics, targets, lambda: blocks(rows), report)
 
     def rows(self, tokenizer: Tokenizer, documents: Sequence[Document], split: str) -> NDArray[np.int32]:
-        """Return the tokens of a split in rows, (n, max_length). Raises Refusal if there are too few."""
+        """Return the tokens of a split in rows, (n, max_length).
+
+        Raises Refusal if train has fewer tokens than one row, or if the documents of another split have no tokens.
+        """
         start = np.array([END], np.int32)
         tokens = np.concatenate([part for document in documents for part in (start, tokenizer.encode(document.text))])
         length = self.max_length
@@ -76,7 +80,8 @@ class CorpusSettings(TextSettings):
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
     """Cut the sequence of documents into train, valid and test, in this order. A document at a cut is divided.
 
-    `test` is the share of all characters, and `valid` the share of the others. Raises Refusal if a split would have no characters.
+    `test` is the share of all characters, and `valid` the share of those that test leaves. Raises Refusal if a split would have no
+    characters.
     """
     total = sum(len(document.text) for document in documents)
     num_test = round(test * total)
@@ -96,8 +101,8 @@ def divide_by_position(documents: Sequence[Document], *, valid: float, test: flo
 def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
     """Assign whole documents to the splits, in the order of the SHA-256 of their names: first test, then valid, then train.
 
-    A split takes documents until it has its share of the characters, `test` of all and `valid` of the others. Raises Refusal if a split
-    would have no documents.
+    Test takes documents until it has the share `test` of all characters, then valid until it has the share `valid` of those that are left.
+    Train gets the rest. Raises Refusal if a split would have no documents.
     """
     ordered = sorted(documents, key=lambda document: hashlib.sha256(document.name.encode("utf-8", "surrogateescape")).digest())
     free = sum(len(document.text) for document in documents)
@@ -118,13 +123,13 @@ def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) 
 
 
 def without_empty(divided: Mapping[str, Sequence[Document]], *, valid: float, test: float) -> Divided:
-    """Leave out splits whose share is 0. Raises Refusal if another split, or train, is empty."""
+    """Leave out valid or test if its share is 0. Raises Refusal if a split is empty whose share is above 0, or if train is empty."""
     kept = {split: documents for split, documents in divided.items() if documents}
     for split, share in {VALID: valid, TEST: test, TRAIN: 1.0}.items():
         if share and split not in kept:
             raise Refusal(
                 f"source.{split if split != TRAIN else TEST}: the corpus has too few characters or files to divide: nothing is left for {split}: "
-                "change the shares, add text, or divide it by position"
+                "change the shares source.valid and source.test, or add text; a source with the key `divide` can also divide it by position"
             )
     return kept
 

@@ -51,7 +51,7 @@ class Evaluator:
         """Characters and bytes of all targets so far."""
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
-        """Add the logits (n, length, tokens) and the next tokens (n, length), IGNORED at the padding, of the next windows."""
+        """Add the next batch: logits (n, length, num_tokens) and targets (n, length), the token after each token, IGNORED at the padding."""
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         self.losses.append(loss.masked_fill(targets == IGNORED, torch.nan).cpu().numpy())
         self.correct += int((logits.argmax(-1) == targets).sum())
@@ -125,7 +125,8 @@ class Evaluator:
 def surprising(losses: NDArray[np.float32], length: int, most: int) -> list[Passage]:
     """Return at most `most` passages of `length` tokens with the highest mean loss, the highest first.
 
-    `losses` (tokens,) are the losses of consecutive tokens, NaN at the padding. Passages do not overlap; the last one may be shorter.
+    `losses` (tokens,) are the losses of consecutive tokens, NaN at the padding. Passages do not overlap; that at the end of `losses` may be
+    shorter.
     """
     starts = np.arange(0, len(losses), length)
     counted = ~np.isnan(losses)

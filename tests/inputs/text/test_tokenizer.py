@@ -132,7 +132,9 @@ def test_the_vocabulary_has_the_most_frequent_tokens_that_occur_often_enough():
     ("kind", "texts", "count"), [("word", ["a b"], 0), ("word", ["a a b"], 1), ("character", ["aaaa"], 1), ("word", [], 0)]
 )
 def test_a_vocabulary_of_less_than_two_is_refused(kind, texts, count):
-    with pytest.raises(Refusal, match=rf"^source\.min_count: the train texts have {count} different {kind}s that occur at least 2 times"):
+    with pytest.raises(
+        Refusal, match=rf"^source\.min_count: only {count} different {kind}s of at most \d+ characters occur at least 2 times"
+    ):
         fitted(kind, texts, min_count=2)
 
 
