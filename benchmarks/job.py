@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline import seeding
+from pipeline import cross_entropy, seeding
 from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import optimizers
 from pipeline.engine.precision import ChosenPrecision, autocast, choose
@@ -17,7 +17,6 @@ from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
-from pipeline.tasks.classification.objective import summed_cross_entropy
 from pipeline.tasks.classification.targets import ClassTargets
 
 SEED = 1
@@ -160,7 +159,7 @@ class BareTraining:
     def loss(self, images: Tensor, targets: Tensor) -> Tensor:
         with autocast(self.precision, self.device):
             logits = self.network(images)
-        return summed_cross_entropy(logits, targets, 0.0) / len(targets)
+        return cross_entropy.summed(logits, targets) / targets.numel()
 
     def in_memory_format(self, images: Tensor) -> Tensor:
         return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
