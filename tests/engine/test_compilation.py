@@ -61,7 +61,7 @@ def test_every_length_and_size_is_compiled_however_many_there_are(monkeypatch: p
         compiled.add(next(tensor.shape for tensor in inputs if tensor.dtype == torch.int32))
         return graph.forward
 
-    monkeypatch.setattr("torch.compile", lambda network, *, mode, dynamic: compiler(network, backend=backend, dynamic=dynamic))
+    monkeypatch.setattr("torch.compile", lambda network, *, dynamic, **_: compiler(network, backend=backend, dynamic=dynamic))
     for name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
         monkeypatch.setattr(torch._dynamo.config, name, getattr(torch._dynamo.config, name))
     prepared = texts.texts()
