@@ -159,7 +159,7 @@ class BareTraining:
     def loss(self, images: Tensor, targets: Tensor) -> Tensor:
         with autocast(self.precision, self.device):
             logits = self.network(images)
-        return cross_entropy.summed(logits, targets) / len(targets)
+        return cross_entropy.summed(logits, targets) / targets.numel()
 
     def in_memory_format(self, images: Tensor) -> Tensor:
         return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images

@@ -15,18 +15,19 @@ def save(batch: BlockBatch, *, max_samples: int, step: int, learning_rate: float
     """Save the batch of `step` to a file in `folder`. Return a description: learning rate, rows of the first samples, and the path of the
     file.
 
-    The file contains the augmented inputs, the targets, and the rows (n,) of the samples in the train split. The inputs are augmented again
-    for it, at most `max_samples` at a time, so that they fit in the device's memory. If writing fails with OSError, no exception is raised.
-    The description then contains the reason instead of the path.
+    The file contains the augmented inputs, the targets, and the rows (n,) of the samples in the train split. The rows of a language model
+    are the positions of the first token of each window. The inputs are augmented again for the file, at most `max_samples` at a time, so
+    that they fit in the device's memory. If writing fails with OSError, no exception is raised. The description then contains the reason
+    instead of the path.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # build one part at a time: the whole batch may not fit on the device
     parts = [[tensor.cpu() for tensor in part if tensor is not None] for part in batch.parts(max_samples)]
     inputs, targets, *_ = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    samples = ", ".join(str(row) for row in batch.batch_index.rows[:MAX_LISTED].tolist())
+    rows = ", ".join(str(row) for row in batch.batch_index.rows[:MAX_LISTED].tolist())
     try:
         tensor_file.save(path, {"inputs": inputs, "targets": targets, "rows": batch.batch_index.rows}, {"step": step})
         saved = f"its batch is in {path}"
     except OSError as error:
         saved = f"its batch could not be written ({error.strerror})"
-    return f"at learning rate {learning_rate:.3g} and on samples {samples}, ... ({saved})"
+    return f"at learning rate {learning_rate:.3g} and on {batch.rows_are} {rows}, ... ({saved})"

@@ -54,14 +54,14 @@ def changed(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def parsed_preset() -> dict[str, Any]:
-    """Parse the digits preset once for all tests, because that takes longer than many of them."""
-    return Document.read(TOP / "presets/digits.yaml").data
+def parsed_preset(name: str) -> dict[str, Any]:
+    """Parse a preset once for all tests, because that takes longer than many of them."""
+    return Document.read(TOP / f"presets/{name}.yaml").data
 
 
-def preset(changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the digits preset with changes."""
-    return changed(copy.deepcopy(parsed_preset()), changes)
+def preset(changes: dict[str, Any], name: str = "digits") -> dict[str, Any]:
+    """Return a preset with changes."""
+    return changed(copy.deepcopy(parsed_preset(name)), changes)
 
 
 @pytest.fixture

@@ -1,26 +1,85 @@
 """A user's project in a temporary folder, with parameters that train in a second."""
 
+import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
 from tests.conftest import MLP, preset
 from tests.imports import TOP
 
-QUICK = {
-    "model": MLP,
-    "train.epochs": None,
-    "train.steps": 24,
-    "train.report_every_steps": 4,
-    "train.validate_every_steps": 8,
+LENGTH = {"train.epochs": None, "train.steps": 24, "train.report_every_steps": 4, "train.validate_every_steps": 8}
+TABLE = "data/raw/texts.tsv"
+CODE = {
+    "source.package": "sympy",
+    "source.pattern": "sympy/strategies/*",
+    "source.valid": 0.1,
+    "source.test": 0.1,
+    "source.max_length": 24,
+    "train.batch_size": 48,
+    "train.micro_batch_size": 20,
+    "train.export_weights": "best",
+    "evaluate.sample_tokens": 20,
 }
+
+
+class Setting(NamedTuple):
+    """A preset, and changes of it that make the training short. `tests.laws.golden` records the results of some."""
+
+    preset: str
+    changes: dict[str, Any]
+
+
+SETTINGS = {
+    "digits": Setting("digits", {"model": MLP, **LENGTH}),
+    "texts": Setting(
+        "trec-lstm",
+        {
+            **LENGTH,
+            "source.root": TABLE,
+            "source.test": 0.2,
+            "source.max_length": 12,
+            "model.embedding_width": 8,
+            "model.width": 8,
+            "train.batch_size": 16,
+            "train.micro_batch_size": 10,
+        },
+    ),
+    "code": Setting(
+        "code-transformer",
+        {
+            **LENGTH,
+            **CODE,
+            "source.vocabulary": 300,
+            "model.width": 16,
+            "model.depth": 2,
+            "model.heads": 2,
+            "train.metric": "valid/perplexity",
+        },
+    ),
+    "code-lstm": Setting(
+        "shakespeare-lstm",
+        {
+            **LENGTH,
+            **CODE,
+            "source.name": "package_source",
+            "source.root": "data/README.md",
+            "model.embedding_width": 16,
+            "model.width": 16,
+            "model.depth": 1,
+            "train.ema_decay": 0.9,
+        },
+    ),
+}
+REMOVED = {"code-lstm": ("divide",)}
+"""Keys of `source` that a setting does not have, because its source is another one than the preset's."""
 COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "data/weights/None", "params.schema.json")
 
 
-def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = False) -> Path:
-    """Write `params.yaml`, which is the digits preset with QUICK and `changes`, and link the code, or copy it for a test that edits it."""
+def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = False, setting: str = "digits") -> Path:
+    """Write `params.yaml`, which is a setting with `changes`, and its data. Link the code, or copy it for a test that edits it."""
     for name in COPIED:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(TOP / name, folder / name)
@@ -28,10 +87,29 @@ def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = Fa
         shutil.copytree(TOP / "pipeline", folder / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
     else:
         (folder / "pipeline").symlink_to(TOP / "pipeline")
-    write_params(folder, changes)
+    if setting == "texts":
+        write_table(folder / TABLE)
+    write_params(folder, changes, setting=setting)
     return folder
 
 
-def write_params(folder: Path, changes: dict[str, Any] | None = None) -> None:
+def write_params(folder: Path, changes: dict[str, Any] | None = None, *, setting: str = "digits") -> None:
+    name, quick = SETTINGS[setting]
+    params = preset({**quick, **(changes or {})}, name)
+    for key in REMOVED.get(setting, ()):
+        del params["source"][key]
     with (folder / "params.yaml").open("w", encoding="utf-8") as file:
-        YAML().dump(preset({**QUICK, **(changes or {})}), file)
+        YAML().dump(params, file)
+
+
+def write_table(path: Path) -> None:
+    """Write 120 labelled texts of 1 to 12 words, whose words tell the label."""
+    generator = random.Random(1)
+    words = {"colour": ["red", "blue", "green"], "fruit": ["apple", "pear", "plum"], "metal": ["iron", "gold", "tin"]}
+    lines = []
+    for number in range(120):
+        label = list(words)[number % len(words)]
+        text = generator.choices(["the", "a", "of", "in", *words[label]], k=generator.randint(1, 11))
+        lines.append(f"{label}\t{' '.join([*text, generator.choice(words[label])])}\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines), encoding="utf-8")

@@ -8,16 +8,23 @@ from pipeline.engine.model import Model
 from pipeline.engine.update import Forward
 
 MODES = {"default": "default", "graphs": "reduce-overhead"}
+MOST_COMPILED = 4096
+"""Upper bound for how often the compiler compiles a function, for other sizes or another layer. Eight lengths and few micro-batch sizes are usual."""
 
 
 def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
     """Return `model` compiled by torch.compile, or `model` itself if `requested` is "off".
 
-    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. Each micro-batch size is compiled separately: code for
-    dynamic sizes, and so the rounding, would depend on which sizes were run before.
+    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. Each micro-batch size, and each length of padded samples,
+    is compiled separately: code for dynamic sizes, and so the rounding, would depend on which sizes were run before.
     """
     if requested == "off":
         return model
+    from torch._dynamo import config  # late: it takes seconds
+
     # this call also sets inductor's own deterministic flag
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
+    # beyond its limit of 8, the compiler would run further sizes uncompiled: those that came late, which are others after a restart
+    config.recompile_limit = config.accumulated_recompile_limit = MOST_COMPILED
+    config.fail_on_recompile_limit_hit = True
     return cast("Forward", torch.compile(model, mode=MODES[requested], dynamic=False))

@@ -1,5 +1,6 @@
 """Recurrent networks for text: layers of RNN, LSTM or GRU, as a classifier of texts or as a language model."""
 
+from contextlib import nullcontext
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -169,7 +170,10 @@ def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
     """Return the states (n, length, width) of `cell` at each of `inputs` (n, length, features)."""
     if torch.compiler.is_exporting():
         return scanned(cell, inputs)
-    outputs, _ = cell(inputs)
+    # oneDNN, which computes the cells on a CPU, has no LSTM in fp16 with gradients
+    unsupported = inputs.is_cpu and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.float16
+    with torch.autocast("cpu", enabled=False) if unsupported else nullcontext():
+        outputs, _ = cell(inputs.float() if unsupported else inputs)
     return cast("Tensor", outputs)
 
 

@@ -1,15 +1,19 @@
 """What the compiler is told before it compiles."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
 import torch
+import torch._dynamo.config
 import torch._inductor.config
 from torch import nn
 
 from pipeline.engine import compilation
+from pipeline.registry import MODELS
 from pipeline.runtime import machine
 from pipeline.spec import Spec
+from tests import texts
 from tests.engine.building import begin, model_of, run
 
 
@@ -47,3 +51,24 @@ def test_a_training_whose_graphs_are_captured_learns_the_same(train_params, prep
     plain, captured = (run(begin(train_params({**changes, "train.compile": wish}), prepared))[-1].metrics for wish in ("off", "default"))
     assert backends == ["default"]
     assert captured == pytest.approx(plain, rel=1e-4)
+
+
+def test_every_length_and_size_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where some ran uncompiled, a resumed training would compile others, and end in other bytes."""
+    compiler, compiled = torch.compile, set()
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        compiled.add(next(tensor.shape for tensor in inputs if tensor.dtype == torch.int32))
+        return graph.forward
+
+    monkeypatch.setattr("torch.compile", lambda network, *, dynamic, **_: compiler(network, backend=backend, dynamic=dynamic))
+    for name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
+        monkeypatch.setattr(torch._dynamo.config, name, getattr(torch._dynamo.config, name))
+    prepared = texts.texts()
+    network = MODELS.settings("transformer")(**texts.TRANSFORMER | {"depth": 1}).build(prepared.spec)
+    forward = compilation.compiled(model_of(network, prepared.spec), "default")
+    shapes = {(size, length) for length in range(2, 7) for size in (2, 3)}
+    with torch.no_grad():
+        for shape in sorted(shapes):
+            forward(torch.ones(shape, dtype=torch.int32))
+    assert compiled == shapes

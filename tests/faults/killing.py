@@ -1,5 +1,7 @@
 """Kill trainings at random moments and repeat each: `python -m tests.faults.killing 200` prints the outcome as JSON.
 
+A name of `project.SETTINGS` after the number, such as `code`, kills the training of a text model.
+
 Children are forked from this process, which has only imported torch: a fork after torch has started threads would hang.
 """
 
@@ -18,6 +20,8 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401  # optimizers import it when the first of them is made
 
 import pipeline.models.mlp  # imported once, before the forks
+import pipeline.models.recurrent
+import pipeline.models.transformer
 import pipeline.stages.train  # noqa: F401
 from pipeline.__main__ import main
 from pipeline.io import files
@@ -39,6 +43,7 @@ CHANGES = {
     "augment.crop_padding": 1,
     "augment.cutout": 2,
 }
+TEXT_CHANGES = {"train.ema_decay": 0.9, "train.export_weights": "best", "train.report_every_steps": 4}
 VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
 
 
@@ -88,15 +93,16 @@ def digest(folder: Path) -> str:
     return files.digest_of({name: files.digest(folder / name) for name in RESULTS})
 
 
-def campaign(top: Path, kills: int, *, seed: int) -> tuple[str, Tally]:
+def campaign(top: Path, kills: int, setting: str, *, seed: int) -> tuple[str, Tally]:
     """Return the digest of an undisturbed run and the tally of `kills` others, each killed once and repeated."""
     random.seed(seed)
-    whole = project.make(top / "whole", CHANGES)
+    changes = CHANGES if setting == "digits" else TEXT_CHANGES
+    whole = project.make(top / "whole", changes, setting=setting)
     finish("prepare", whole)
     took_s = finish("train", whole)
     tally = Tally(0, set())
     while tally.kills < kills:
-        folder = project.make(top / "killed", CHANGES)
+        folder = project.make(top / "killed", changes, setting=setting)
         (folder / "data/prepared").symlink_to(whole / "data/prepared")
         child = fork("train", folder)
         if ended(child, time.monotonic() + random.uniform(0.2, 1.0) * took_s) is None:
@@ -109,12 +115,13 @@ def campaign(top: Path, kills: int, *, seed: int) -> tuple[str, Tally]:
     return digest(whole), tally
 
 
-def run(kills: int, seed: int = 7) -> dict[str, object]:
+def run(kills: int, setting: str = "digits", *, seed: int = 7) -> dict[str, object]:
     os.environ.update(VARIABLES)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as top:
-        whole, tally = campaign(Path(top), kills, seed=seed)
+        whole, tally = campaign(Path(top), kills, setting, seed=seed)
     return {
+        "setting": setting,
         "kills": tally.kills,
         "other_digests": len(tally.digests - {whole}),
         "resumed": tally.resumed,
@@ -124,4 +131,4 @@ def run(kills: int, seed: int = 7) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(int(sys.argv[1]))))
+    print(json.dumps(run(int(sys.argv[1]), *sys.argv[2:])))

@@ -11,9 +11,9 @@ from pipeline.engine import fit, update
 from pipeline.io import tensor_file
 from pipeline.refusal import Refusal
 from pipeline.training import Training
-from tests import project
+from tests import project, texts
 from tests.engine.building import begin, run, same
-from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
+from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD
 
 BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}
@@ -168,6 +168,37 @@ def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prep
     _, targets = next(next(training.batches(BAD - 1)).parts(1000))
     assert targets.shape[1] == 3
     assert torch.equal(tensors["targets"], targets)
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "named"), [("texts", texts.LSTM, "samples"), ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL, "windows from tokens")]
+)
+def test_the_batch_of_a_text_model_is_kept_with_its_texts(train_params, tmp_path: Path, monkeypatch, data: str, model, named: str) -> None:
+    prepared, read = getattr(texts, data)(), []
+    training = begin(train_params({**OF_TEXT, "model": model, "train.report_every_steps": 4}), prepared, tmp_path)
+    compute = training.state.model.network.forward
+
+    def forward(tokens: torch.Tensor) -> torch.Tensor:
+        if not training.state.model.training or training.state.step + 1 != BAD:
+            return compute(tokens)
+        read.append(tokens)
+        return compute(tokens) * math.inf
+
+    monkeypatch.setattr(training.state.model.network, "forward", forward)
+    with pytest.raises(Refusal) as caught:
+        run(training)
+    tensors, _ = tensor_file.load(tmp_path / f"nonfinite-{BAD:012d}.safetensors")
+    rows = tensors["rows"]
+    assert f"on {named} {', '.join(map(str, rows[:5].tolist()))}, ..." in str(caught.value)
+    assert torch.equal(tensors["inputs"], torch.cat(read))
+    if data == "texts":
+        assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[rows])
+        assert torch.equal(tensors["inputs"], torch.from_numpy(prepared.train.inputs)[rows, : tensors["inputs"].shape[1]])
+    else:
+        sequence = torch.from_numpy(prepared.train.inputs).flatten()
+        positions = rows[:, None] + torch.arange(texts.LENGTH)
+        assert torch.equal(tensors["inputs"], sequence[positions % len(sequence)])
+        assert torch.equal(tensors["targets"], sequence[(positions + 1) % len(sequence)].long())
 
 
 def test_a_stopped_run_that_is_repeated_ends_with_the_same_words(train_params, prepared, tmp_path: Path, monkeypatch) -> None:

@@ -10,4 +10,4 @@ from tests.laws import golden
 @pytest.fixture(scope="session")
 def default_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a project in which the shipped default was prepared, trained and evaluated. Tests only read it."""
-    return golden.train_the_default(tmp_path_factory.mktemp("default"))
+    return golden.train(tmp_path_factory.mktemp("default"), "digits")

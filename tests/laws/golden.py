@@ -1,12 +1,15 @@
-"""Digests of the results of the default by the machine's fingerprint; `python -m tests.laws.golden` records them.
+"""Digests of the results of some trainings by the machine's fingerprint; `python -m tests.laws.golden` records them.
 
+The trainings are the shipped default and two short ones of language models, a transformer and an LSTM, on `package_source`.
 The digests are independent of edits of unrelated code: they cover the weights of the model file without its metadata, which include the digest of
 the code, and the scores without the name of their model file.
 """
 
 import json
 import shutil
+import sys
 import tempfile
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,23 +24,26 @@ from pipeline.runtime import cgroup
 from tests import project
 from tests.imports import TOP
 
-RECORDED = TOP / "tests/laws/golden.json"
+RECORDED = {
+    name: TOP / f"tests/laws/{file}.json"
+    for name, file in {"digits": "golden", "code": "golden-code", "code-lstm": "golden-code-lstm"}.items()
+}
+"""The file of each training, by the names in `project.SETTINGS`. The default is trained in full, on all cores, and the others on one core."""
 COMMAND = "make golden"
 CORES = cgroup.usable_cpus()
 STAGES = ("prepare", "train", "evaluate")
 SCORES = "metrics/evaluate.json"
-WRITTEN = ("metrics/train.json", "plots/train/history.csv", "plots/evaluate/confusion.csv", "plots/evaluate/reliability.csv")
-FIGURES = ("plots/evaluate/history.png", "plots/evaluate/confusion.png", "plots/evaluate/reliability.png", "plots/evaluate/mistakes.png")
 DRAWING = ("matplotlib", "pillow")
 
 
-def train_the_default(folder: Path) -> Path:
-    """Run the three stages of the shipped default in this process, in a new project."""
-    project.make(folder)
-    shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
+def train(folder: Path, name: str) -> Path:
+    """Run the three stages of a training in this process, in a new project."""
+    project.make(folder, setting=name)
+    if name == "digits":
+        shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIPELINE_TRACKING", "false")
-        patch.setenv("PIPELINE_THREADS", str(CORES))
+        patch.setenv("PIPELINE_THREADS", str(CORES) if name == "digits" else "1")
         patch.chdir(folder)
         assert all(main([stage]) == 0 for stage in ("check", *STAGES))
     return folder
@@ -55,9 +61,11 @@ def fingerprint(folder: Path) -> dict[str, Any]:
 
 
 def results(folder: Path) -> dict[str, str]:
+    """Return the digests of the weights, the metrics, and all tables and figures."""
     weights, _ = tensor_file.load(folder / "models/model.safetensors")
+    written = ("metrics/train.json", *(path.relative_to(folder).as_posix() for path in files.members(folder / "plots")))
     return {"weights": tensor_file.digest(weights, {}), SCORES: unlabelled(folder / SCORES)} | {
-        name: files.digest(folder / name) for name in (*WRITTEN, *FIGURES)
+        name: files.digest(folder / name) for name in written
     }
 
 
@@ -68,20 +76,28 @@ def unlabelled(path: Path) -> str:
         return files.digest(Path(folder) / path.name)
 
 
-def recorded() -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+def recorded(name: str) -> dict[str, Any]:
+    """Return what is recorded of a training: the digests of its data, and its results on each machine."""
+    value: dict[str, Any] = (
+        json.loads(RECORDED[name].read_text(encoding="utf-8")) if RECORDED[name].exists() else {"data": {}, "results": []}
+    )
     return value
 
 
-def renew(folder: Path) -> None:
+def renew(folder: Path, name: str) -> None:
     """Replace this machine's digests. Keep those of other machines unless the prepared data changed."""
-    known, machine = recorded(), fingerprint(folder)
+    known, machine = recorded(name), fingerprint(folder)
     others = [entry for entry in known["results"] if entry["fingerprint"] != machine] if known["data"] == data(folder) else []
     entries = [*others, {"fingerprint": machine, "digests": results(folder)}]
-    files.write_json(RECORDED, {"data": data(folder), "results": sorted(entries, key=files.canonical)})
+    files.write_json(RECORDED[name], {"data": data(folder), "results": sorted(entries, key=files.canonical)})
+
+
+def record(names: Sequence[str]) -> None:
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            renew(train(Path(folder), name), name)
+        print(f"golden: {RECORDED[name].relative_to(TOP)} has this machine's digests: look at `git diff` before you commit it")
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        renew(train_the_default(Path(name)))
-    print(f"golden: {RECORDED.relative_to(TOP)} has this machine's digests: look at `git diff` before you commit it")
+    record(sys.argv[1:] or list(RECORDED))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.data.batches import loader
+from pipeline.data.batches import batch_index, loader
 from pipeline.engine import state as state_module
 from pipeline.engine import update
 from pipeline.engine.state import TrainState
@@ -18,8 +18,9 @@ from pipeline.engine.step_metrics import StepMetrics
 from pipeline.io import tensor_file
 from pipeline.io.tensor_file import Tensors
 from pipeline.training import Training
+from tests import texts
 from tests.engine.building import begin, run, same
-from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD, outcome
+from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD, outcome
 
 STOP = 5
 FP16 = {"model": {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"}
@@ -189,6 +190,12 @@ def restore_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainState, "restore", restoring)
 
 
+def draw_the_windows_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the windows of an epoch begin where a generator says whose state is not saved."""
+    drawn = itertools.count(1)
+    monkeypatch.setattr(batch_index, "derive", lambda *_: next(drawn))
+
+
 WAYS = {
     "the micro-batch that fitted is forgotten": ({**MAKE["convnet"]}, forget_switches, ((3, 3),)),
     "dropout draws on": (MAKE["convnet"], draw_on, ()),
@@ -199,6 +206,23 @@ WAYS = {
     "the scaler begins anew": (MAKE["fp16"], restore_no_scaler, ()),
     "the average begins anew": (MAKE["convnet"], restore_no_average, ()),
 }
+TEXT_WAYS = {
+    "lstm: dropout draws on": ("texts", texts.LSTM, draw_on),
+    "lstm: the data begins anew": ("texts", texts.LSTM, begin_the_data_anew),
+    "language model: dropout draws on": ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL, draw_on),
+    "language model: the data begins anew": ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL, begin_the_data_anew),
+    "language model: the windows draw on": ("corpus", texts.LSTM_LANGUAGE_MODEL, draw_the_windows_on),
+}
+
+
+@pytest.mark.parametrize(("data", "model", "mutate"), TEXT_WAYS.values(), ids=TEXT_WAYS)
+def test_a_careless_way_to_go_on_with_texts_is_noticed(train_params, tmp_path: Path, monkeypatch, data: str, model, mutate) -> None:
+    params, prepared = train_params({**OF_TEXT, "model": model}), getattr(texts, data)()
+    whole = begin(params, prepared)
+    run(whole)
+    assert equal(whole, interrupted(params, prepared, tmp_path / "sound"))
+    mutate(monkeypatch)
+    assert not equal(whole, interrupted(params, prepared, tmp_path / "spoiled"))
 
 
 @pytest.mark.parametrize("name", WAYS)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from pipeline.data.batches import loader
+from tests import texts
 from tests.engine.building import begin, run, same
 from tests.faults import test_memory, test_numbers
 from tests.faults.test_memory import STEP, Shortage
-from tests.laws.test_resuming import COMMON, CONVNET, stopped_at
+from tests.laws.test_resuming import COMMON, CONVNET, OF_TEXT, stopped_at
 
 CHANGES = {**COMMON, "model": CONVNET}
 
@@ -45,6 +46,24 @@ def test_it_resumes_to_the_same_bytes(train_params, prepared, tmp_path: Path, ex
     assert not resumed.train_split.resident
     assert same(whole.state.tensors(), resumed.state.tensors())
     assert whole.progress.rows == resumed.progress.rows
+
+
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [("texts", texts.LSTM), ("corpus", texts.LSTM_LANGUAGE_MODEL), ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL)],
+    ids=["lstm", "language model: lstm", "language model: transformer"],
+)
+def test_texts_that_are_read_ahead_give_the_same_bytes_after_a_stop_too(train_params, tmp_path: Path, ahead, data: str, model) -> None:
+    params, prepared = train_params({**OF_TEXT, "model": model, "train.batch_size": 7}), getattr(texts, data)()
+    whole = begin(params, prepared)
+    run(whole)
+    ahead()
+    resumed = stopped_at(params, prepared, tmp_path, iter([2, 5, 6]))
+    assert whole.train_split.resident
+    assert not resumed.train_split.resident
+    assert same(whole.state.tensors(), resumed.state.tensors())
+    assert whole.progress.rows == resumed.progress.rows
+    assert readers() == 0
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.runtime.environment import Environment
+from tests import texts
 from tests.engine.building import begin, same
 
 EVERY_STEP = Environment(PIPELINE_CHECKPOINT_EVERY_STEPS=1, PIPELINE_CHECKPOINT_EVERY_S=0)
@@ -111,6 +112,21 @@ VARIANTS = {
     "no average, last weights": {"model": CONVNET, "train.ema_decay": 0.0, "train.export_weights": "last"},
 }
 
+OF_TEXT = {name: value for name, value in COMMON.items() if not name.startswith("augment.")} | texts.UNAUGMENTED
+TEXT_VARIANTS = {
+    "lstm": ("texts", {"model": texts.LSTM}),
+    "lstm in fp16, frozen": ("texts", {"model": texts.LSTM, "train.precision": "fp16", "train.freeze": ["embedding.*"]}),
+    "gru, recomputed": ("texts", {"model": texts.LSTM | {"cell": "gru"}, "train.activation_checkpointing": True}),
+    "transformer": ("texts", {"model": texts.TRANSFORMER, "train.label_smoothing": 0.1, "train.metric": "valid/accuracy"}),
+    "language model: lstm": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL, "train.metric": "valid/bits_per_byte"}),
+    "language model: rnn in bf16-true": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"cell": "rnn"}, "optimizer": SGD, **HALF}),
+    "language model: transformer": ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "train.metric": "valid/perplexity"}),
+    "language model: transformer with muon, recomputed": (
+        "corpus",
+        {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "optimizer": MUON, "train.activation_checkpointing": True},
+    ),
+}
+
 
 def outcome(training) -> tuple:
     progress = training.progress
@@ -134,10 +150,19 @@ def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
     [pytest.param(changes, id=name, marks=[pytest.mark.slow] if name == "mobilenet" else []) for name, changes in VARIANTS.items()],
 )
 def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, prepared, tmp_path: Path, changes) -> None:
-    params = train_params({**COMMON, **changes})
+    refuse_another_end(train_params({**COMMON, **changes}), prepared, tmp_path)
+
+
+@pytest.mark.parametrize(("data", "changes"), TEXT_VARIANTS.values(), ids=TEXT_VARIANTS)
+def test_a_text_model_stopped_at_every_step_ends_in_the_same_bytes(train_params, tmp_path: Path, data: str, changes) -> None:
+    refuse_another_end(train_params({**OF_TEXT, **changes}), getattr(texts, data)(), tmp_path)
+
+
+def refuse_another_end(params, prepared, folder: Path) -> None:
+    """Train at once and with a stop after every step, and compare everything that is exported or resumed."""
     whole = begin(params, prepared)
     list(whole.reports())
-    resumed = stopped_at(params, prepared, tmp_path, iter(range(1, STEPS)))
+    resumed = stopped_at(params, prepared, folder, iter(range(1, STEPS)))
     assert same(whole.state.tensors(), resumed.state.tensors())
     assert (whole.progress.best is None) == (resumed.progress.best is None)
     assert whole.progress.best is None or same(whole.progress.best, resumed.progress.best)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -78,6 +78,8 @@ class BlockBatch:
     block: Block
     positions: slice
     at_once: bool
+    rows_are: ClassVar[str] = "samples"
+    """What the rows of the batch index are, for messages."""
 
     @cached_property
     def batch_index(self) -> BatchIndex:
@@ -127,6 +129,8 @@ class BlockBatch:
 
 class WindowBatch(BlockBatch):
     """The batch of a language model: windows of length + 1 tokens. The targets are the inputs shifted by one token."""
+
+    rows_are = "windows from tokens"
 
     @property
     def num_targets(self) -> int:

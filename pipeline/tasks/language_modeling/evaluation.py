@@ -92,7 +92,9 @@ class Evaluator:
         from pipeline.reports.figures import positions
 
         losses = np.concatenate(self.losses)
-        by_position = np.nanmean(losses.astype(np.float64), axis=0)
+        # of a split shorter than a row, the last positions have padding alone
+        counted = losses[:, ~np.isnan(losses).all(axis=0)]
+        by_position = np.nanmean(counted.astype(np.float64), axis=0)
         tables.write(folder / "loss_by_position.csv", ("position", "loss"), enumerate(by_position.tolist(), start=1))
         positions.plot(folder / "loss_by_position.png", by_position)
         history_figure.plot(folder / "history.png", history)
