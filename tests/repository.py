@@ -47,9 +47,9 @@ def runs(address: str) -> list[Any]:
     return list(store.search_runs([experiment.experiment_id for experiment in store.search_experiments()]))
 
 
-def repository(folder: Path, changes: dict[str, Any] | None = None) -> Path:
+def repository(folder: Path, changes: dict[str, Any] | None = None, *, setting: str = "digits") -> Path:
     """Make a committed checkout with DVC, with a copy of the code that a test may edit."""
-    project.make(folder, changes, copy=True)
+    project.make(folder, changes, copy=True, setting=setting)
     for name in (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes((TOP / name).read_bytes())

@@ -19,6 +19,7 @@ from pipeline.stages.train import loop
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run_info import RunInfo
 from pipeline.training import Training
+from tests import texts
 from tests.data import augmenting
 from tests.engine import building
 
@@ -73,11 +74,14 @@ class Operations(TorchDispatchMode):
 def bare(training) -> Operations:
     """Run one step without the pipeline on a ready batch."""
     inputs, targets = next(next(training.batches(0)).parts(16))
-    network, optimizer = training.state.model.network, training.state.optimizer
-    images = inputs.permute(0, 3, 1, 2).float()
+    return bare_step(training.state.model.network, training.state.optimizer, inputs.permute(0, 3, 1, 2).float(), targets)
+
+
+def bare_step(network: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor) -> Operations:
     with Operations() as found:
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(images), targets, reduction="sum") / 16
+        outputs = network(inputs).flatten(0, -2)
+        loss = torch.nn.functional.cross_entropy(outputs, targets.flatten(), reduction="sum") / targets.numel()
         torch.autograd.backward(loss)
         optimizer.step()
     return found
@@ -102,6 +106,22 @@ def test_a_step_adds_few_operations_to_the_bare_one(train_params, prepared) -> N
     params = train_params(CHANGES | AUGMENTED)
     added = ours(building.begin(params, prepared), steps=SOME).counts - times(SOME, bare(building.begin(params, prepared)).counts)
     assert sum(added.values()) <= 8 * SOME, added
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "most"),
+    [("texts", texts.LSTM, 7), ("corpus", texts.LSTM_LANGUAGE_MODEL, 9), ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL, 9)],
+    ids=["lstm", "language model: lstm", "language model: transformer"],
+)
+def test_a_step_of_a_text_model_adds_few_operations_to_the_bare_one(train_params, data: str, model, most: int) -> None:
+    """Allowed are the length of the longest text, the accuracy and a dtype check; for a language model targets, characters and bytes instead of the length."""
+    changes = {**CHANGES, **texts.UNAUGMENTED, "train.clip_norm": None, "train.ema_decay": 0.0, "model": model}
+    prepared = getattr(texts, data)()
+    training = building.begin(train_params(changes), prepared)
+    inputs, targets = next(next(training.batches(0)).parts(16))
+    step = bare_step(training.state.model.network, training.state.optimizer, inputs, targets)
+    added = ours(building.begin(train_params(changes), prepared), steps=SOME).counts - times(SOME, step.counts)
+    assert sum(added.values()) <= most * SOME, added
 
 
 @pytest.mark.parametrize("wishes", [{"train.clip_norm": 1.0}, {"train.on_nonfinite": "skip"}, {"train.report_every_steps": 1}], ids=str)

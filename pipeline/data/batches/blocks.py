@@ -138,14 +138,18 @@ class WindowBatch(BlockBatch):
         return self.num_samples * (self.block.inputs.shape[-1] - 1)
 
     def part(self, positions: slice) -> Batch:
-        return next_tokens(self.inputs(positions))
+        return next_tokens(self.inputs(positions), padded=False)
 
 
-def next_tokens(windows: Tensor) -> Batch:
-    """Return the first tokens of windows (n, length + 1) as inputs, and the token after each as its target, IGNORED at the padding."""
-    inputs, targets = windows[:, :-1], windows[:, 1:]
-    padded = (inputs == PAD) | (targets == PAD)
-    return Batch(inputs, targets.long().masked_fill_(padded, IGNORED))
+def next_tokens(windows: Tensor, *, padded: bool) -> Batch:
+    """Return the first tokens of windows (n, length + 1) as inputs, and the token after each as its target.
+
+    If the split is `padded`, the targets at the padding are IGNORED.
+    """
+    inputs, targets = windows[:, :-1], windows[:, 1:].long()
+    if padded:
+        targets.masked_fill_((inputs == PAD) | (targets == PAD), IGNORED)
+    return Batch(inputs, targets)
 
 
 def without_padding(inputs: Tensor, lengths: Tensor | None) -> Tensor:

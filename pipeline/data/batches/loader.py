@@ -109,5 +109,7 @@ def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, 
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)
     for first, block in zip(firsts, tensors.blocks(batch_indices), strict=True):
         inputs, index = block.gather(slice(0, batch_size)), block.batch_index
-        batch = next_tokens(inputs) if tensors.split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
+        batch = (
+            next_tokens(inputs, padded=True) if tensors.split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
+        )
         yield batch, min(batch_size, len(tensors) - first)
