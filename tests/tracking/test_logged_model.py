@@ -77,7 +77,7 @@ def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracke
         tiny.write(tmp_path / "model.safetensors", seed=3),
         {"model.name": "torchvision", "model.architecture": "v1.5", "source.name": "a:b"},
     )
-    info = RunInfo(params=params, datasets=(Dataset("digits test", "d" * 8, "test"),))
+    info, evaluated = RunInfo(params=params), RunInfo(datasets=(Dataset("digits test", "d" * 8, "test"),))
     training = Journal.create(tracked.environment.root, stage="train", info=info)
     training.metrics(1, {"valid/accuracy": 0.2})
     training.metrics(2, {"valid/accuracy": 0.5, "train/loss": 2.0})
@@ -85,7 +85,7 @@ def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracke
     training.close()
     for value in (0.5, 0.25):
         time.sleep(0.002)  # a model has one value of a metric a millisecond
-        evaluation = Journal.reopen(training.folder, stage="evaluate", info=RunInfo(), amends=True)
+        evaluation = Journal.reopen(training.folder, stage="evaluate", info=evaluated, amends=True)
         evaluation.metrics(2, {"test/accuracy": value})
         evaluation.close()
     for _ in range(2):  # the second time all of it is known
