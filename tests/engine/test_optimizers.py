@@ -17,6 +17,7 @@ from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSetti
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from tests.imports import TOP
+from tests.models import text_models
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -109,6 +110,16 @@ def test_an_embedding_is_the_first_layer_and_a_weight_that_it_shares_is_no_matri
     assert chosen(Language(), MUON, lambda group: group["hidden"]) == matrices
 
 
+@pytest.mark.parametrize("model", text_models.LANGUAGE_MODELS, ids=text_models.title)
+def test_all_matrices_of_a_text_model_between_its_embedding_and_its_last_layer_are_orthogonalised(model: dict[str, Any]) -> None:
+    module = text_models.build(model)
+    inner = {name for name, parameter in module.named_parameters() if parameter.ndim > 1 and name.startswith(("body.blocks.", "layers."))}
+    assert len(inner) >= 4
+    assert chosen(module, MUON, lambda group: group["hidden"]) == inner
+    untied = set() if model["tied_embeddings"] else {"head.weight"}
+    assert chosen(module, MUON, lambda group: group["lr_scale"] == MUON.outer_lr_scale) == untied
+
+
 class Scaled(nn.Linear):
     """A linear layer with two parameters that are named after its weight and are no matrices."""
 
@@ -139,10 +150,13 @@ def test_of_a_layer_the_matrices_alone_decay_however_they_are_parametrized(layer
 
 
 @pytest.mark.parametrize("preset", sorted((TOP / "presets").glob("*.yaml")), ids=lambda path: path.stem)
-def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more(preset: Path) -> None:
+def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more_and_embeds_no_token(preset: Path) -> None:
     params = load(Document.read(preset), TrainParams)
-    module = params.model.build(SPEC)
-    matrices = {name for name, parameter in module.named_parameters() if parameter.ndim >= 2 and parameter.requires_grad}
+    reads_text = params.model.name in ("recurrent", "transformer")
+    module = params.model.build(text_models.spec_for(params.model.model_dump()) if reads_text else SPEC)
+    tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad and id(parameter) not in tables}
+    matrices = {name for name, parameter in named.items() if parameter.ndim >= 2}
     settings = params.optimizer.model_copy(update={"weight_decay": 0.1})
     assert chosen(module, settings, lambda group: group["weight_decay"] > 0) == matrices
 

@@ -56,6 +56,15 @@ def test_equal_contents_give_equal_bytes_in_any_order_and_memory_layout(path: Pa
     assert found[0] == found[1]
 
 
+def test_tensors_that_share_memory_are_saved_one_by_one(tmp_path: Path) -> None:
+    weight = torch.arange(6.0).view(2, 3)
+    tensor_file.save(tmp_path / "tied", {"embedding": weight, "head": weight, "row": weight[1]}, {})
+    tensors, _ = tensor_file.load(tmp_path / "tied")
+    assert torch.equal(tensors["embedding"], weight)
+    assert torch.equal(tensors["head"], weight)
+    assert torch.equal(tensors["row"], weight[1])
+
+
 def test_every_flipped_bit_and_every_truncation_is_found(tmp_path: Path) -> None:
     assert flips.missed(tmp_path, 600) == []
 

@@ -10,6 +10,7 @@ from pipeline.engine.model import Model
 from pipeline.registry import MODELS
 from pipeline.spec import Spec
 from tests.engine.building import model_of
+from tests.models import text_models
 from tests.specs import image_spec
 
 SIXTEEN = image_spec(shape=(16, 16, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -53,5 +54,19 @@ def test_gradients_are_right_and_the_same_every_time(section, spec: Spec, channe
         del dirt  # what is allocated next is likely to lie on this memory
         found.append(gradient(model, images))
     exact = gradient(model.double(), images)
+    assert all(torch.equal(found[0], other) for other in found)
+    assert (found[0] - exact).norm() / exact.norm() < 1e-4
+
+
+@pytest.mark.parametrize("section", text_models.CLASSIFIERS + text_models.LANGUAGE_MODELS, ids=text_models.title)
+def test_gradients_of_text_models_are_right_and_the_same_every_time(section) -> None:
+    model = Model(text_models.build(section, length=16), torch.nn.Identity())
+    tokens = text_models.texts([16, 9, 1, 0, 16, 5, 12, 16], padded_to=16)
+    found = []
+    for fill in range(4):
+        dirt = [torch.full((size,), 1e3 * fill) for size in (500, 3_000, 20_000)]
+        del dirt
+        found.append(gradient(model, tokens))
+    exact = gradient(model.double(), tokens)
     assert all(torch.equal(found[0], other) for other in found)
     assert (found[0] - exact).norm() / exact.norm() < 1e-4

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pipeline.engine import activation_checkpointing, meta_model, model_file
+from pipeline.models import transformer
 from pipeline.refusal import Refusal
 from pipeline.registry import MODELS
 from tests.conftest import preset
@@ -64,6 +65,20 @@ def test_a_row_of_padding_alone_gives_finite_outputs_and_gradients(settings: dic
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("settings", CLASSIFIERS[-2:], ids=title)
+def test_every_token_attends_to_at_least_one(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every kernel and exported program gives finite numbers where a mask excludes all tokens."""
+    attend, masks = transformer.scaled_dot_product_attention, []
+
+    def attention(*vectors: torch.Tensor, attn_mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
+        masks.append(attn_mask)
+        return attend(*vectors, attn_mask=attn_mask, is_causal=is_causal)
+
+    monkeypatch.setattr(transformer, "scaled_dot_product_attention", attention)
+    build(settings)(texts([0, 3, 12], padded_to=12))
+    assert [mask.sum(-1).flatten().tolist() for mask in masks] == [[1, 3, 12]] * 2
 
 
 @pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)

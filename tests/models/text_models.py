@@ -11,8 +11,8 @@ from pipeline.registry import MODELS
 from pipeline.spec import Spec
 from tests.specs import text_spec
 
-RECURRENT = {"name": "recurrent", "cell": "lstm", "embedding_width": 6, "width": 6, "depth": 2, "dropout": 0.0}
-TRANSFORMER = {"name": "transformer", "width": 16, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
+RECURRENT = {"name": "recurrent", "weights": None, "cell": "lstm", "embedding_width": 6, "width": 6, "depth": 2, "dropout": 0.0}
+TRANSFORMER = {"name": "transformer", "weights": None, "width": 16, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
 ENCODING = {"tied_embeddings": False}
 CLASSIFIERS: list[dict[str, Any]] = [
     *(RECURRENT | ENCODING | {"cell": cell, "bidirectional": True, "pooling": "last"} for cell in ("rnn", "lstm", "gru")),

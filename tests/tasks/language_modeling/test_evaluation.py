@@ -89,6 +89,7 @@ def test_tables_figures_and_texts_are_written_and_repeat(tmp_path: Path) -> None
     torch.manual_seed(0)
     network = Recurrent(
         name="recurrent",
+        weights=None,
         cell="gru",
         embedding_width=8,
         width=8,
