@@ -22,7 +22,7 @@ from torch import nn
 from pipeline.inputs.text.description import TextInputs, TokenizerDescription
 from pipeline.inputs.text.tokenizer import Tokenizer
 from pipeline.spec import Spec
-from pipeline.tracking import logged_model, mirror
+from pipeline.tracking import mirror, saved_model
 from pipeline.tracking.cursor import DELIVERED
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.run_info import Dataset, RunInfo
@@ -201,7 +201,7 @@ def test_the_logged_model_of_texts_takes_strings(text_model: TextModel, store: s
 
 
 def test_the_copied_tokenizer_needs_no_pipeline(tmp_path: Path) -> None:
-    package = logged_model.copy_tokenizer(tmp_path)
+    package = saved_model.copy_tokenizer(tmp_path)
     description = TokenizerDescription(kind="word", vocabulary=("cat", "café"), normalization=("lowercase",))
     code = f"""
 import sys
