@@ -17,7 +17,7 @@ VERBS = {
     "prepare": "stage: write data/prepared/ from the source",
     "train": "stage: train on data/prepared/ and write models/model.safetensors",
     "evaluate": "stage: evaluate the model file on the test split",
-    "predict": "predict images, folders or archives with a trained model",
+    "predict": "predict images or texts, in files, folders or archives, with a trained model",
     "check": "validate params.yaml, the environment and the machine before anything runs",
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
@@ -52,7 +52,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "inputs": {
             "nargs": "+",
             "metavar": "INPUT",
-            "help": "an image, a folder, a zip or tar archive, an .npy array, or - for standard input",
+            "help": "an image, a text file (each line is an input), a folder, a zip or tar archive, an .npy array, or - for standard input",
         },
         "--batch-size": {"type": int, "default": 64, "metavar": "N", "help": "inputs per forward pass (default: %(default)s)"},
         "--top-k": {"type": int, "default": 3, "metavar": "K", "help": "name the K most likely classes (default: %(default)s)"},

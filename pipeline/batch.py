@@ -7,6 +7,8 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """A target with this value counts in no loss and no metric. It is the default `ignore_index` of torch's cross-entropy."""
+NUM_LENGTHS = 8
+"""Largest number of different lengths to which batches of padded samples are cut."""
 
 
 def num_targets(targets: "Tensor") -> "Tensor":
@@ -14,6 +16,17 @@ def num_targets(targets: "Tensor") -> "Tensor":
     if targets.is_floating_point():
         return targets.new_tensor(targets.numel())
     return (targets != IGNORED).sum()
+
+
+def without_padding(inputs: "Tensor", lengths: "Tensor | None") -> "Tensor":
+    """Cut off padding of `inputs` (n, length) after the longest of `lengths`, rounded up to one of NUM_LENGTHS lengths.
+
+    Few different lengths let a compiler, and the cache of the allocator, reuse what they have.
+    """
+    if lengths is None:
+        return inputs
+    step = -(-inputs.shape[1] // NUM_LENGTHS)
+    return inputs[:, : -(-int(lengths.max()) // step) * step]
 
 
 class Batch(NamedTuple):

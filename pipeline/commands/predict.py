@@ -1,4 +1,4 @@
-"""`python -m pipeline predict`: predict images, folders and archives with a trained model, as a table or as JSON lines."""
+"""`python -m pipeline predict`: predict images or texts, in files, folders and archives, with a trained model, as a table or as JSON lines."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from pipeline.io.untrusted import shown
 from pipeline.progress import Advance, progress
 from pipeline.refusal import Refusal
 
@@ -37,6 +38,7 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
 def predict(name: str, inputs: list[str], *, batch_size: int, top_k: int) -> int:
     from pipeline.prediction import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.prediction.model import load_model
+    from pipeline.prediction.protocols import LineReader
     from pipeline.runtime.environment import Environment
     from pipeline.runtime.machine import Machine, set_determinism
 
@@ -55,6 +57,8 @@ def predict(name: str, inputs: list[str], *, batch_size: int, top_k: int) -> int
                 print_table(predictions, predictor)
             else:
                 print_lines(predictions, lambda line: print(line, file=output, flush=True))
+    if isinstance(model.reader, LineReader) and (note := model.reader.note()):
+        print(f"note: {shown(note)}", file=sys.stderr)
     return 1 if problems.count else 0
 
 

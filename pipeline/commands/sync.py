@@ -1,14 +1,15 @@
 """`python -m pipeline sync`: send to MLflow all events of the journals, the local records of runs, that MLflow has not received yet."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import mirror
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import nn
+
+    from pipeline.spec import Spec
 
 
 def run(follow: str | None) -> int:
@@ -21,8 +22,9 @@ def run(follow: str | None) -> int:
     return 1 if mirror.sync(Environment.read(), build) else 0
 
 
-def build(path: Path) -> "tuple[nn.Module, NDArray[Any], tuple[str, ...]]":
-    """Load a model file. Return what MLflow logs with it: the module, an example batch of inputs and the names of the outputs."""
-    from pipeline.engine.model_file import deployable  # late: torch takes seconds to import, and only the model needs it
+def build(path: Path) -> "tuple[nn.Module, Spec]":
+    """Load a model file. Return what MLflow logs: the module, and the description of its inputs and outputs."""
+    from pipeline.engine import model_file  # late: torch takes seconds to import, and only the model needs it
 
-    return deployable(path)
+    module, manifest = model_file.load(path)
+    return module, manifest.spec

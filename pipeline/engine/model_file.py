@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.engine import meta_model
@@ -67,17 +65,6 @@ def load(path: Path) -> tuple[Model, Manifest]:
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = describe(metadata, path)
     return rebuild(weights, manifest, path), manifest
-
-
-def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
-    """Return what an export needs: the model with its preprocessing, an example input, and the names of the model's outputs.
-
-    The example input is a batch of two samples of zeros, because an exporter would treat a batch size of 1 as a constant. Raises
-    Refusal if `load` does.
-    """
-    model, manifest = load(path)
-    inputs = manifest.spec.inputs
-    return model, np.zeros((2, *inputs.row_shape), dtype=inputs.dtype), manifest.spec.targets.output_names
 
 
 def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:

@@ -62,7 +62,8 @@ class LoadedModel:
         """Yield one prediction for each input, in order.
 
         `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a folder, an archive, an `.npy`
-        file), a PIL image, or an array uint8 (height, width, channels). Raises Refusal for the first input that cannot be read.
+        file), a PIL image, or an array uint8 (height, width, channels). For a model of texts, a `str` is a text, and a `pathlib.Path` is a
+        file of which each line is a text, or a folder or archive of such files. Raises Refusal for the first input that cannot be read.
         """
         is_single = isinstance(inputs, str | Path) or not hasattr(inputs, "__iter__")
         readings = self.readings([inputs] if is_single else inputs)

@@ -1,7 +1,7 @@
 """The interfaces that a prediction needs from a kind of inputs and from a task."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import IO, Any, ClassVar, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -40,6 +40,19 @@ class Reader(Protocol):
 
     def batch(self, rows: Sequence[Any], /) -> Batch:
         """Return stored samples as the input of one forward pass, on the CPU."""
+        ...
+
+
+@runtime_checkable
+class LineReader(Reader, Protocol):
+    """Reads inputs of which each is a line. A file, and standard input, may then have any size: they are read line by line, on one thread."""
+
+    def lines(self, name: str, stream: IO[bytes], /) -> Iterator[Reading]:
+        """Yield the input of each line, called `name:LINE`, or the reason why it cannot be read."""
+        ...
+
+    def note(self) -> str:
+        """Return a remark about all inputs so far, such as how many were truncated; "" if there is none."""
         ...
 
 

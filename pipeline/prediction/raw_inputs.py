@@ -19,10 +19,12 @@ from pipeline.io.reading.class_folders import visible_parts
 from pipeline.io.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, FileReader, Member
 from pipeline.io.reading.workers import on_threads
 from pipeline.io.untrusted import reason
-from pipeline.prediction.protocols import Reader, Reading
+from pipeline.prediction.protocols import LineReader, Reader, Reading
 from pipeline.refusal import Refusal
 
 STANDARD_INPUT = "-"
+STREAM = Path("/dev/stdin")
+"""Stands for standard input that is read as it arrives."""
 MAX_STANDARD_INPUT_BYTES = 4 * 2**30
 BLOCK_BYTES = 1 << 20
 NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
@@ -68,26 +70,31 @@ def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iter
     """
     raw_inputs = RawInputs()
     with ExitStack() as stack:
-        located = [(str(name), stack.enter_context(standard_input()) if name == STANDARD_INPUT else Path(name)) for name in names]
+        located = [(str(name), stack.enter_context(standard_input(reader)) if name == STANDARD_INPUT else Path(name)) for name in names]
         for kind, group in groupby(located, key=lambda each: kind_of(each[1])):
-            if kind == "file":  # neighbouring files are one source, so that they are decoded side by side
+            if kind == "file" and isinstance(reader, LineReader):
+                raw_inputs.sources.extend(Source(1, partial(read_lines, name, path, reader)) for name, path in group)
+            elif kind == "file":  # neighbouring files are one source, so that they are decoded side by side
                 neighbours = list(group)
                 files = Files(dict(neighbours))
                 members = [Member(name, files) for name, _ in neighbours]
                 raw_inputs.sources.append(Source(len(members), partial(read_files, members, reader, workers)))
-                continue
-            for name, path in group:
-                try:
-                    source = open_array(name, path, reader) if kind == "array" else open_tree(name, path, reader, workers)
-                    raw_inputs.sources.append(source)
-                except (Refusal, OSError) as error:
-                    raw_inputs.problems.append((name, problem(error, path)))
+            else:
+                for name, path in group:
+                    try:
+                        source = open_array(name, path, reader) if kind == "array" else open_tree(name, path, reader, workers)
+                        raw_inputs.sources.append(source)
+                    except (Refusal, OSError) as error:
+                        raw_inputs.problems.append((name, problem(error, path)))
         yield raw_inputs
 
 
 @contextmanager
-def standard_input() -> Iterator[Path]:
-    """Copy standard input to a temporary file, because an archive is read twice, and yield its path."""
+def standard_input(reader: Reader) -> Iterator[Path]:
+    """Copy standard input to a temporary file, because an archive is read twice, and yield its path. Lines are not copied."""
+    if isinstance(reader, LineReader):
+        yield STREAM
+        return
     with tempfile.NamedTemporaryFile(prefix="predict-") as file:
         copied = 0
         while block := sys.stdin.buffer.read(BLOCK_BYTES):
@@ -104,6 +111,8 @@ def kind_of(path: Path) -> str:
     What cannot be opened counts as a file: reading it gives the reason.
     """
     try:
+        if path == STREAM:
+            return "file"
         if path.is_dir():
             return "folder"
         untrusted.size_bytes(path)
@@ -162,21 +171,46 @@ def prefixed(member: Member, prefix: str) -> Member:
 
 
 def read_files(members: Iterable[Member], reader: Reader, workers: int, advance: Advance) -> Iterator[Reading]:
-    """Yield the inputs of all files, in order, decoded on threads."""
+    """Yield the inputs of all files, in order. They are decoded on threads, except lines: all those of a file would be held in memory."""
+    if isinstance(reader, LineReader):
+        for member in members:
+            yield from without_failure(member.name, partial(reader.read, member))
+            advance(1)
+        return
     for _, readings in on_threads(partial(readings_of, reader=reader), members, workers=workers):
         yield from readings
         advance(1)
 
 
 def readings_of(member: Member, *, reader: Reader) -> Sequence[Reading]:
+    return list(without_failure(member.name, partial(reader.read, member)))
+
+
+def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> Iterator[Reading]:
+    """Yield the input of each line of a file of any size, or of standard input."""
+
+    def lines() -> Iterator[Reading]:
+        if path == STREAM:
+            yield from reader.lines(name, sys.stdin.buffer)
+            return
+        untrusted.size_bytes(path)  # raises OSError for a pipe or a device, from which reading might never end
+        with path.open("rb") as stream:
+            yield from reader.lines(name, stream)
+
+    yield from without_failure(name, lines)
+    advance(1)
+
+
+def without_failure(name: str, read: Callable[[], Iterable[Reading]]) -> Iterator[Reading]:
+    """Yield what `read()` yields, and at its end, if it raised an exception, the reason why the rest of the file `name` cannot be read."""
     try:
-        return list(reader.read(member))
+        yield from read()
     except Refusal as refusal:
-        return [(member.name, problem(refusal, Path(member.name)))]
+        yield name, problem(refusal, Path(name))
     except OSError as error:
-        return [(member.name, Refusal(f"cannot be read: {error.strerror or reason(error)}"))]
+        yield name, Refusal(f"cannot be read: {error.strerror or reason(error)}")
     except (*READ_ERRORS, MemoryError) as error:
-        return [(member.name, Refusal(f"cannot be read: {reason(error)}"))]
+        yield name, Refusal(f"cannot be read: {reason(error)}")
 
 
 def open_array(name: str, path: Path, reader: Reader) -> Source:

@@ -25,7 +25,9 @@ CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "wd"}
 MOST_CHANGES = 4
 PER_CLASS = "per_class"
-DESCRIBED = ("loss", "objective", "accuracy")
+DESCRIBED = ("loss", "objective", "perplexity", "accuracy")
+MOST_LISTED = 100
+"""Longer lists in the description of a dataset are replaced by their length: MLflow sends all descriptions to its table of runs."""
 NAMED = ("model.name", "model.architecture", "source.name")
 """The parameters in the subject of a run. The run's name begins with the subject, so its list of changes omits these parameters."""
 LONGEST_VALUE = 24
@@ -75,10 +77,17 @@ def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits
             name=f"{document['source']['name']} {split}",
             digest=files.digest_of([record["inputs_digest"], record["targets_digest"]]),
             context=CONTEXTS[split],
-            profile={**prepared["spec"], "samples": record["samples"]},
+            profile={**summarized(prepared["spec"]), "samples": record["samples"]},
         )
         for split, record in records.items()
     )
+
+
+def summarized(value: Any) -> Any:
+    """Return JSON data with the number of entries in place of each list of more than MOST_LISTED, such as a vocabulary."""
+    if isinstance(value, Mapping):
+        return {name: summarized(each) for name, each in value.items()}
+    return f"{len(value)} entries" if isinstance(value, list | tuple) and len(value) > MOST_LISTED else value
 
 
 def params_of(document: Mapping[str, Any]) -> dict[str, Scalar]:

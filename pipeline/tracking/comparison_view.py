@@ -30,7 +30,7 @@ MOST_PARAMS, MOST_CHARTS = 16, 80
 ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
 SECTIONS_OF_PARAMS = ("source", "model", "optimizer", "schedule", "augment", "train", "evaluate", "seed")
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
-NO_BARS = ("/low", "/high", "/samples")
+NO_BARS = ("/low", "/high", "/samples", "/tokens")
 """Suffixes of test metrics that get no bar chart, because they are bounds or counts."""
 
 
@@ -126,7 +126,7 @@ def chosen_metric(runs: "Sequence[Run]") -> str:
 
 
 def is_better_lower(metric: str) -> bool:
-    return metric.endswith(("loss", "error", "perplexity"))
+    return metric.endswith(("loss", "error", "perplexity", "_per_character", "_per_byte"))
 
 
 def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:

@@ -1,38 +1,38 @@
-"""Logs the trained model to MLflow. The logged model maps raw images to logits, and MLflow loads it without pickle."""
+"""Logs the trained model to MLflow. It maps raw images or texts to logits or probabilities, and MLflow loads it without pickle."""
 
 import math
 import re
 import tempfile
 import textwrap
-from collections.abc import Callable, Sequence
-from importlib import metadata
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.raw_dataset import SPLITS, TEST
-from pipeline.tracking.journal import MODEL
+from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.tracking.store import MODEL_TAG
 
 if TYPE_CHECKING:
-    import numpy as np
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Metric, Run
-    from numpy.typing import NDArray
     from torch import nn
 
-Build = Callable[[Path], "tuple[nn.Module, NDArray[np.uint8], Sequence[str]]"]
-"""A function that loads a model file. It returns a module that maps uint8 images (n, height, width, channels) to logits, an example batch
-of two images, and the class names. With one image, `torch.export` would fix the batch size at 1."""
+    from pipeline.spec import Spec
+
+Build = Callable[[Path], "tuple[nn.Module, Spec]"]
+"""A function that loads a model file. It returns a module that maps stored inputs to outputs, and the description of both."""
 LONGEST_LIST = 500
 
 
 def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
     """Log the model file `path`, whose SHA-256 is `digest`, to the run `run_id`, unless the run already has the whole model.
 
-    `step` is the training step of the weights, and `points` are the run's metrics at this step. If an earlier attempt was interrupted,
+    `step` is the training step of the weights, and `points` are the run's metrics at this step. `add_scores` adds those of the test split,
+    whose dataset the run has only once the model is evaluated. If an earlier attempt was interrupted,
     complete the logged model that it began. Raises LookupError if the file is not in the journal, and the exceptions of `build` and MLflow.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    from pipeline.tracking import saved_model  # late: it imports numpy, and most deliveries have no model
 
     run = client.get_run(run_id)
     model = find_model(client, run, digest)
@@ -40,16 +40,16 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
         return
     if not path.is_file():
         raise LookupError(f"{path.name} was removed from the journal after another MLflow store had received it")
-    module, example, classes = build(path)
+    module, spec = build(path)
     if model is None:
-        tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, example, classes)}
+        tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, spec)}
         model = client.create_logged_model(run.info.experiment_id, name_of(run), source_run_id=run_id, tags=tags, params=run.data.params)
     with tempfile.TemporaryDirectory() as folder:
-        save(Path(folder), path, model, module, example, classes)
+        saved_model.save(Path(folder), path, model, module, spec)
         client.log_model_artifacts(model.model_id, f"{folder}/model")
     if model.model_id not in {output.model_id for output in (run.outputs and run.outputs.model_outputs) or []}:
         client.log_outputs(run_id, models=[LoggedModelOutput(model.model_id, step)])
-    client.log_batch(run_id, metrics=linked([point for point in points if split_of(point.key)], run, model))
+    client.log_batch(run_id, metrics=linked([point for point in points if split_of(point.key) in (TRAIN, VALID)], run, model))
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
@@ -96,48 +96,16 @@ def name_of(run: "Run") -> str:
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
 
 
-def description(run: "Run", example: "NDArray[np.uint8]", classes: Sequence[str]) -> str:
-    """Return a description of the run's logged model in Markdown. `example` is an example batch of the model's input."""
-    from pipeline.inputs.image import served_model
+def description(run: "Run", spec: "Spec") -> str:
+    """Return a description of the run's logged model in Markdown."""
+    from pipeline.tracking import saved_model
 
+    names, outputs = spec.targets.output_names, f"logits of shape (n, {spec.num_outputs})"
+    if spec.targets.per_token:
+        outputs += " of the token that follows each text; `predict` does not apply, and `python -m pipeline generate` writes text"
+    elif names:
+        outputs += f" of the classes {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
+    more = ' With `params` `{"return": "probabilities"}`: names and probabilities.' if names or spec.targets.per_token else ""
     return (
-        f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\n"
-        f"Input: {served_model.expected(example.shape[1:])}. Output: logits of shape (n, {len(classes)}) of the classes "
-        f"{textwrap.shorten(', '.join(classes), LONGEST_LIST, placeholder=' ...')}."
-    )
-
-
-def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", example: "NDArray[np.uint8]", classes: Sequence[str]) -> None:
-    """Write an MLflow model to `folder/model`. It consists of the module as exported by `torch.export`, of `served_model.py`, which checks
-    the input, and of the model file `path`, which commands of this pipeline such as `predict` read.
-
-    `model` is the logged model in MLflow to which the files will be uploaded. `example` is an example batch.
-    """
-    import mlflow.pyfunc
-    import mlflow.pytorch
-    import torch
-    from mlflow.models import Model, ModelSignature, infer_signature
-
-    from pipeline.inputs.image import served_model
-
-    requirements = [f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch")]
-    with torch.inference_mode():
-        signature = infer_signature(example, module.eval()(torch.from_numpy(example)).numpy())
-    mlflow.pytorch.save_model(
-        module,
-        folder / served_model.EXPORTED,
-        signature=signature,
-        input_example=example,
-        pip_requirements=requirements,
-        serialization_format="pt2",
-    )
-    mlflow.pyfunc.save_model(
-        folder / "model",
-        python_model=served_model.__file__,
-        artifacts={served_model.EXPORTED: str(folder / served_model.EXPORTED), MODEL: str(path)},
-        mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
-        signature=ModelSignature(outputs=signature.outputs),
-        input_example=example,
-        pip_requirements=requirements,
-        metadata={"classes": list(classes)},
+        f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {saved_model.expected(spec.inputs)}. Output: {outputs}.{more}"
     )

@@ -10,7 +10,6 @@ from torch.torch_version import TorchVersion
 
 from pipeline.data.batches import loader
 from pipeline.engine import fit, inference, model_file, precision
-from pipeline.engine.model_file import deployable
 from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import AIRBENCH, CONVNET, HALF, MUON, SGD
@@ -88,8 +87,7 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     [(found, _)] = inference.predict(model, batches, precision="bf16-true", device=cpu)
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
-    served, *_ = deployable(tmp_path / "model")
-    assert torch.equal(served(images.held), expected)
+    assert torch.equal(model(images.held), expected)
     assert same(model.network.state_dict(), training.state.model.network.state_dict())
 
 

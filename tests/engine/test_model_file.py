@@ -8,7 +8,7 @@ import torch
 from torch.export import Dim
 
 from pipeline.__main__ import main
-from pipeline.engine.model_file import deployable
+from pipeline.engine import model_file
 from tests import project
 
 MODELS = [
@@ -38,9 +38,10 @@ def test_an_exported_model_takes_any_number_of_images(
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     np.savez("set.npz", inputs=inputs, targets=targets)
     assert main(["prepare"]) == main(["train"]) == 0
-    served, example, classes = deployable(Path("models/model.safetensors"))
-    assert classes == ("0", "1", "2")
-    exported = torch.export.export(served, (torch.from_numpy(example),), dynamic_shapes=({0: Dim.AUTO},)).module()
+    served, manifest = model_file.load(Path("models/model.safetensors"))
+    assert manifest.spec.targets.output_names == ("0", "1", "2")
+    example = torch.from_numpy(manifest.spec.inputs.random_samples(2))
+    exported = torch.export.export(served, (example,), dynamic_shapes=({0: Dim.AUTO},)).module()
     for count in (1, 3, 7):
         images = torch.from_numpy(inputs[:count])
         assert torch.equal(exported(images), served(images))

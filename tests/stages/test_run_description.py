@@ -154,3 +154,14 @@ def test_the_result_becomes_the_description(without_mirror: Environment, tmp_pat
         "test accuracy 0.7500 (between 0.5000 and 1.0000) on 4 samples; mlp on digits"
     ]
     assert "per_class.csv" in [Path(fields["file"]).name for fields in recorded if fields["kind"] == "artifact"]
+
+
+def test_a_dataset_is_described_without_its_vocabulary() -> None:
+    tokenizer = {"kind": "word", "vocabulary": [str(number) for number in range(101)], "merges": []}
+    spec = {"inputs": {"kind": "text", "tokenizer": tokenizer}, "targets": {"classes": ["a"] * 100}}
+    (dataset,) = run_description.datasets_of({"source": {"name": "text"}}, {**PREPARED, "spec": spec}, ("test",))
+    assert dataset.profile == {
+        "inputs": {"kind": "text", "tokenizer": {**tokenizer, "vocabulary": "101 entries"}},
+        "targets": {"classes": ["a"] * 100},
+        "samples": 3,
+    }

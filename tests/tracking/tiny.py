@@ -10,8 +10,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from pipeline.refusal import Refusal
+from pipeline.spec import Spec
+from tests.specs import image_spec
 
 SHAPE, CLASSES = (4, 4, 1), 3
+SPEC = image_spec(shape=SHAPE, classes=("ant", "bee", "cat"), mean=(0.5,), std=(0.5,))
 
 
 class Tiny(nn.Module):
@@ -29,13 +32,13 @@ def write(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def build(path: Path) -> tuple[nn.Module, NDArray[np.uint8], tuple[str, ...]]:
+def build(path: Path) -> tuple[nn.Module, Spec]:
     module = Tiny()
     try:
         module.load_state_dict(load_file(path))
     except SafetensorError as error:
         raise Refusal(f"{path} is damaged") from error  # as for the models of the pipeline
-    return module, images(2), ("ant", "bee", "cat")
+    return module, SPEC
 
 
 def images(count: int) -> NDArray[np.uint8]:

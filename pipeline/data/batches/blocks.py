@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.batch import IGNORED, Batch
+from pipeline.batch import IGNORED, Batch, without_padding
 from pipeline.data.batches.batch_index import BatchIndex
 from pipeline.inputs.text.description import PAD
 
 if TYPE_CHECKING:
     from pipeline.data.augment.augmentation import Augmentation
-
-NUM_LENGTHS = 8
-"""Largest number of different lengths to which batches of padded samples are cut."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +147,6 @@ def next_tokens(windows: Tensor, *, padded: bool) -> Batch:
     if padded:
         targets.masked_fill_((inputs == PAD) | (targets == PAD), IGNORED)
     return Batch(inputs, targets)
-
-
-def without_padding(inputs: Tensor, lengths: Tensor | None) -> Tensor:
-    """Cut off padding of `inputs` (n, length) after the longest of `lengths`, rounded up to one of NUM_LENGTHS lengths.
-
-    With few different lengths, compiled code and cached memory can be reused. If `lengths` is None, nothing is cut off.
-    """
-    if lengths is None:
-        return inputs
-    step = -(-inputs.shape[1] // NUM_LENGTHS)
-    return inputs[:, : -(-int(lengths.max()) // step) * step]
 
 
 def bounds(number: int, num_parts: int, length: int) -> slice:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from pipeline.batch import Batch
+from pipeline.batch import Batch, without_padding
 from pipeline.data.batches import batch_index
 from pipeline.data.batches.batch_index import BatchIndex, Placement
-from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock, WindowBatch, next_tokens, without_padding
+from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock, WindowBatch, next_tokens
 from pipeline.data.batches.prefetch import read_ahead
 from pipeline.data.batches.stored import Samples, Stored, Windows
 from pipeline.data.prepared import Split

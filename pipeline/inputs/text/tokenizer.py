@@ -16,6 +16,7 @@ BLOCK_CHARACTERS = 2**20
 NUM_CODE_POINTS = 0x110000
 MOST_CACHED = 200_000
 """Number of different pieces whose tokens `bpe` remembers."""
+UNKNOWN_SIGN = "\N{REPLACEMENT CHARACTER}"
 BYTE_OF_SIGN = {ord(sign): byte for byte, sign in enumerate(BYTE_SIGNS)}
 SIGN_OF_BYTE = dict(enumerate(BYTE_SIGNS))
 
@@ -49,17 +50,21 @@ class Tokenizer:
             row[: len(tokens)] = tokens[:length]
         return rows, np.array([len(tokens) for tokens in encoded], np.int64)
 
-    def decode(self, tokens: Iterable[int] | NDArray[Any]) -> str:
-        """Return the text of token numbers. Special tokens are left out. Bytes that are not UTF-8 become U+FFFD."""
+    def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
+        """Return the text of token numbers. Bytes that are not UTF-8 become U+FFFD.
+
+        Special tokens are left out; with `show_unknown`, each UNKNOWN becomes U+FFFD.
+        """
         numbers = np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
-        return self.join(numbers[numbers >= NUM_SPECIAL] - NUM_SPECIAL)
+        kept = numbers[(numbers >= NUM_SPECIAL) | (show_unknown & (numbers == UNKNOWN))]
+        return self.join(np.where(kept == UNKNOWN, -1, kept - NUM_SPECIAL))
 
     def encode_normalized(self, text: str) -> Tokens:
         """Return the token numbers of a text that is normalized."""
         raise NotImplementedError
 
     def join(self, numbers: NDArray[np.int64]) -> str:
-        """Return the text of tokens. `numbers` are the positions in `description.tokens`."""
+        """Return the text of tokens. `numbers` are the positions in `description.tokens`, or -1 for UNKNOWN, which becomes U+FFFD."""
         raise NotImplementedError
 
     @cached_property
@@ -104,7 +109,11 @@ class CharacterTokenizer(Tokenizer):
         return tokens
 
     def join(self, numbers: NDArray[np.int64]) -> str:
-        return self.code_points[numbers].tobytes().decode("utf-32-le")
+        return self.decoded[numbers].tobytes().decode("utf-32-le")
+
+    @cached_property
+    def decoded(self) -> NDArray[np.uint32]:
+        return np.append(self.code_points, code_points(UNKNOWN_SIGN))
 
 
 class ByteTokenizer(Tokenizer):
@@ -114,7 +123,11 @@ class ByteTokenizer(Tokenizer):
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + np.int32(NUM_SPECIAL)
 
     def join(self, numbers: NDArray[np.int64]) -> str:
-        return b"".join(map(self.contents.__getitem__, numbers.tolist())).decode("utf-8", "replace")
+        return b"".join(map(self.decoded.__getitem__, numbers.tolist())).decode("utf-8", "replace")
+
+    @cached_property
+    def decoded(self) -> list[bytes]:
+        return [*self.contents, UNKNOWN_SIGN.encode()]
 
     @cached_property
     def contents(self) -> list[bytes]:
@@ -173,7 +186,11 @@ class WordTokenizer(Tokenizer):
         return np.fromiter((find(word, UNKNOWN) for word in words(text)), np.int32)
 
     def join(self, numbers: NDArray[np.int64]) -> str:
-        return " ".join(map(self.description.tokens.__getitem__, numbers.tolist()))
+        return " ".join(map(self.decoded.__getitem__, numbers.tolist()))
+
+    @cached_property
+    def decoded(self) -> tuple[str, ...]:
+        return (*self.description.tokens, UNKNOWN_SIGN)
 
 
 KINDS: dict[str, type[Tokenizer]] = {

@@ -73,5 +73,5 @@ class Evaluator:
         elif isinstance(self.inputs, TextInputs):
             tokenizer = Tokenizer(self.inputs.tokenizer)
             shown = predictions.most_confident_mistakes(self.settings.mistakes)
-            texts = [tokenizer.decode(inputs[number]) for number in shown]
+            texts = [tokenizer.decode(inputs[number], show_unknown=True) for number in shown]
             tables.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, classes=classes)

@@ -108,7 +108,7 @@ class Evaluator:
             begin = passage.first + 1  # the loss at a position is that of the token that follows
             before = tokens[max(0, begin - CONTEXT_TOKENS) : begin]
             text = tokens[begin : begin + passage.length]
-            rows.append((begin, passage.loss, self.tokenizer.decode(before), self.tokenizer.decode(text)))
+            rows.append((begin, passage.loss, *(self.tokenizer.decode(part, show_unknown=True) for part in (before, text))))
         tables.write(path, ("token", "loss", "before", "passage"), rows)
 
     def samples(self, model: nn.Module) -> Iterator[str]:

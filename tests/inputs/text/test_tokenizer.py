@@ -98,6 +98,14 @@ def test_special_tokens_are_left_out_of_the_text_and_counted_as_documented(token
     assert tokenizer.encode("").tolist() == []
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"), [(CHARACTER, "the\ufffd\ufffdcat"), (WORD, "the \ufffd \ufffd cat"), (BYTE, "the\ufffd\ufffdcat")]
+)
+def test_unknown_tokens_are_shown_on_request(tokenizer, expected):
+    tokens = [END, *tokenizer.encode("the").tolist(), UNKNOWN, UNKNOWN, *tokenizer.encode("cat").tolist(), PAD]
+    assert tokenizer.decode(tokens, show_unknown=True) == expected
+
+
 def test_bpe_remembers_a_bounded_number_of_pieces(monkeypatch):
     monkeypatch.setattr("pipeline.inputs.text.tokenizer.MOST_CACHED", 2)
     tokenizer = Tokenizer(BPE.description)

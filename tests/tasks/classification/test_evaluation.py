@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.inputs.text.description import UNKNOWN
 from pipeline.refusal import Refusal
 from pipeline.spec import Inputs
 from pipeline.tasks.classification.evaluation import Evaluator
 from pipeline.tasks.classification.settings import Settings
-from tests.specs import image_spec
+from tests.specs import image_spec, text_spec
 
 SPEC = image_spec(shape=(4, 4, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.5,))
 SETTINGS = Settings.model_construct(top_k=2, calibration_bins=10, confidence_level=0.95, mistakes=4)
@@ -60,3 +61,14 @@ def test_mistakes_are_shown_for_images_alone(tmp_path: Path) -> None:
     evaluator.write(tmp_path, inputs=np.zeros((50, 3), np.float32), history=[{"step": 1, "learning_rate": 0.1}], model=torch.nn.Identity())
     assert (tmp_path / "confusion.png").is_file()
     assert not (tmp_path / "mistakes.png").exists()
+
+
+def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) -> None:
+    spec = text_spec(classes=SPEC.targets.output_names, letters="ab")
+    evaluator = Evaluator(spec, SETTINGS)
+    evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
+    texts = np.tile(np.array([3, 4, UNKNOWN, 3, 0, 0], np.int32), (50, 1))
+    evaluator.write(tmp_path, inputs=texts, history=[{"step": 1, "learning_rate": 0.1}], model=torch.nn.Identity())
+    _, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == SETTINGS.mistakes
+    assert all(line.endswith(",ab\ufffda") for line in lines)

@@ -1,0 +1,136 @@
+"""The Python code of a model in MLflow, which MLflow loads and serves: it checks the input, runs the exported program, and names its outputs.
+
+MLflow copies this file into the logged model, so the file must not import from `pipeline`.
+"""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+from mlflow.exceptions import MlflowException
+from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+from mlflow.pyfunc.model import PythonModel
+from numpy.typing import NDArray
+
+EXPORTED, DESCRIPTION = "exported", "description"
+"""Names of the artifacts: the exported program, and a JSON object that describes its inputs and outputs (`logged_model.described`)."""
+PARAMS = {"return": "logits", "top_k": 3}
+"""The parameters of a request, with their defaults. `return` is `logits` or `probabilities`."""
+DIGITS = 7
+"""Significant digits of a probability: those of float32."""
+
+
+class ServedModel(PythonModel):
+    """A model whose `predict` maps arrays or texts to logits (n, outputs), or to the names of the most likely outputs and their probabilities.
+
+    The logged model has no input signature: with one, MLflow would cast inputs to the signature's dtype before they are checked here, and
+    0.5 would become 0.
+    """
+
+    def load_context(self, context: Any) -> None:
+        self.exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
+        description = json.loads(Path(context.artifacts[DESCRIPTION]).read_bytes())
+        self.inputs = Texts(description) if description["tokenizer"] else Arrays(description)
+        self.names = description["names"]
+
+    def predict(  # type: ignore[override]  # MLflow warns about other annotations
+        self, model_input: np.ndarray, params: dict[str, Any] | None = None
+    ) -> NDArray[np.float32] | list[dict[str, Any]]:
+        """Return float32 logits (n, outputs), or a record for each input. Raises MlflowException (HTTP status 400) for invalid input."""
+        chosen: dict[str, Any] = PARAMS | (params or {})
+        if chosen["return"] not in ("logits", "probabilities") or chosen["top_k"] < 1:
+            raise refusal(f"params are {chosen}; `return` is `logits` or `probabilities`, and `top_k` is a number from 1 on")
+        rows = self.inputs.rows(model_input)
+        logits: NDArray[np.float32] = self.inputs.answers(self.exported.predict(rows), rows)
+        if chosen["return"] == "logits":
+            return logits
+        if not self.names:
+            raise refusal("this model has no classes, so it has no probabilities: leave out `return`")
+        return [record(row, self.names, chosen["top_k"]) for row in logits.astype(np.float64)]
+
+
+class Arrays:
+    """Inputs that are arrays of one shape and dtype, such as images."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.shape, self.dtype, self.expected = tuple(description["shape"]), np.dtype(description["dtype"]), description["expected"]
+
+    def rows(self, given: Any) -> NDArray[Any]:
+        """Return the input as an array (n, *shape). Raises MlflowException for another shape, or for values that the dtype cannot hold."""
+        try:
+            array = np.asarray(given)
+        except ValueError:
+            raise self.refusal("lists of different lengths") from None
+        if array.shape[1:] != self.shape or not array.ndim:
+            raise self.refusal(f"an array of shape {array.shape}")
+        if array.dtype.kind not in ("iu" if self.dtype.kind in "iu" else "iuf"):
+            raise self.refusal(f"values of type {array.dtype}")
+        if array.size and self.dtype.kind in "iu":
+            limits = np.iinfo(self.dtype)
+            if not limits.min <= array.min() <= array.max() <= limits.max:
+                raise self.refusal(f"values from {array.min()} to {array.max()}")
+        return array.astype(self.dtype, copy=False)
+
+    def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002  # as for texts
+        """Return the outputs as they are."""
+        return outputs
+
+    def refusal(self, found: str) -> MlflowException:
+        return refusal(f"the input contains {found}; send {self.expected}")
+
+
+class Texts:
+    """Inputs that are texts. The tokenizer is that of the training: its code was copied to the logged model, under another name."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        module = importlib.import_module(description["tokenizer"]["module"])
+        self.tokenizer = module.Tokenizer(module.TokenizerDescription.model_validate(description["tokenizer"]["description"]))
+        self.length, self.per_token, self.expected = description["shape"][0], description["per_token"], description["expected"]
+        self.end = description["tokenizer"]["end"]
+
+    def rows(self, given: Any) -> NDArray[np.int32]:
+        """Return the tokens of the texts, (n, longest). Raises MlflowException if the input is no list of texts, or if one has no tokens."""
+        texts = np.asarray(given, dtype=object)
+        texts = texts.ravel() if texts.ndim == 0 or texts.shape[1:] == (1,) else texts  # a text alone, or a table of one column
+        if texts.ndim != 1 or not len(texts) or not all(isinstance(text, str) for text in texts):
+            raise refusal(f"the input contains something else than texts; send {self.expected}")
+        encoded = self.tokenizer.encode_all(texts)
+        if self.per_token:
+            encoded = [tokens[-self.length :] if len(tokens) else np.array([self.end], np.int32) for tokens in encoded]
+        empty = next((number for number, tokens in enumerate(encoded) if not len(tokens)), None)
+        if empty is not None:
+            raise refusal(f"text {empty} of the input has no tokens; send {self.expected}")
+        rows = np.zeros((len(encoded), min(self.length, max(map(len, encoded)))), np.int32)
+        for row, tokens in zip(rows, encoded, strict=True):
+            row[: len(tokens)] = tokens[: self.length]
+        return rows
+
+    def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the outputs (n, outputs); for a language model, those after the last token of each text."""
+        return outputs[np.arange(len(rows)), np.count_nonzero(rows, axis=1) - 1] if self.per_token else outputs
+
+
+def record(logits: NDArray[np.float64], names: list[str], top_k: int) -> dict[str, Any]:
+    """Return the most likely output and its softmax probability, and the `top_k` most likely ones. Ties go to the lower number.
+
+    Raises MlflowException if a logit is not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise MlflowException("the model's logits are not finite: its training diverged, so train it again")
+    exponentials = np.exp(logits - logits.max())
+    probabilities = exponentials / exponentials.sum()
+    best = np.argsort(-logits, kind="stable")[:top_k]
+    top = [{"class": names[number], "probability": float(f"{probabilities[number]:.{DIGITS}g}")} for number in best]
+    return {**top[0], "top": top}
+
+
+def refusal(message: str) -> MlflowException:
+    """Return the exception for an invalid request. A server answers it with HTTP status 400."""
+    return MlflowException(message, error_code=INVALID_PARAMETER_VALUE)
+
+
+set_model(ServedModel())
