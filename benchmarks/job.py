@@ -1,4 +1,4 @@
-"""The job of every training loop: the same images, network, recipe and number of steps."""
+"""The job of every training loop: the same samples, network, recipe and number of steps."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,13 @@ from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import optimizers
 from pipeline.engine.precision import ChosenPrecision, autocast, choose
 from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import NUM_BYTES, NUM_SPECIAL, PAD, TextInputs, TokenizerDescription
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
 from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
 SEED = 1
 CROP = 4
@@ -36,7 +38,36 @@ MODELS: dict[str, dict[str, Any]] = {
         "pretrained": None,
     },
     "resnet": {"name": "resnet", "weights": None, "depth": 9, "width": 16},
+    "lstm": {
+        "name": "recurrent",
+        "weights": None,
+        "cell": "lstm",
+        "embedding_width": 64,
+        "width": 64,
+        "depth": 1,
+        "bidirectional": True,
+        "pooling": "mean",
+        "tied_embeddings": False,
+        "dropout": 0.0,
+    },
+    "transformer": {
+        "name": "transformer",
+        "weights": None,
+        "width": 64,
+        "depth": 2,
+        "heads": 4,
+        "mlp_ratio": 4.0,
+        "activation": "gelu",
+        "positions": "rotary",
+        "pooling": None,
+        "tied_embeddings": False,
+        "dropout": 0.0,
+    },
 }
+TEXT_MODELS = ("lstm", "transformer")
+LENGTH = 32
+"""Tokens of a text, whose shortest have one, and of a window of the language model."""
+NUM_WORDS = 2_000
 RECIPE: dict[str, Any] = {
     "seed": SEED,
     "optimizer": {
@@ -106,7 +137,15 @@ class Job:
             "report_every_steps": 10,
             "validate_every_steps": 10 * self.steps,
         }
-        return from_data({**RECIPE, "model": MODELS[self.model], "train": loop}, TrainParams, "the benchmark")
+        sections = {**RECIPE, "model": MODELS[self.model], "train": loop}
+        if self.model in TEXT_MODELS:
+            sections["augment"], loop["channels_last"] = None, False
+        return from_data(sections, TrainParams, "the benchmark")
+
+    def prepared(self) -> Prepared:
+        """Return the samples of the model, which are identical on every machine."""
+        synthetic = {"lstm": synthetic_texts, "transformer": synthetic_corpus}
+        return synthetic.get(self.model, synthetic_images)()
 
 
 def synthetic_images() -> Prepared:
@@ -129,6 +168,35 @@ def split(generator: np.random.Generator, colours: np.ndarray[Any, Any], count: 
         rows = slice(first, first + 1000)
         inputs[rows] = VISIBLE * colours[targets[rows]] + (1 - VISIBLE) * noise[rows]
     return Split(inputs, targets)
+
+
+def synthetic_texts() -> Prepared:
+    """Return texts of every length for the LSTM. Some of their words tell the class; the others are random."""
+    generator = seeding.generator(SEED, "texts")
+
+    def texts(count: int) -> Split:
+        targets = generator.integers(0, CLASSES, count)
+        lengths = generator.integers(1, LENGTH + 1, count)
+        words = generator.integers(NUM_SPECIAL, NUM_SPECIAL + NUM_WORDS, (count, LENGTH))
+        words = np.where(generator.random((count, LENGTH)) < VISIBLE, NUM_SPECIAL + targets[:, None], words)
+        return Split(np.where(np.arange(LENGTH) < lengths[:, None], words, PAD).astype(np.int32), targets, lengths)
+
+    tokenizer = TokenizerDescription(kind="word", vocabulary=tuple(f"word{number}" for number in range(NUM_WORDS)))
+    spec = Spec(inputs=TextInputs(length=LENGTH, tokenizer=tokenizer), targets=ClassTargets(classes=tuple(map(str, range(CLASSES)))))
+    return Prepared(spec, "made by benchmarks/job.py", {"train": texts(NUM_TRAIN), "valid": texts(NUM_VALID)})
+
+
+def synthetic_corpus() -> Prepared:
+    """Return a sequence of bytes for the transformer, many of which are the byte before them plus one."""
+    generator = seeding.generator(SEED, "corpus")
+
+    def corpus(count: int) -> Split:
+        steps = np.where(generator.random(count * LENGTH) < 0.5, 1, generator.integers(0, NUM_BYTES, count * LENGTH))
+        tokens = (NUM_SPECIAL + np.cumsum(steps) % NUM_BYTES).astype(np.int32)
+        return Split(tokens.reshape(count, LENGTH), np.zeros((count, 0), np.uint8), per_token=True)
+
+    spec = Spec(inputs=TextInputs(length=LENGTH, tokenizer=TokenizerDescription(kind="byte")), targets=NextTokenTargets())
+    return Prepared(spec, "made by benchmarks/job.py", {"train": corpus(NUM_TRAIN), "valid": corpus(NUM_VALID)})
 
 
 @dataclass
@@ -156,18 +224,18 @@ class BareTraining:
             )
         return cls(network, optimizer, machine.device, precision, params.train.channels_last)
 
-    def loss(self, images: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         with autocast(self.precision, self.device):
-            logits = self.network(images)
+            logits = self.network(inputs)
         return cross_entropy.summed(logits, targets) / targets.numel()
 
-    def in_memory_format(self, images: Tensor) -> Tensor:
-        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
+    def in_memory_format(self, inputs: Tensor) -> Tensor:
+        return inputs.contiguous(memory_format=torch.channels_last) if self.channels_last else inputs
 
-    def step(self, images: Tensor, targets: Tensor) -> Tensor:
+    def step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Make one optimizer step; return the loss, which stays on the device."""
         self.optimizer.zero_grad()
-        loss = self.loss(images, targets)
+        loss = self.loss(inputs, targets)
         torch.autograd.backward(loss)
         self.optimizer.step()
         return loss.detach()

@@ -121,7 +121,6 @@ class Worker:
 def work(loop: str, job: Job, connection: Connection) -> None:
     """Run the training loop; the entry point of the worker process."""
     from benchmarks.block_timer import BlockTimer
-    from benchmarks.job import synthetic_images
     from pipeline.runtime.environment import Environment
     from pipeline.runtime.machine import Machine, set_determinism
 
@@ -133,4 +132,4 @@ def work(loop: str, job: Job, connection: Connection) -> None:
     machine = Machine.claim(Environment.read())
     set_determinism(False)
     name = loop.partition(",")[0]
-    importlib.import_module(f"benchmarks.loops.{name}").train(job, synthetic_images(), machine, BlockTimer(connection, job), **LOOPS[loop])
+    importlib.import_module(f"benchmarks.loops.{name}").train(job, job.prepared(), machine, BlockTimer(connection, job), **LOOPS[loop])

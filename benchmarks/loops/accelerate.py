@@ -3,11 +3,11 @@
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
-from torch.nn.functional import cross_entropy
 
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import BareTraining, Job
 from benchmarks.loops import loaders
+from pipeline import cross_entropy
 from pipeline.data.prepared import Prepared
 from pipeline.runtime.machine import Machine
 
@@ -21,13 +21,13 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
         dataloader_config=DataLoaderConfiguration(non_blocking=tuned),
     )
     network, optimizer, loader = accelerator.prepare(
-        bare.network, bare.optimizer, loaders.pil_images(job, prepared, workers=job.workers if tuned else 0)
+        bare.network, bare.optimizer, loaders.samples(job, prepared, workers=job.workers if tuned else 0)
     )
     steps = 0
     while steps < job.steps:
-        for images, targets in loader:
+        for inputs, targets in loader:
             optimizer.zero_grad()
-            loss = cross_entropy(network(bare.in_memory_format(images)), targets)
+            loss = cross_entropy.summed(network(bare.in_memory_format(inputs)), targets) / targets.numel()
             accelerator.backward(loss)
             optimizer.step()
             timer.step(loss)

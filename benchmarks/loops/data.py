@@ -1,4 +1,4 @@
-"""The pipeline's data path without training: order, gather, crop, flip and normalisation of every batch."""
+"""The pipeline's data path without training: order and gather of every batch; for images crop, flip and normalisation."""
 
 import torch
 
@@ -13,7 +13,9 @@ from pipeline.runtime.machine import Machine
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> None:
     params = job.params()
-    augmentation = Augmentation(params.augment, prepared.spec, len(prepared.train), seed=params.seed, device=machine.device)
+    augmentation = None
+    if params.augment:
+        augmentation = Augmentation(params.augment, prepared.spec, len(prepared.train), seed=params.seed, device=machine.device)
     split = loader.SplitTensors(prepared.train, machine.device, augmentation)
     preprocess = preprocessing(prepared.spec.inputs, channels_last=params.train.channels_last).to(machine.device)
     batches = loader.training(split, batch_size=job.batch_size, seed=params.seed, start=0)

@@ -9,6 +9,7 @@ from torch import Tensor
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import BareTraining, Job
 from benchmarks.loops import loaders
+from pipeline import cross_entropy
 from pipeline.data.prepared import Prepared
 from pipeline.runtime.machine import Machine
 
@@ -22,8 +23,8 @@ class Module(lightning.LightningModule):
         self.bare, self.timer, self.network = bare, timer, bare.network
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        images, targets = batch
-        loss = torch.nn.functional.cross_entropy(self.network(self.bare.in_memory_format(images)), targets)
+        inputs, targets = batch
+        loss = cross_entropy.summed(self.network(self.bare.in_memory_format(inputs)), targets) / targets.numel()
         self.log("train/loss", loss)
         return loss
 
@@ -44,5 +45,5 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
         precision=PRECISIONS[bare.precision],
         **(TUNED if tuned else {}),
     )
-    trainer.fit(Module(bare, timer), loaders.pil_images(job, prepared, workers=job.workers if tuned else 0))
+    trainer.fit(Module(bare, timer), loaders.samples(job, prepared, workers=job.workers if tuned else 0))
     timer.finish()

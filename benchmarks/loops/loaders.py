@@ -1,4 +1,6 @@
-"""The data paths of common tutorials: PIL transforms per sample, or tensors with one crop and flip per batch."""
+"""The data paths of common tutorials: PIL transforms per sample, or tensors with one crop and flip per batch. Texts are padded rows of tokens."""
+
+from typing import Any
 
 import torch
 from PIL import Image
@@ -6,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.transforms import v2
 
-from benchmarks.job import CROP, SEED, SIDE, Job
+from benchmarks.job import CROP, SEED, SIDE, TEXT_MODELS, Job
 from pipeline.data.prepared import Prepared
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -35,10 +37,19 @@ class PILDataset(Dataset[Samples]):
         return self.transform(Image.fromarray(self.inputs[index])), self.targets[index]
 
 
-def pil_images(job: Job, prepared: Prepared, *, workers: int) -> DataLoader[Samples]:
+def tokens(prepared: Prepared) -> TensorDataset:
+    """Return rows of tokens and their classes or, for a language model, the tokens that follow."""
+    inputs = torch.from_numpy(prepared.train.inputs)
+    if not prepared.train.per_token:
+        return TensorDataset(inputs, torch.from_numpy(prepared.train.targets))
+    return TensorDataset(inputs, inputs.flatten().roll(-1).view(inputs.shape).long())
+
+
+def samples(job: Job, prepared: Prepared, *, workers: int) -> DataLoader[Any]:
+    """Return batches of samples that are fetched, and for images augmented, one at a time."""
     torch.manual_seed(SEED)
     return DataLoader(
-        PILDataset(prepared),
+        tokens(prepared) if job.model in TEXT_MODELS else PILDataset(prepared),
         batch_size=job.batch_size,
         shuffle=True,
         drop_last=True,
@@ -49,16 +60,20 @@ def pil_images(job: Job, prepared: Prepared, *, workers: int) -> DataLoader[Samp
 
 
 def tensors(job: Job, prepared: Prepared) -> DataLoader[tuple[Tensor, ...]]:
-    """Return batches of float images that are normalised once in advance; `augmented` then draws one crop and flip per batch."""
+    """Return batches of tokens, or of float images that are normalised once in advance; `augmented` then draws one crop and flip per batch."""
     torch.manual_seed(SEED)
-    images = torch.from_numpy(prepared.train.inputs).permute(0, 3, 1, 2).float().div(255).sub(0.5).div(0.25)
     return DataLoader(
-        TensorDataset(images, torch.from_numpy(prepared.train.targets)),
+        tokens(prepared) if job.model in TEXT_MODELS else normalised(prepared),
         batch_size=job.batch_size,
         shuffle=True,
         drop_last=True,
         pin_memory=torch.cuda.is_available(),
     )
+
+
+def normalised(prepared: Prepared) -> TensorDataset:
+    images = torch.from_numpy(prepared.train.inputs).permute(0, 3, 1, 2).float().div(255).sub(0.5).div(0.25)
+    return TensorDataset(images, torch.from_numpy(prepared.train.targets))
 
 
 augmented = v2.Compose([v2.RandomCrop(SIDE, padding=CROP), v2.RandomHorizontalFlip()])

@@ -1,7 +1,7 @@
 """A DataLoader over a TensorDataset: no decoding, but samples are still fetched one at a time."""
 
 from benchmarks.block_timer import BlockTimer
-from benchmarks.job import BareTraining, Job
+from benchmarks.job import TEXT_MODELS, BareTraining, Job
 from benchmarks.loops import loaders
 from pipeline.data.prepared import Prepared
 from pipeline.runtime.machine import Machine
@@ -12,8 +12,10 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> 
     loader = loaders.tensors(job, prepared)
     steps = 0
     while steps < job.steps:
-        for images, targets in loader:
-            inputs = loaders.augmented(images.to(machine.device, non_blocking=True))
+        for batch, targets in loader:
+            inputs = batch.to(machine.device, non_blocking=True)
+            if job.model not in TEXT_MODELS:
+                inputs = loaders.augmented(inputs)
             timer.step(bare.step(bare.in_memory_format(inputs), targets.to(machine.device, non_blocking=True)))
             steps += 1
             if steps == job.steps:

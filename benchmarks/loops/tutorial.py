@@ -9,11 +9,11 @@ from pipeline.runtime.machine import Machine
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, workers: bool = False) -> None:
     bare = BareTraining.begin(job, prepared, machine)
-    loader = loaders.pil_images(job, prepared, workers=job.workers if workers else 0)
+    loader = loaders.samples(job, prepared, workers=job.workers if workers else 0)
     steps, running_loss = 0, 0.0
     while steps < job.steps:
-        for images, targets in loader:
-            loss = bare.step(bare.in_memory_format(images.to(machine.device)), targets.to(machine.device))
+        for inputs, targets in loader:
+            loss = bare.step(bare.in_memory_format(inputs.to(machine.device)), targets.to(machine.device))
             running_loss += loss.item()
             timer.step(loss)
             steps += 1

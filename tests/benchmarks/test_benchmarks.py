@@ -13,8 +13,8 @@ import torch
 from benchmarks import report
 from benchmarks.__main__ import Measurement, refuse_unequal_losses
 from benchmarks.block_timer import BlockTimer
-from benchmarks.job import BareTraining, Job, synthetic_images
-from benchmarks.loops import data, pipeline
+from benchmarks.job import TEXT_MODELS, BareTraining, Job, synthetic_images
+from benchmarks.loops import data, floor, pipeline, tensors, tutorial
 from benchmarks.worker import Block, Worker
 from pipeline.runtime.machine import Machine
 from pipeline.seeding import reseed
@@ -93,10 +93,26 @@ def test_all_loops_begin_with_the_same_weights_and_the_pipeline_trains(tmp_path:
     assert all(torch.equal(one, other) for one, other in zip(network.parameters(), bare.network.parameters(), strict=True))
 
 
-def test_the_data_path_alone_makes_as_many_batches() -> None:
-    line = Line()
-    data.train(JOB, synthetic_images(), MACHINE, BlockTimer(line, JOB))
+@pytest.mark.parametrize("model", ["mlp", *TEXT_MODELS])
+def test_the_data_path_alone_makes_as_many_batches(model: str) -> None:
+    line, job = Line(), replace(JOB, model=model)
+    data.train(job, job.prepared(), MACHINE, BlockTimer(line, job))
     assert len(line.received) == 1 + JOB.rounds + 1
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS)
+def test_the_loops_train_text_models_to_the_same_loss(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    (tmp_path / "work").mkdir()
+    job = replace(JOB, model=model)
+    prepared, results = job.prepared(), {}
+    for loop in (pipeline, tensors, tutorial, floor):
+        line = Line()
+        loop.train(job, prepared, MACHINE, BlockTimer(line, job))
+        results[loop.__name__.rpartition(".")[2]] = line.received[-1]
+    assert results["floor"]["loss"] is None
+    refuse_unequal_losses(model, results)
 
 
 def test_the_loop_without_tracking_leaves_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
