@@ -45,7 +45,8 @@ class Objective:
             self.sizes = self.sizes.to(targets.device)
         # IGNORED is negative: the number 0, of the padding, has no characters
         characters, size_bytes = self.sizes[targets.clamp(min=0)].flatten(0, -2).sum(dim=0)
-        return {"correct": (outputs.argmax(-1) == targets).sum(), "characters": characters, "bytes": size_bytes}
+        best = outputs.max(-1).indices  # equals argmax, which takes twice as long on a CPU: 3% of a small transformer's step
+        return {"correct": (best == targets).sum(), "characters": characters, "bytes": size_bytes}
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the metrics, computed from the totals of `sums` over `num_targets` targets."""
