@@ -29,8 +29,9 @@ KEY = "pipeline"
 
 
 class Damaged(Refusal):
-    """Raised for a readable file whose contents do not match its digest. `claimed` is the digest stored in the file, `found` that of its
-    contents.
+    """Raised if a file can be read, but its contents do not match the digest that is stored in it.
+
+    `claimed` is the stored digest. `found` is the digest of the actual contents.
     """
 
     def __init__(self, path: Path, *, claimed: object, found: str) -> None:
@@ -114,7 +115,7 @@ def read_all(file: Any) -> Tensors:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a file into Refusals that name it."""
+    """Context manager for code that reads the file at `path`: turn an error in this code into a Refusal that names the file."""
     try:
         yield
     except FileNotFoundError:
@@ -130,7 +131,7 @@ def refusing(path: Path) -> Iterator[None]:
 def refuse_header(path: Path, max_bytes: int) -> None:
     """Raise ValueError if the header has more than `max_bytes` bytes, and OSError if `path` is not a regular file.
 
-    The header is not parsed for this, because parsing creates an object for every tensor that the header lists.
+    Only the stated length of the header is read. Parsing the header would create an object for every tensor that it lists.
     """
     untrusted.size_bytes(path)
     with path.open("rb") as file:

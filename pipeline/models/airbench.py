@@ -99,7 +99,7 @@ def block(inputs: int, outputs: int, *, pools: bool) -> nn.Module:
 def convolution(inputs: int, outputs: int) -> nn.Module:
     """Return a 3x3 convolution without bias, because the BatchNorm after it has a bias.
 
-    `inputs` and `outputs` are numbers of channels. At the start, the first `inputs` output channels are copies of the input.
+    `inputs` and `outputs` are numbers of channels. The initial weights copy the input to the first `inputs` output channels.
     """
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.dirac_(layer.weight.data[:inputs])

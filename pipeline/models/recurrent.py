@@ -47,7 +47,7 @@ class Settings(ModelSettings):
     @model_validator(mode="after")
     def refuse_unequal_widths(self) -> Self:
         if self.tied_embeddings and self.embedding_width != self.width:
-            raise ValueError(f"with `tied_embeddings: true`, embedding_width must equal width, {self.width}, not be {self.embedding_width}")
+            raise ValueError(f"with `tied_embeddings: true`, width ({self.width}) must equal embedding_width ({self.embedding_width})")
         return self
 
     def build(self, spec: Spec) -> nn.Module:
@@ -89,8 +89,8 @@ class TextClassifier(nn.Module):
     def pooled(self, states: Tensor, real: Tensor, lengths: Tensor) -> Tensor:
         """Return one feature vector for each text, (n, features), from `states` (n, length, features).
 
-        `real` (n, length) is True at the `lengths` tokens of each text, False at padding. A text without tokens gets zeros as its mean, and
-        the state at its first padding token as its last state.
+        `real` (n, length) is True at tokens and False at padding. `lengths` (n) is the number of tokens of each text. For a text without
+        tokens, the mean is zeros, and the last state is the state at its first padding token.
         """
         if self.pooling == "mean":
             weights = real.to(states.dtype) / lengths.clamp(min=1)[:, None]
@@ -101,7 +101,10 @@ class TextClassifier(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Maps tokens (n, length) to logits (n, length, num_tokens) of the token after each. Padding at the end changes nothing before it."""
+    """Maps tokens (n, length) to logits (n, length, num_tokens). The logits at a position predict the token at the next position.
+
+    Padding at the end of a text does not change the logits before it.
+    """
 
     longest = None
     """A text may have any length."""
@@ -138,11 +141,11 @@ class LanguageModel(nn.Module):
 class Layer(nn.Module):
     """One recurrent layer in one or two directions, followed by dropout.
 
-    The network stacks cells of one layer each, such as `nn.LSTM`. In a cell with several layers, the dropout between them would draw from a
-    random state inside cuDNN that cannot be seeded for each step, so a resumed training would draw other numbers.
+    Each layer is a cell of its own, such as an `nn.LSTM` with `num_layers=1`. In a cell with several layers, cuDNN would draw the dropout
+    between the layers from a random state of its own. This state cannot be seeded for each step, so a resumed training would differ.
 
-    The backward direction reads each text reversed within its own length, so that the padding stays at the end. This equals a packed
-    sequence, without its copy of the lengths to the host.
+    For the backward direction, the tokens of each text are reversed, and its padding stays at the end. The result is the same as with
+    `pack_padded_sequence`, which would have to copy the lengths from the GPU to the CPU.
     """
 
     def __init__(self, settings: Settings, inputs: int) -> None:
@@ -167,7 +170,7 @@ def layers(settings: Settings) -> nn.ModuleList:
 
 
 def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
-    """Return the states (n, length, width) of `cell` at each of `inputs` (n, length, features)."""
+    """Run `cell` over `inputs` (n, length, features), and return its state after each position (n, length, width)."""
     if torch.compiler.is_exporting():
         return scanned(cell, inputs)
     # oneDNN, which computes the cells on a CPU, has no LSTM in fp16 with gradients
@@ -178,8 +181,9 @@ def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
 
 
 def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
-    """Return what `cell(inputs)` returns, computed step by step. `torch.export` needs this: it would fix the length in a cell such as
-    `nn.LSTM`.
+    """Return the outputs (n, length, width) of `cell(inputs)`, computed position by position.
+
+    This is for `torch.export`: with a cell such as `nn.LSTM`, the exported model would accept texts of one length only.
     """
     batch, width = inputs.shape[0], cell.hidden_size
     weight, bias = cast("tuple[Tensor, Tensor]", (cell.weight_hh_l0, cell.bias_hh_l0))
@@ -196,9 +200,10 @@ def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
 
 
 def next_state(mode: str, inputs: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the state after one step, as the documentation of `nn.LSTM`, `nn.GRU` and `nn.RNN` defines it. `mode` is the kind of the cell.
+    """Return the state after one step, by the equations in the documentation of `nn.LSTM`, `nn.GRU` and `nn.RNN`.
 
-    `inputs` and `hidden` (n, gates * width) are the inputs and the state, multiplied by the weights of all gates, with their bias added.
+    `mode` is the `mode` of the cell, such as `LSTM`. `state` is the state before the step. `inputs` is `W_i x + b_i` for all gates, and
+    `hidden` is `W_h h + b_h` for all gates, where x is the input and h is `state[0]`; both are (n, gates * width).
     """
     if mode == "LSTM":
         ingate, forget, candidate, out = (inputs + hidden).chunk(4, dim=1)

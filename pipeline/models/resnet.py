@@ -88,8 +88,8 @@ class ResidualBlock(nn.Module):
 class GlobalMax(nn.Module):
     """Global max pooling of (n, channels, height, width) to (n, channels). Unlike AdaptiveMaxPool2d, its backward pass is deterministic.
 
-    It does not use `amax`. Compiled in bf16, the gradient of `amax` may compare the rounded maximum with unrounded values, find no
-    match, and divide by zero.
+    `amax` is not used, because its gradient may divide by zero if it is compiled in bf16. It divides by the number of values that equal the
+    maximum. The compiled code may compare the rounded maximum with unrounded values, and then none is equal.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:

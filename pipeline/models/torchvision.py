@@ -117,7 +117,7 @@ def published(architecture: str, weights: str) -> dict[str, Tensor]:
 def try_out(network: nn.Module, images: ImageInputs) -> None:
     """Run one image through `network` on the meta device. Raises an exception if the network does not accept images of this size.
 
-    Only a forward pass finds this out. The call changes neither weights nor random state, and leaves the network in training mode.
+    Only a forward pass finds this out. The call changes neither weights nor random state. Afterwards the network is in training mode.
     """
     contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     on_meta = {name: tensor.to("meta") for name, tensor in contents.items()}
@@ -128,10 +128,10 @@ def try_out(network: nn.Module, images: ImageInputs) -> None:
 
 
 def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
-    """Replace the first convolution by an untrained one that has `channels` input channels.
+    """Adapt the first convolution of `network` to images of `channels` channels and, if `small` is True, to small images.
 
-    If `small` is True, the new convolution has stride 1, and a max pooling directly after it is removed. If `small` is False and the
-    images are RGB, nothing is replaced.
+    The convolution is replaced by an untrained one with `channels` input channels. If `small` is True, the new convolution has stride 1,
+    and a max pooling that directly follows is removed. If `small` is False and `channels` is 3, the network is not changed.
     """
     if channels == RGB and not small:
         return

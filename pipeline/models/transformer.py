@@ -81,7 +81,10 @@ class TextClassifier(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Maps tokens (n, length) to logits (n, length, num_tokens) of the token after each. Padding at the end changes nothing before it."""
+    """Maps tokens (n, length) to logits (n, length, num_tokens). The logits at a position predict the token at the next position.
+
+    Padding at the end of a text does not change the logits before it.
+    """
 
     def __init__(self, settings: Settings, texts: TextInputs) -> None:
         super().__init__()
@@ -105,7 +108,7 @@ class LanguageModel(nn.Module):
 
 
 class Body(nn.Module):
-    """Maps tokens (n, length) to states (n, length, width): token vectors, blocks and a last norm."""
+    """Maps tokens (n, length) to states (n, length, width). Each token becomes a vector, which passes through the blocks and a last LayerNorm."""
 
     def __init__(self, settings: Settings, texts: TextInputs, *, causal: bool) -> None:
         super().__init__()
@@ -117,9 +120,10 @@ class Body(nn.Module):
         self.norm = nn.LayerNorm(settings.width)
 
     def forward(self, tokens: Tensor, keys: Tensor | None = None, cache: list["KeysAndValues"] | None = None) -> Tensor:
-        """Return the states of `tokens`, which follow those in `cache`.
+        """Return the states (n, length, width) of `tokens`.
 
-        The mask `keys` (n, 1, 1, length) is False at the tokens to which no token attends, such as padding.
+        `keys` (n, 1, 1, length) is False at tokens to be ignored by attention, such as padding; None ignores no token. `cache` has the keys
+        and values of the tokens before `tokens`, one object per block, and those of `tokens` are added to it. None means no tokens before.
         """
         first = cache[0].length if cache else 0
         positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
@@ -154,11 +158,11 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of several heads. If `causal` is True, a token attends to itself and those before it, else to all where the mask `keys` is
-    True.
+    """Multi-head self-attention. If `causal` is True, a token attends to itself and to the tokens before it.
 
-    The matrices of queries, keys and values are separate, because Muon orthogonalises each matrix by itself. The attention weights have no
-    dropout: with it, only slow kernels could be used on a CPU.
+    If `causal` is False, each token attends to all tokens where the mask `keys` is True. The matrices of queries, keys and values are
+    separate, because Muon orthogonalises each matrix by itself. The attention weights have no dropout, because dropout would exclude the
+    fast CPU kernels.
     """
 
     def __init__(self, settings: Settings, *, causal: bool, output_std: float) -> None:
@@ -233,8 +237,9 @@ def embedding(count: int, width: int) -> nn.Embedding:
 
 
 def rotations(positions: Tensor, head_width: int, dtype: torch.dtype) -> Tensor:
-    """Return the cosines and sines (2, length, head_width / 2) of the rotary angles: one for each position and pair of elements
-    (`rotated`).
+    """Return the cosines, then the sines, of the angles of the rotary position encoding, (2, length, head_width / 2).
+
+    There is one angle for each position and each pair of elements of a head. `rotated` says which elements form a pair.
     """
     exponents = torch.arange(0, head_width, 2, device=positions.device, dtype=dtype) / head_width
     angles = positions[:, None].to(dtype) * ROTARY_BASE**-exponents
@@ -242,8 +247,9 @@ def rotations(positions: Tensor, head_width: int, dtype: torch.dtype) -> Tensor:
 
 
 def rotated(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate `vectors` (n, heads, length, head_width) by the angles that `rotations` returned. Elements i and i + head_width / 2 are a
-    pair.
+    """Return `vectors` (n, heads, length, head_width), rotated by the angles of `rotation`, which is what `rotations` returned.
+
+    Elements i and i + head_width / 2 of a vector form a pair, which is rotated like a point in the plane.
     """
     cosine, sine = rotation
     first, second = vectors.chunk(2, dim=-1)
@@ -251,6 +257,9 @@ def rotated(vectors: Tensor, rotation: Tensor) -> Tensor:
 
 
 def mean(states: Tensor, real: Tensor) -> Tensor:
-    """Return the mean (n, width) of the states (n, length, width) where `real` (n, length) is True; zeros for a text without tokens."""
+    """Return the mean (n, width) of the states (n, length, width) of each text, over its tokens.
+
+    `real` (n, length) is True at tokens and False at padding. The mean of a text without tokens is zeros.
+    """
     weights = real.to(states.dtype) / real.sum(1, keepdim=True).clamp(min=1)
     return (states * weights[..., None]).sum(1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """Stands for an array in a pickled message: has its shape and dtype. The bytes of the array follow the message."""
+    """The shape and dtype of an array. It takes the place of the array in the pickled message; the array's bytes follow the message."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -47,10 +47,10 @@ def with_arrays(result: Any, connection: Connection) -> Any:
 
 
 def transfer(array: NDArray[Any], write_or_read: Callable[[memoryview], int]) -> None:
-    """Send or receive the bytes of the array, in C order, by repeated calls of `write_or_read`.
+    """Send the bytes of `array` through a pipe, or fill it with bytes from the pipe, in C order.
 
-    Each call is given the bytes that are not yet transferred, and returns how many it has transferred: a pipe takes only a part at once.
-    Raises EOFError if a call returns 0.
+    `write_or_read` does the work: it is called with the bytes that remain, and returns the number of bytes that it transferred. It is called
+    until none remain, because a pipe transfers only some bytes per call. Raises EOFError if it returns 0.
     """
     remaining = array.reshape(-1).view(np.uint8).data
     while remaining:

@@ -26,7 +26,10 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array in a file whose header has been checked. `place` names the array in messages. `stream()` opens the file at its beginning."""
+    """An array in an `.npy` file, or in a member of an `.npz` file. Its header has been checked; its rows are not read yet.
+
+    `place` names the array in messages. `stream()` opens the file or member for reading, at the first byte of the header.
+    """
 
     place: str
     shape: tuple[int, ...]
@@ -81,9 +84,11 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def array_files(root: Path) -> dict[str, ArrayFile]:
-    """Return the arrays of a folder of `.npy` files, or of an `.npz` file, by name. In the names, `_` is replaced with `-`.
+    """Return a dict with the arrays of `root`, which is a folder of `.npy` files or an `.npz` file.
 
-    Arrays beyond the first MAX_ARRAYS are ignored. Raises Refusal if two arrays have the same name, or if an array cannot be used.
+    A key is the name of an array without `.npy`, and with `-` for each `_`: the key of `train_inputs.npy` is `train-inputs`. Only the first
+    MAX_ARRAYS arrays are read, in the order of the names in a folder, or of the members in an `.npz` file. Raises Refusal if two arrays
+    have the same key, or if `root` or an array cannot be used.
     """
     arrays: dict[str, ArrayFile] = {}
     for name, place, stream, size_bytes in folder_entries(root) if root.is_dir() else archive_entries(root):
@@ -122,7 +127,9 @@ def archive_entries(root: Path) -> Iterator[ArrayEntry]:
     for member in members[:MAX_ARRAYS]:
         place = f"{root}: {shown(member.filename)}"
         if member.compress_type not in COMPRESSION_METHODS:
-            raise Refusal(f"source.root: {place}: uses compression method {member.compress_type}: write it with numpy.savez")
+            raise Refusal(
+                f"source.root: {place}: uses compression method {member.compress_type}, which is not supported: write the .npz file with numpy.savez"
+            )
         yield member.filename, place, partial(open_member, root, member.filename), member.file_size
 
 

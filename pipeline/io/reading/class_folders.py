@@ -22,7 +22,7 @@ Parts = tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """An image file: its name, its split, and its index in the targets of that split, `ClassFolders.targets[split]`."""
+    """A file that is one sample. Its class number is `ClassFolders.targets[split][position]`."""
 
     name: str
     split: str
@@ -31,7 +31,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """The classes in byte order of their names, the samples in the order of the listing, and the targets of each split."""
+    """What the file names of a dataset say: its class names, its samples, and the class numbers of the samples of each split, `targets`.
+
+    `classes` are in byte order, and a class number is an index in `classes`. `samples` are in the order of the file names in the Listing.
+    """
 
     classes: tuple[str, ...]
     samples: list[Sample]
@@ -41,7 +44,7 @@ class ClassFolders:
 def find_classes(listing: Listing, place: str) -> ClassFolders:
     """Return the classes, samples and targets that follow from the file names in `listing`. `place` names the dataset in messages.
 
-    Raises Refusal if the split or class of a file is ambiguous, or if the name of a split or class is invalid.
+    Raises Refusal if the files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     folders = {parts for name in listing.folders if (parts := visible_parts(name))}
@@ -68,9 +71,10 @@ def visible_parts(name: str) -> Parts:
 
 
 def enclosed(folders: set[Parts], depth: int) -> bool:
-    """Return True if one folder contains all split or class folders. A folder with the name of a split does not count as enclosing.
+    """Return True if a single top folder encloses the dataset, so that paths have the form `OUTER/SPLIT/CLASS/file` or `OUTER/CLASS/file`.
 
-    `folders` are all folders of the dataset. `depth` is the number of parts of the longest path of a file.
+    `folders` are all folders of the dataset. `depth` is the number of parts of the deepest file's path. With three parts, a top folder that
+    has the name of a split is that split, and encloses nothing.
     """
     top_folders = {parts[0] for parts in folders if parts}
     return len(top_folders) == 1 and (depth == 4 or (depth == 3 and not is_split(*top_folders)))
@@ -108,9 +112,10 @@ def refuse_stray(names: Iterable[str], place: str) -> None:
 
 
 def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
-    """Return the names of the classes of all splits. An empty class folder counts as a class, so that a later check reports it.
+    """Return the names of all class folders, in byte order. Empty class folders are included: a later check reports them.
 
-    Raises Refusal if a split has no class folder, or if a name is too long or cannot be printed.
+    `folders` are the folders below the enclosing folder. `splits` maps each split folder to its split; it is empty if there are none.
+    Raises Refusal if a split folder has no class folder with files, or if a name is too long or cannot be printed.
     """
     if splits:
         empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))

@@ -20,7 +20,10 @@ to the reason why it cannot be decoded.
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes images with fixed settings, which `images.decode` explains. `place` names the dataset in messages."""
+    """Decodes images to `size` x `size` pixels of `channels` channels. `place` names the dataset in messages.
+
+    An image of more than `max_pixels` pixels is refused.
+    """
 
     place: str
     size: int
@@ -28,13 +31,13 @@ class Decoder:
     max_pixels: int
 
     def prepare(self) -> None:
-        """Set the limits of Pillow. Call it once in every process."""
+        """Set the largest number of pixels that Pillow accepts to `max_pixels`. Call this method once in every process."""
         images.set_pixel_limit(self.max_pixels)
 
     def decode(self, members: Sequence[Member]) -> Decoded:
-        """Decode image files. Return the images, and the reason for each file that cannot be decoded.
+        """Decode image files. Return an array of the decoded images, and a dict of the files that cannot be decoded (see Decoded).
 
-        Raises Refusal if an image has more than `max_pixels` pixels, or if `Member.read` raises it.
+        Raises Refusal if an image has more than `max_pixels` pixels, or if `Member.read` refuses a file, such as one that is too large.
         """
         strip = images.ImageStrip(len(members), self.size, self.channels)
         corrupt: dict[int, str] = {}

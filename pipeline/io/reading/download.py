@@ -35,10 +35,10 @@ def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> Non
 
 
 def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
-    """Download `address` to `draft`, with a progress bar named `label`.
+    """Download the file at `address` to the temporary path `draft`, with a progress bar named `label`. `md5` is the expected checksum.
 
-    Raises ValueError if the address is not an http or https URL, or if the file has more than MAX_BYTES or another MD5. Raises OSError or
-    HTTPException if the transfer fails.
+    Raises ValueError if the address is not an http or https URL, if the file has more than MAX_BYTES bytes, or if its MD5 is not `md5`.
+    Raises OSError or HTTPException if the transfer fails.
     """
     if not address.startswith(("https://", "http://")):
         raise ValueError("is not an http or https URL")

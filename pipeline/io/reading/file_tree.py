@@ -24,7 +24,10 @@ READ_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError
 
 @dataclass
 class Listing:
-    """The names in a folder or archive, unchanged: the files in a fixed order, and the folders, including empty folders."""
+    """The names of the files and of the folders in a folder or archive, relative to it. Empty folders are included.
+
+    The names are kept as stored, such as `./a/0.png`. They are in byte order, or for a tar archive in the order of the archive.
+    """
 
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -34,9 +37,10 @@ class FileReader(Protocol):
     """Reads any file by its name. May be used on several threads, and, after pickling, in another process."""
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a file. Raises one of READ_ERRORS if the file is damaged, and Refusal for any other problem.
+        """Return the contents of a file. Raises one of READ_ERRORS if the file is damaged or cannot be opened.
 
-        Refusal is a ValueError, which is one of READ_ERRORS: to tell the two apart, catch Refusal first.
+        Raises Refusal if the file is too large, or if its archive was changed. Catch Refusal before READ_ERRORS: it is a ValueError, and
+        READ_ERRORS contains ValueError.
         """
 
 
@@ -60,12 +64,13 @@ class Tree(Protocol):
     def listing(self) -> Listing:
         """Return the names of all files and folders.
 
-        Raises Refusal if an entry is neither a file nor a folder, has a path outside the root, is too large or occurs twice, if an archive
-        cannot be read, or if it would unpack to too many bytes.
+        Raises Refusal if an entry is neither a file nor a folder. For a folder, also if it is too deep, or reached twice through links. For
+        an archive, also if it cannot be read or would unpack to too many bytes, or if a file in it is too large, occurs twice or has a
+        path outside the archive's folder.
         """
 
     def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
-        """Return a context manager that gives an iterator over the files called `names`. Use the iterator only inside the context.
+        """Return a context manager for `with`. Its value is an iterator over the files with these names, valid only inside the `with`.
 
         `names` must be in the order of `listing()`.
         """
@@ -123,5 +128,5 @@ def sorted_by_bytes(listing: Listing) -> Listing:
 
 
 def name_bytes(name: str) -> bytes:
-    """Return the bytes of a name, to sort by. This order is the same in every locale, and the name need not be valid UTF-8."""
+    """Return the bytes of a name, as a sort key: byte order is the same in every locale. The name need not be valid UTF-8."""
     return name.encode("utf-8", "surrogateescape")

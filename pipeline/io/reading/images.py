@@ -36,7 +36,10 @@ class Oversized(Exception):
 
 
 def set_pixel_limit(max_pixels: int) -> None:
-    """Set Pillow's own limit of pixels, which also applies to an image inside an image (in icon files). Turn off Pillow's warnings."""
+    """Let Pillow refuse images of more than `max_pixels` pixels, and turn off its warnings.
+
+    Unlike the check in `decode`, the limit of Pillow also applies to the images that an icon file contains.
+    """
     Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # Pillow warns above this number and raises above twice this number
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -61,10 +64,10 @@ class ImageStrip:
 
 
 def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
-    """Decode the first frame of an image file with the contents `data`, and return it as `fitted` does.
+    """Decode the first frame of an image file, and return it with exactly `height`, `width` and `channels`, as `fitted` describes.
 
-    Raises Corrupt if it cannot be decoded. Raises Oversized, before decoding, if it has more than `max_pixels` pixels. Without
-    `set_pixel_limit`, Pillow's own limit applies too, and Pillow warns of large images.
+    `data` is the contents of the file. Raises Corrupt if the image cannot be decoded. Raises Oversized, before decoding, if it has more
+    than `max_pixels` pixels. Call `set_pixel_limit` first: otherwise Pillow's default limit applies as well, and Pillow prints warnings.
     """
     if data[:2] in ASCII_FORMATS:
         raise Corrupt("is an ASCII image (PNM P1 to P3), which takes seconds to read: store it in a binary format")
@@ -88,9 +91,10 @@ def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max
 
 
 def fitted(image: Image.Image, *, height: int, width: int, channels: Literal[1, 3]) -> Image.Image:
-    """Return an opened image rotated upright, on a white background, resized so that it just covers `height` and `width`, centre-cropped.
+    """Return an image of exactly `height`, `width` and `channels`, made from `image`.
 
-    Raises Corrupt for pixels of unknown scale: floats, or integers outside 0 to MAX_16_BIT.
+    The image is rotated upright, and its transparent parts become white. It is then resized until it just covers `height` and `width`, and
+    what extends beyond them is cropped equally on both sides. Raises Corrupt if the pixels are floats, or integers outside 0 to MAX_16_BIT.
     """
     converted = to_mode(upright(image), MODES[channels])
     return converted if converted.size == (width, height) else ImageOps.fit(converted, (width, height), Image.Resampling.BICUBIC)
@@ -119,9 +123,10 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def scale_transparency(image: Image.Image, *, depth: int) -> None:
-    """Scale to 8 bits the one pixel value that a PNG may declare as transparent. `depth` is the number of bits per channel in the file.
+    """Scale the transparent colour of a PNG, `image.info["transparency"]`, to 8 bits per channel.
 
-    Needed for 2-bit and 4-bit grey and for 16-bit colour: Pillow scales the pixels of such an image, but not this value.
+    A PNG may declare that all pixels of one colour are transparent. For 2-bit and 4-bit grey and for 16-bit colour, Pillow scales the
+    pixels to 8 bits, but not the declared colour. `depth` is the number of bits per channel in the file.
     """
     value = image.info["transparency"]
     if image.mode == "L" and depth in (2, 4):

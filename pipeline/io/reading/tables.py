@@ -33,15 +33,17 @@ class Row(NamedTuple):
 
 
 def read(path: Path, *, text: Column, label: Column) -> list[Row]:
-    """Return the rows of a file; its suffix is one of FORMATS. Blank lines are skipped.
+    """Return the labelled texts of a table. The suffix of `path` must be one of FORMATS. Blank lines are skipped.
 
-    Raises Refusal with the line if a row lacks one of the columns, has more or fewer columns than the first one, or has an empty text or
-    an empty, unprintable or overlong label.
+    `text` and `label` are the columns of the text and of the label: two names, or two numbers. Raises Refusal if the file cannot be parsed,
+    has no rows, or lacks a column. Raises Refusal with the line if a row has more or fewer columns than the first row, or if its text or
+    label is invalid.
     """
     place = f"source.root: {shown(path)}"
     if path.suffix.lower() in JSON_SUFFIXES and isinstance(text, int):
         raise Refusal(
-            f"source.text_column: {shown(path)} is JSON Lines, whose columns have names, not numbers: write their keys here and in source.label_column"
+            f"source.text_column: {shown(path)} has JSON objects, whose columns are keys, not numbers: "
+            "set source.text_column and source.label_column to the keys of the text and the label"
         )
     content = text_files.read(path)
     records = FORMATS[path.suffix.lower()](content, place, text, label)
@@ -55,18 +57,22 @@ def read(path: Path, *, text: Column, label: Column) -> list[Row]:
 
 
 def checked_text(text: object, place: str) -> str:
-    """Return `text`. Raises Refusal if it is no string, is empty, or has more than LONGEST_FIELD characters."""
+    """Return `text` unchanged. Raises Refusal if it is not a string, is empty, or has more than LONGEST_FIELD characters.
+
+    `place` is the file, and the line if there is one, for the message.
+    """
     if not isinstance(text, str) or not text.strip():
-        raise Refusal(f"{place}: has an empty text, or one that is no string: write a text, or remove it")
+        raise Refusal(f"{place}: has an empty text, or a text that is not a string: write a text, or remove the row or file")
     if len(text) > LONGEST_FIELD:
         raise Refusal(f"{place}: has a text of {len(text)} characters, more than {LONGEST_FIELD}: shorten or divide it")
     return text
 
 
 def checked_label(label: object, place: str) -> str:
-    """Return the label without white space around it.
+    """Return the label as a string, without white space around it. `place` is its file and line, for the message.
 
-    Raises Refusal unless it is printable text or a whole number, not empty, and of at most LONGEST_LABEL characters.
+    Raises Refusal if the label is neither a string nor a whole number, is empty, cannot be printed, or has more than LONGEST_LABEL
+    characters.
     """
     name = str(label).strip() if isinstance(label, str | int) and not isinstance(label, bool) else ""
     if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
@@ -99,7 +105,11 @@ def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def keyed(rows: Iterator[tuple[int, list[str]]], place: str, text: Column, label: Column) -> Iterator[Record]:
-    """Yield each row as a dict from `text` and `label` to its fields. Raises Refusal if the rows have no such columns, or are ragged."""
+    """Yield the line number of each row, and a dict with its two fields: `{text: its text, label: its label}`.
+
+    `rows` gives the line number and all fields of each row. Raises Refusal if the column `text` or `label` does not occur exactly once, or
+    if a row has more or fewer fields than the first row.
+    """
     filled = ((line, fields) for line, fields in rows if any(fields))
     first, names = next(filled, (1, [""]))
     by_name = isinstance(text, str)
@@ -107,8 +117,8 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, text: Column, label
     for key, column in {"text_column": text, "label_column": label}.items():
         if known.count(column) != 1:
             raise Refusal(
-                f"{place}:{first}: source.{key} is {shown(column)}, but the columns are {shown(', '.join(map(str, known)))}: write one of these that "
-                "occurs once; if the first line has no names, write the number of the column"
+                f"{place}:{first}: source.{key} is {shown(column)}, but the columns are {shown(', '.join(map(str, known)))}: write one of these "
+                "(it must not occur twice); if the first line has no column names, write the number of the column, from 1"
             )
     positions = {column: known.index(column) for column in (text, label)}
     for line, fields in filled if by_name else chain([(first, names)], filled):

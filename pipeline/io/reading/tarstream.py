@@ -33,9 +33,10 @@ class BoundedHeaders:
 
 
 def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes], tarfile.TarInfo]]:
-    """Yield the open file and the header of each member. Pass both to `read`, the function of this module, before the next iteration.
+    """Yield, for each member of the tar archive at `path`, the open archive and the header of the member.
 
-    `opener` opens the file for reading and decompresses it, like `gzip.open`.
+    To get the contents of the member, pass both to the function `read` below, before the next iteration. `opener` opens the archive for
+    reading and decompresses it, like `gzip.open`.
     """
     packed_bytes = path.stat().st_size
     with opener(path, "rb") as file:
@@ -58,10 +59,10 @@ def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
 
 
 def refuse_unfinished(file: IO[bytes], end: int) -> None:
-    """Raise ReadError unless the rest of the file after `end`, where tarfile stopped, is the padding of zeros that ends an archive.
+    """Raise ReadError if the archive is damaged or incomplete behind its last member. `end` is the position at which tarfile stopped.
 
-    tarfile also stops at a damaged header, and would silently omit the members after it. The padding may have at most MAX_PADDING_BYTES.
-    Reading to the end of the file also verifies the checksum of a compressed archive.
+    A complete archive ends with zeros: at least one byte, and at most MAX_PADDING_BYTES. This is checked because tarfile also stops at a
+    damaged header, and would silently omit the members after it. Reading the zeros also verifies the checksum of a compressed archive.
     """
     while block := file.read(BLOCK_BYTES):
         if block.strip(b"\0"):

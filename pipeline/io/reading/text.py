@@ -22,7 +22,10 @@ def read(path: Path) -> str:
 
 
 def decode(content: bytes, place: str) -> str:
-    """Return the bytes of a file as text, without a byte order mark. Raises Refusal with the line if they are not UTF-8, or have a NUL."""
+    """Return `content`, the bytes of a file, as text. A byte order mark is removed. `place` names the file in messages.
+
+    Raises Refusal, which names the line, if the bytes are not valid UTF-8 or contain a NUL character.
+    """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -35,10 +35,10 @@ def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, wor
 def on_processes(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, prepare: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(item)`, computed in worker processes, in the order of the items. Each process first calls `prepare()`.
+    """Yield each item and `function(item)`, computed in `workers` processes, in the order of the items. Each process first calls `prepare()`.
 
-    A process needs some 60 MB of memory. The functions, the items and the results must be picklable. Raises what `function` raises, and
-    Refusal if a process was killed or could not start.
+    A process needs some 60 MB of memory. The functions, the items and the results must be picklable. An exception in `function` is raised
+    again here. Raises Refusal if a process cannot start, is killed or ends early.
     """
     idle: SimpleQueue[Worker[Item, Result]] = SimpleQueue()
 
@@ -91,7 +91,7 @@ class Worker(Generic[Item, Result]):
             self.process.start()
         except OSError as error:
             raise Refusal(
-                f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set this variable to a smaller number"
+                f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set this environment variable to a smaller number"
             ) from None
         child_end.close()
 
@@ -113,10 +113,12 @@ class Worker(Generic[Item, Result]):
         code = self.process.exitcode or 0
         if code == -signal.SIGKILL:
             return Refusal(
-                "PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: set this variable to a smaller number"
+                "PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: set this environment variable to a smaller number"
             )
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this variable to 1 to decode without extra processes")
+        return Refusal(
+            f"PIPELINE_WORKERS: a decoding process {ended}: set this environment variable to 1 to decode without extra processes"
+        )
 
     def end(self) -> None:
         """Kill the process. If another thread is waiting for a result in `call`, `call` raises Refusal in that thread."""
@@ -132,7 +134,7 @@ class Worker(Generic[Item, Result]):
 def serve(connection: Connection, function: Callable[[Item], Result], prepare: Callable[[], None]) -> None:
     """Run the loop of a worker process, until the parent closes its end of the pipe.
 
-    SIGINT and SIGTERM are ignored. Such a signal reaches the whole process group, and the parent process then ends its workers.
+    SIGINT and SIGTERM are ignored in the worker. They reach the whole process group, and so the parent process, which then kills its workers.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -141,9 +141,9 @@ def test_what_is_raised_reaches_whoever_reads(ordered) -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (killed, "a decoding process was killed, most likely by the OOM killer: set this variable to a smaller number"),
-        (crashed, "a decoding process was ended by SIGSEGV: set this variable to 1 to decode without extra processes"),
-        (unpicklable, "a decoding process ended with exit code 1: set this variable to 1 to decode without extra processes"),
+        (killed, "a decoding process was killed, most likely by the OOM killer: set this environment variable to a smaller number"),
+        (crashed, "a decoding process was ended by SIGSEGV: set this environment variable to 1 to decode without extra processes"),
+        (unpicklable, "a decoding process ended with exit code 1: set this environment variable to 1 to decode without extra processes"),
     ],
 )
 def test_a_process_that_ended_before_its_time_is_said_in_words(function, said: str) -> None:
@@ -165,7 +165,8 @@ def test_a_process_that_cannot_begin_is_said_in_words_and_those_before_it_end(mo
 
     monkeypatch.setattr(workers.SpawnProcess, "start", limited)
     with pytest.raises(
-        Refusal, match=r"PIPELINE_WORKERS: a decoding process cannot be started \(.*unavailable\): set this variable to a smaller number"
+        Refusal,
+        match=r"PIPELINE_WORKERS: a decoding process cannot be started \(.*unavailable\): set this environment variable to a smaller number",
     ):
         list(workers.on_processes(refused, range(3), workers=2, prepare=partial(prepare, "")))
     assert begun
