@@ -28,10 +28,10 @@ SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 
 
 class Manifest(BaseModel):
-    """The metadata of a model file: everything that determines the bytes of the weights.
+    """The metadata of a model file. They record all that the weights depend on, such as the parameters, the data and the code.
 
-    It contains no time, path or host name. Opening a file validates only those sections of `params` that inference needs. The other
-    sections may come from another version of this project.
+    They contain no time, host name or absolute path. When a model file is opened, only the sections of `params` that inference needs are
+    validated. The other sections may come from another version of this project.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,8 +72,8 @@ def load(path: Path) -> tuple[Model, Manifest]:
 def deployable(path: Path) -> tuple[Model, NDArray[Any], tuple[str, ...]]:
     """Return what an export needs: the model with its preprocessing, an example input, and the names of the model's outputs.
 
-    The example input is a batch of two samples of zeros, because an exporter would treat a batch size of 1 as a constant. Raises
-    Refusal if `load` does.
+    The example input is a batch of two samples of zeros, because an exporter would treat a batch size of 1 as a constant. Raises Refusal in
+    the same cases as `load`.
     """
     model, manifest = load(path)
     inputs = manifest.spec.inputs
