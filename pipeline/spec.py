@@ -25,11 +25,12 @@ class Description(BaseModel):
 
     kind: str
 
-    def enlarged(self) -> Self | None:
-        """Return this description with one more class or token; None, unless overridden, if it has neither.
+    def enlarged_if_other(self, new: "Description") -> Self | None:  # noqa: ARG002  # for descriptions with classes or tokens
+        """Return this description with one more class or token if `new`, the description of other data, has other classes or tokens.
 
-        A network for the enlarged description differs in the shapes of exactly those tensors that have a part for each class or token. If a
-        training starts from the weights of a model for another description, these tensors start untrained.
+        Returns None if they are the same. Unless overridden, always returns None: there are no classes and no tokens. A network for the
+        enlarged description differs in the shapes of exactly those tensors that have a part for each class or token. These tensors start
+        untrained if a training on the new data starts from a model of the old data.
         """
         return None
 

@@ -22,7 +22,11 @@ HEADER_BYTES = 1 << 16
 
 
 class SplitRecord(BaseModel):
-    """The entry of a split in `spec.json`: its number of samples, its number of corrupt samples left out, and the SHA-256 of its files."""
+    """The entry of one split in `spec.json`.
+
+    `samples` is the number of samples in the split's two `.npy` files. `left_out` is the number of corrupt samples, which are not in these
+    files. `inputs_digest` and `targets_digest` are the SHA-256 of these two files.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,9 +50,11 @@ class PreparedRecord(BaseModel):
 class Split:
     """The samples of one split, as copy-on-write memory maps.
 
-    `inputs` and `targets` have one row per sample. The spec describes their shapes and dtypes. `lengths` (n,) are the lengths of the
-    samples without their padding, or None if nothing is padded. If `per_token` is True, the target of each token is the token that follows:
-    `targets` has the shape (n, 0), and the rows of `inputs`, one after another, form one sequence.
+    `inputs` and `targets` have one row per sample. `Prepared.spec` describes the shape and dtype of a row. `lengths` (n,) contains the
+    length of each sample without its padding. It is None if nothing is padded.
+
+    If `per_token` is True, the samples are consecutive pieces of one long text. The target of each token is then the next token, so no
+    targets are stored: `targets` has the shape (n, 0).
     """
 
     inputs: NDArray[Any]
@@ -121,10 +127,11 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
 
 
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """Return the array in the `.npy` file `path`, memory-mapped.
+    """Return the array in the `.npy` file `path` as a copy-on-write memory map.
 
-    Raises Refusal if the file cannot be read. Raises Refusal if its SHA-256 is not `digest`, or if its array does not have this shape
-    and dtype. A file that is too large for such an array is refused without being read.
+    Raises Refusal if the file cannot be read, or if the SHA-256 of the file is not `digest`. Raises Refusal if the array does not have
+    `shape` and `dtype`, or is not C-contiguous. If the file is too large for an array of this shape and dtype, it is refused without being
+    read.
     """
     try:
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize

@@ -15,14 +15,17 @@ Integers = NDArray[np.int64]
 
 
 def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, test: float, seed: int) -> dict[str, NDArray[np.str_]]:
-    """Assign every sample to train, valid or test. Return a dict from each split of the source to the names of the splits to which its
-    samples are assigned, one per sample.
+    """Assign every sample to train, valid or test.
 
-    `targets` maps each split of the source to its targets, which `task` describes. The shares `valid` and `test` apply only to splits that
-    the source does not have. Such a split is drawn from the train samples: it gets the same share of each stratum, for example of each
-    class. If the share is 0, there is no such split.
+    Returns a dict with an array for each split of the source (train, and possibly valid and test). The array contains one name per sample
+    of this split: the split to which the sample is assigned.
 
-    Raises Refusal if the source has no test split and `test` is 0, or if a stratum is too small to be divided.
+    `targets` maps each split of the source to the targets of its samples, which `task` describes. A split of the source is kept. If the
+    source has no test or valid split, the missing split is drawn at random from the train samples, test before valid. `test` and `valid`
+    are the shares to draw of the samples still in train, the same share of each stratum, for example of each class. If a share is 0,
+    nothing is drawn.
+
+    Raises Refusal if the source has no test split and `test` is 0, or if a stratum has too few samples to leave one in train.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
@@ -40,9 +43,10 @@ def assign(targets: Mapping[str, NDArray[Any]], task: Targets, *, valid: float, 
 
 
 def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Integers:
-    """Draw samples for `split`: from each stratum, the share `share` of its free samples, and at least one. Return their sorted positions.
+    """Draw train samples for the split `split`, and return their sorted positions in `strata`.
 
-    `strata` contains the stratum of each sample. `free` is True for the samples that may be drawn.
+    `strata` contains the stratum of each train sample, for example its class. `free` is True for the samples that are not yet drawn for
+    another split. From each stratum, the share `share` of the free samples is drawn, but at least one sample.
     """
     chosen = []
     for number in np.unique(strata):
@@ -60,6 +64,6 @@ def refuse_small_strata(strata: Integers, share: float, *, split: str, task: Tar
     for number, candidates in zip(*np.unique(strata, return_counts=True), strict=True):
         if count(share, candidates) >= candidates:
             raise Refusal(
-                f"source.{split}: {task.stratum_name(number)} has too few samples ({candidates}) to divide between {split} and train: "
-                f"a share of {share} leaves none for train: write a smaller share or, if there is only one sample, add another"
+                f"source.{split}: {task.stratum_name(number)} has too few samples ({candidates}) to divide between {split} and train, "
+                f"because the share {share} leaves none for train: write a smaller share; if there is only one sample, add another"
             )

@@ -75,13 +75,14 @@ class GrowingArray:
 def write(
     raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[SampleBlock]
 ) -> PreparedRecord:
-    """Write each sample of `blocks` into its split, and then `spec.json`. Return the contents of `spec.json`.
+    """Write each sample to the files of its split, and then `spec.json`. Return the contents of `spec.json`.
 
-    `assigned` maps each split of the source to the names of the assigned splits, one per sample. Only one block of samples and the
-    targets are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
+    `blocks` yields the samples in blocks, each of some samples of one split of the source. Corrupt samples are missing from the blocks.
+    `assigned` maps each split of the source to an array with one name per sample: the split to which the sample is written. All targets,
+    but only one block of inputs, are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
 
-    Raises Refusal if every sample of a split is corrupt. Raises Refusal if the intact train samples cannot be learned from, for example
-    because every sample of a class is corrupt.
+    Raises Refusal if every sample of a split is corrupt. Raises Refusal if a model can learn nothing from the train samples that are left,
+    for example because every sample of a class is corrupt.
     """
     clear(folder)
     wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}

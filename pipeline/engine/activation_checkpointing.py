@@ -44,7 +44,10 @@ def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
 
 
 def contexts(block: nn.Module) -> Contexts:
-    """Return two context managers for `block`: one for the first forward pass, one for the recomputation."""
+    """Return the two context managers in which `checkpoint` runs `block`: for the first forward pass, and for the recomputation.
+
+    The first context does nothing. The second freezes the running statistics of BatchNorm layers (see `statistics_kept`).
+    """
     return nullcontext(), statistics_kept(block)
 
 

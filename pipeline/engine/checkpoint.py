@@ -18,7 +18,7 @@ from pipeline.refusal import Refusal
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, all in `folder`. Only the newest ones, `kept` in number, remain on disk."""
+    """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk."""
 
     folder: Path
     kept: int
@@ -62,8 +62,8 @@ class Checkpoints:
 class Saver:
     """Writes checkpoints on a background thread, one at a time.
 
-    The training loop waits while the tensors are copied to the host. If the previous checkpoint is still being written, the loop also
-    waits for its end. If writing fails with OSError, a warning is printed and the training continues. Earlier checkpoints remain.
+    The training loop waits while the tensors are copied to the host. Before that, it waits until the previous checkpoint is written. If
+    writing fails with OSError, a warning is printed and the training continues. Earlier checkpoints remain.
     """
 
     checkpoints: Checkpoints
@@ -106,6 +106,6 @@ class Saver:
 def snapshot(tensors: Tensors) -> Tensors:
     """Return contiguous copies of `tensors` on the host.
 
-    A checkpoint file stores tensors in the same layout, so the background thread only has to write them.
+    The tensors in a checkpoint file are contiguous too, so the background thread can write the copies as they are.
     """
     return {name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()}

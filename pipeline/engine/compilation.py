@@ -15,8 +15,9 @@ MOST_COMPILED = 4096
 def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
     """Return `model` compiled by torch.compile, or `model` itself if `requested` is "off".
 
-    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. Each micro-batch size, and each length of padded samples,
-    is compiled separately: code for dynamic sizes, and so the rounding, would depend on which sizes were run before.
+    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. The compiler makes separate code for each micro-batch size
+    and for each length of padded samples. Code for dynamic sizes is not used: it would depend on which sizes the process ran before, and
+    could round differently after a restart.
     """
     if requested == "off":
         return model

@@ -31,8 +31,8 @@ class Report:
 class NotFinite(Exception):
     """Raised if the loss or the gradient of `step` is not finite and `train.on_nonfinite` is "stop".
 
-    If `or_before` is True, an earlier step may be the cause, because the gradient norm was measured only at steps with a report. An
-    unnoticed non-finite gradient may then have made the weights non-finite.
+    If `or_before` is True, an earlier step may be the cause. In this case, the gradient norm was measured only at steps with a report. A
+    non-finite gradient at another step was not noticed, and may have made the weights non-finite.
     """
 
     def __init__(self, step: int, *, or_before: bool) -> None:
@@ -50,14 +50,16 @@ def fit(
     forward: Forward,
     validate: Validate | None,
 ) -> Iterator[Report]:
-    """Train until the plan is finished, and yield a Report after every step.
+    """Train until the plan is finished, and yield a Report after every step. Updates `state` and `progress` in place.
 
     `batches` must begin with the batch of step `state.step + 1`. `forward` is the model, perhaps compiled. `validate()` returns the
-    validation metrics by name; `validate` is None if there is no validation split. Exceptions from `validate` propagate. A later call of
-    `fit` with the same state and progress then repeats the interrupted validation and continues.
+    validation metrics by name; `validate` is None if there is no validation split.
 
-    Raises NotFinite or Refusal at the first report that finds a non-finite value (see `report`), and Refusal if a step runs out of memory
-    and cannot be retried with smaller micro-batches.
+    Exceptions from `validate` propagate. To continue after such an exception, call `fit` again with the same `state` and `progress`: it
+    first repeats the interrupted validation.
+
+    Raises NotFinite or Refusal at the first report that finds a non-finite value (see `report`). Raises Refusal if a step runs out of
+    memory and cannot be retried with smaller micro-batches.
     """
     stream = iter(batches)
     while True:
@@ -76,9 +78,11 @@ def fit(
 def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
     """Return a Report with the averages since the last report, and with the validation metrics if a validation is due.
 
-    Adds the metrics to the history in `progress`, and starts new averages. Raises NotFinite if a step had a non-finite loss or gradient and
-    `train.on_nonfinite` is "stop". Raises Refusal if a metric, a weight or an optimizer state is not finite, or if every step since the
-    last report was skipped and further steps would be skipped too.
+    Adds the metrics to the history in `progress`, and starts new averages.
+
+    Raises NotFinite if `train.on_nonfinite` is "stop" and `first_bad_step` finds a step. Raises Refusal if a metric is not finite, or if
+    every step since the last report was skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
+    report at which a validation is due also checks the weights and the optimizer states: it raises Refusal if one of them is not finite.
     """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
@@ -134,9 +138,9 @@ def refuse_nonfinite_state(state: TrainState) -> None:
 
 
 def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
-    """Raise Refusal if every step since the last report was skipped and further steps would be skipped too.
+    """Raise Refusal if every step since the last report was skipped: further steps would probably be skipped too.
 
-    With fp16, raises Refusal only if the loss scale is below 1. At larger scales, the gradient scaler may still find a scale without
+    With fp16, raises Refusal only if the loss scale is also below 1. At larger scales, the gradient scaler may still find a scale without
     overflow.
     """
     if values.num_skipped < values.steps:

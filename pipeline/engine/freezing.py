@@ -14,20 +14,20 @@ MOST_NAMED = 3
 
 
 def freeze(network: nn.Module, patterns: Sequence[str], *, untrained: Collection[str] = ()) -> list[nn.Module]:
-    """Freeze the parameters that match `patterns`, and return the BatchNorm layers whose running statistics must stay unchanged.
+    """Freeze the parameters whose names match `patterns`. Return the BatchNorm layers whose running statistics must stay unchanged.
 
-    These are the BatchNorm layers all of whose parameters are frozen and, of those without parameters (`affine=False`), the ones whose
-    `running_mean` matches a pattern. `untrained` are the tensors of the network that the file of `model.weights` does not supply. Raises
-    Refusal if a pattern matches nothing, if a frozen parameter is untrained, or if no parameter is left to train.
+    A BatchNorm layer is returned if all its parameters are frozen. A BatchNorm layer without parameters (`affine=False`) is returned if the
+    name of its `running_mean` matches a pattern. Autograd computes no gradient for the layers below the first trained parameter.
 
-    Below the lowest parameter that is trained, autograd computes no gradient.
+    `untrained` contains the names of the tensors that still have random values, because the file of `model.weights` does not supply them.
+    Raises Refusal if a pattern matches no parameter, if a frozen parameter is in `untrained`, or if no parameter is left to train.
     """
     parameters = dict(network.named_parameters())
     frozen = matching(patterns, list(parameters), KEY)
     if lost := sorted(frozen.intersection(untrained)):
         raise Refusal(
-            f"{KEY}: freezes {', '.join(lost[:MOST_NAMED])}, which the file of model.weights does not supply for this data: "
-            "they would keep their random initial values, so change the patterns until none matches them"
+            f"{KEY}: freezes {', '.join(lost[:MOST_NAMED])}, which the file of model.weights does not supply for this data, "
+            "so they would keep their random initial values: change train.freeze so that no pattern matches them"
         )
     for name in frozen:
         parameters[name].requires_grad_(False)
@@ -37,7 +37,10 @@ def freeze(network: nn.Module, patterns: Sequence[str], *, untrained: Collection
 
 
 def keeps(name: str, norm: nn.Module, frozen: Collection[str], patterns: Sequence[str]) -> bool:
-    """Return True if the running statistics of the BatchNorm `name` must stay unchanged."""
+    """Return True if the running statistics of the BatchNorm layer `norm` must stay unchanged (see `freeze`).
+
+    `name` is the name of the layer in the network. `frozen` contains the names of all frozen parameters.
+    """
     prefix = f"{name}." if name else ""
     own = [f"{prefix}{parameter}" for parameter, _ in norm.named_parameters()]
     if own:

@@ -38,9 +38,10 @@ def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> No
 
 
 def write_metrics(path: Path, progress: Progress, exported_step: int, columns: Sequence[str]) -> None:
-    """Write the last metrics, the best validation and the step of the exported weights as JSON.
+    """Write a JSON file with the metrics of the last report, the best validation, and two steps.
 
-    The values are nested by split, as `dvc metrics diff` expects. `columns` gives their order.
+    `steps` is the step of the last report, and `exported_step` that of the exported weights. The metrics of the last report are nested by
+    split, as `dvc metrics diff` expects. They have the order of `columns`.
     """
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}

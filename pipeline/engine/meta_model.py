@@ -47,10 +47,10 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 
 
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
-    """Raise RuntimeError if the names, shapes or dtypes of `weights` differ from those of the network that `model` describes.
+    """Raise RuntimeError if `weights` differ in names, shapes or dtypes from the tensors of the network that `model` and `spec` describe.
 
-    If `half` is True, the weights must be bf16. The network is built on the meta device, so a file that describes a huge network cannot
-    exhaust the memory. If the network cannot be built there, nothing is compared.
+    If `half` is True, the network has bf16 weights, except in BatchNorm. The network is built on the meta device, so that even a huge
+    network takes no memory. If it cannot be built on the meta device, nothing is compared.
     """
     network = build_on_meta(model, spec)
     if network is None:
@@ -62,7 +62,10 @@ def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = 
 
 
 def differences(found: Tensors, expected: Tensors) -> str:
-    """Return the first differences between two sets of tensors in names, shapes and dtypes, for a message; "" if there are none."""
+    """Compare the tensors `found` with those `expected`, by name. Return the first differences as a text, or "" if there are none.
+
+    Two tensors of the same name differ if their shapes or dtypes differ. A tensor that only one side has is a difference too.
+    """
     names = sorted(name for name in expected.keys() | found.keys() if described(expected.get(name)) != described(found.get(name)))
     return "; ".join(f"{name} is {described(found.get(name))}, not {described(expected.get(name))}" for name in names[:MOST_NAMED])
 

@@ -20,10 +20,12 @@ def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
 
 
 class Model(nn.Module):
-    """Maps stored inputs to outputs. In classification, the outputs are logits (n, classes).
+    """Preprocesses stored inputs, and maps them to outputs. In classification, the outputs are logits (n, classes).
 
-    If `half` is True, the network runs in bf16: its inputs are converted to bf16, and so are its weights, except those of BatchNorm.
-    The outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
+    Stored inputs are the inputs in the prepared data, for example uint8 images.
+
+    If `half` is True, the network runs in bf16: its inputs are converted to bf16, and so are its weights, except those of BatchNorm. The
+    outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
     """
 
     frozen_norms: Sequence[nn.Module] = ()

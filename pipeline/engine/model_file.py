@@ -26,10 +26,10 @@ SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
 
 
 class Manifest(BaseModel):
-    """The metadata of a model file: everything that determines the bytes of the weights.
+    """The metadata of a model file. They record all that the weights depend on, such as the parameters, the data and the code.
 
-    It contains no time, path or host name. Opening a file validates only those sections of `params` that inference needs. The other
-    sections may come from another version of this project.
+    They contain no time, host name or absolute path. When a model file is opened, only the sections of `params` that inference needs are
+    validated. The other sections may come from another version of this project.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -111,7 +111,8 @@ def write(tensors: Sequence[Tensor], values: Tensor) -> None:
 def normalized(weights: Tensor) -> Tensor:
     """Return `weights` (n, rows, columns) with each matrix rescaled to Frobenius norm sqrt(rows).
 
-    The learning rate is then relative to this norm.
+    An update has a norm of about the learning rate times sqrt(rows). With this rescaling, the learning rate is thus the relative size of
+    the update.
     """
     return weights / norms(weights) * math.sqrt(weights.shape[1])
 

@@ -33,6 +33,7 @@ class Objective(Protocol):
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the metrics by name, on the host.
 
-        `sums` maps "loss" and each name that the method `sums` returns to its total over `num_targets` targets.
+        `sums` contains totals over `num_targets` targets, by name: the loss under the name "loss", and the values that the method `sums`
+        returns.
         """
         ...

@@ -33,13 +33,14 @@ WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*
 
 
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build one optimizer for all trainable parameters of `module`. Only the weights of MATRIX_LAYERS, such as Linear, get weight decay.
+    """Build one optimizer for all trainable parameters of `module`.
 
-    The class of the layer that owns a parameter decides about weight decay, not the number of dimensions: class tokens, positional
-    embeddings, tables of relative positions and layer scales can have two or more dimensions, but get none.
+    Only the weights of MATRIX_LAYERS, such as Linear, get weight decay. The class of the layer that owns a parameter decides this, not the
+    number of dimensions: class tokens, positional embeddings, tables of relative positions and layer scales can have two or more
+    dimensions, but get no weight decay.
 
-    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. A group is split into
-    several if `settings.groups` or `settings.layer_decay` give its parameters different learning rates or weight decay.
+    Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. All parameters in a
+    group have the same `lr_scale` and weight decay, so `settings.groups` and `settings.layer_decay` can lead to more groups.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     adjusted = parameter_groups.adjustments(module, settings)
@@ -65,10 +66,10 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def split_adjusted(groups: Iterable[Group], adjusted: Mapping[int, Adjustment]) -> list[Group]:
-    """Split each group into groups of parameters with the same adjustment, in the order of the parameters. Empty groups are left out.
+    """Split each of `groups` so that all parameters of a new group have the same adjustment. Return the new groups; none is empty.
 
-    `adjusted` maps the id of each parameter to its adjustment. The `weight_decay` of an adjustment is ignored in groups without weight
-    decay.
+    `adjusted` maps the id of each parameter to its adjustment: a factor for its learning rate and, perhaps, another weight decay. In groups
+    with `decays: False`, for example of biases, the weight decay stays 0. Within a group, the parameters keep their order.
     """
     result = []
     for group in groups:
@@ -94,8 +95,9 @@ def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]
 def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
     """Return the ids of all weights of MATRIX_LAYERS, such as Linear, and the ids of the hidden weights among them.
 
-    The hidden weights are those of all layers except the first and the last, in the order of `module.modules()`. Frozen layers and
-    embeddings count as layers. A weight that is shared with an embedding is in neither set.
+    To find the hidden weights, the weights of MATRIX_LAYERS and embeddings, frozen or not, are listed in the order of `module.modules()`.
+    Every weight of MATRIX_LAYERS is hidden, except the first and the last weight of this list. Weights with fewer than two dimensions are
+    left out. A weight that is shared with an embedding is in neither set.
     """
     layers = [
         (id(parameter), isinstance(layer, MATRIX_LAYERS))
@@ -110,9 +112,10 @@ def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
 
 
 def split_hidden(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
-    """Split the parameter group `weights` in two: hidden weights, and the weights of the first and last layers.
+    """Split the parameter group `weights` into two groups: the hidden weights (see `matrix_ids`), and the others.
 
-    `inner` contains the ids of the hidden weights.
+    `inner` contains the ids of the hidden weights. Muon orthogonalises only the first group. The second group has SGD's momentum
+    (`settings.sgd_momentum`) and a learning-rate scale of its own (`settings.outer_lr_scale`).
     """
     hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
     outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]

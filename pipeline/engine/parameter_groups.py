@@ -11,18 +11,24 @@ from pipeline.refusal import Refusal
 
 
 class Adjustment(NamedTuple):
-    """How a parameter differs from the rest of its group. `weight_decay` is None if the parameter has the weight decay of the group."""
+    """What `optimizer.groups` and `optimizer.layer_decay` change for one parameter.
+
+    The learning rate of the parameter is multiplied by `lr_scale`. If `weight_decay` is not None, it replaces the parameter's weight decay,
+    unless that is 0 for its kind, as for biases.
+    """
 
     lr_scale: float = 1.0
     weight_decay: float | None = None
 
 
 def adjustments(network: nn.Module, settings: CommonOptimizerSettings) -> dict[int, Adjustment]:
-    """Return the adjustment of each parameter that is trained, by its id.
+    """Return the adjustment of each trainable parameter, by the id of the parameter.
 
-    The learning-rate scale is `lr_scale * layer_decay ** depth`, where `lr_scale` is that of the first of `settings.groups` that matches
-    the parameter, and `depth` is counted by `depths`. Raises Refusal if no parameter is left for a group, or if the network has no blocks
-    and `layer_decay` is set.
+    The first of `settings.groups` with a pattern that matches the name of a parameter gives its `lr_scale` and `weight_decay`. If
+    `settings.layer_decay` is set, `lr_scale` is also multiplied by `layer_decay ** depth` (see `depths`).
+
+    Raises Refusal if a pattern matches no parameter, or if all parameters that a group matches are frozen or in earlier groups. Raises
+    Refusal if `layer_decay` is set and the network has no blocks.
     """
     names = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
     found = {name: Adjustment() for name in names}
@@ -31,7 +37,9 @@ def adjustments(network: nn.Module, settings: CommonOptimizerSettings) -> dict[i
         key = f"optimizer.groups.{number}.patterns"
         members = matching(group.patterns, [name for name, _ in network.named_parameters()], key) & free
         if not members:
-            raise Refusal(f"{key}: all parameters that match are frozen, or belong to earlier groups: remove this group, or put it first")
+            raise Refusal(
+                f"{key}: every parameter that matches is frozen or belongs to an earlier group: remove this group, or put it first in optimizer.groups"
+            )
         found |= dict.fromkeys(members, Adjustment(group.lr_scale, group.weight_decay))
         free -= members
     if settings.layer_decay is not None:
@@ -45,9 +53,10 @@ def adjustments(network: nn.Module, settings: CommonOptimizerSettings) -> dict[i
 def depths(network: nn.Module) -> dict[int, int]:
     """Return the depth of each parameter by its id, as BEiT counts it (https://arxiv.org/abs/2106.08254).
 
-    The depth counts from the output: 0 for the parameters after the last block (the head), 1 for the last block, and one more for each
-    block before it. The parameters before the first block have one more than that block. A parameter between two blocks has the depth of
-    the earlier one. "Before" and "after" refer to the order of `network.parameters()`. Raises Refusal if the network has no blocks.
+    The depth counts blocks from the output. With n blocks (see `activation_checkpointing.blocks`), the parameters after the last block (the
+    head) have depth 0, those of the last block 1, those of the first block n, and those before the first block n + 1. A parameter between
+    two blocks has the depth of the earlier block. "Before" and "after" refer to the order of `network.parameters()`. Raises Refusal if the
+    network has no blocks.
     """
     found = blocks(network)
     if not found:

@@ -9,9 +9,10 @@ from pipeline.refusal import Refusal
 
 
 def matching(patterns: Iterable[str], names: Sequence[str], key: str) -> set[str]:
-    """Return the names that match at least one pattern. Raises Refusal, with the nearest names, for a pattern that matches none.
+    """Return the names that match at least one of `patterns`.
 
-    `key` is the key in params.yaml that has the patterns, for the message.
+    Raises Refusal if a pattern matches no name. The message contains the names nearest to the pattern, and `key`, the key in params.yaml
+    under which the patterns are written.
     """
     found: set[str] = set()
     for pattern in patterns:

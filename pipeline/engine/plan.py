@@ -13,10 +13,10 @@ from pipeline.spec import Direction
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a training.
+    """The settings of a training that are fixed before its first step: its length, learning rates, reports and validations.
 
-    `switches` maps a step to the micro-batch size used from that step on. An earlier training recorded these changes when it ran out of
-    memory, and this training repeats them. By default there are none.
+    `switches` maps a step to the micro-batch size that is used from this step on. It is empty, except if a recorded training is repeated:
+    its changes of the micro-batch size, which it made when it ran out of memory, are then made at the same steps.
     """
 
     settings: LoopSettings
@@ -29,11 +29,11 @@ class Plan:
     switches: Mapping[int, int] = field(default_factory=dict)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of the next step, if `step` steps are completed."""
+        """Return the learning rate of the step that comes after `step` completed steps."""
         return self.peak_learning_rate * schedules.factor(step, self.num_steps, self.schedule)
 
     def step_settings(self, step: int) -> StepSettings:
-        """Return the settings of the next step, if `step` steps are completed."""
+        """Return the settings of the step that comes after `step` completed steps."""
         return StepSettings(
             seed=self.seed,
             learning_rate=self.learning_rate(step),

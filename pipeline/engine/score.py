@@ -20,10 +20,10 @@ def score(
     device: torch.device,
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the mean loss and the metrics over a split, by name.
+    """Return the mean loss and the metrics of `model` over a split, by name.
 
-    `batches()` returns an iterator over the batches of the split. `pause()` is called after each batch; its exceptions propagate. The
-    host synchronises with the device only once, at the end.
+    `batches()` returns an iterator over the batches of the split. `pause()` is called after each batch. It may raise an exception to end
+    the computation early. The host synchronises with the device only once, at the end.
     """
     totals = torch.zeros((), dtype=torch.float64, device=device)
     names: tuple[str, ...] = ()

@@ -21,11 +21,15 @@ SMALLEST_SHARE = 0.5
 
 
 def load(network: nn.Module, model: ModelSettings, spec: Spec) -> frozenset[str]:
-    """Copy the tensors of the file `model.weights` that fit into `network`, and print how many. `spec` describes the data of `network`.
+    """Copy the tensors that fit from the file of `model.weights` into `network`, and print how many.
 
-    A tensor fits if name and shape are equal and it does not belong to other classes or tokens (see `of_other_data`). Return the names of
-    the network's tensors that are not replaced: they keep their initial values. If `model.weights` is null, copy nothing and return no
-    names. Raises Refusal if the file is missing or damaged, if its model has another architecture, or if nothing fits.
+    Returns the names of the other tensors of `network`, which keep their initial values. If `model.weights` is null, copies nothing and
+    returns an empty set.
+
+    A tensor of the file fits if `network` has a tensor of the same name and shape. A tensor that belongs to classes of other data does not
+    fit (see `of_other_data`). `spec` describes the data for which `network` was built.
+
+    Raises Refusal if the file is missing or damaged, if its model has another architecture, or if no tensor fits.
     """
     path = model.weights_file
     if path is None:
@@ -65,20 +69,22 @@ def read(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
         its = manifest.inference.model.title
         raise Refusal(
             f"{path}: its model, {its}, has another architecture than this {model.title} ({untrusted.reason(error)}): "
-            "copy the section `model` from the params.yaml of its training, or choose another file"
+            "copy the section `model` from the params.yaml with which its model was trained, or choose another file"
         ) from None
     return tensors, manifest.spec
 
 
 def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
-    """Return the names of the tensors that depend on classes or tokens, such as the head, if those of the file are not those of `spec`.
+    """Return the names of the tensors that have a part for each class or token, such as the head, if those of the file differ from those
+    of `spec`.
 
-    `before` describes the data of the file. Shapes do not show the difference if both have the same number of classes.
+    `before` describes the data of the file, and `spec` the new data. These tensors must not be copied, even if their shapes are equal
+    because both datasets have equally many classes or tokens. They are found by building the network for one more class or token.
     """
     names: set[str] = set()
     for part in ("inputs", "targets"):
-        enlarged = getattr(before, part).enlarged()
-        if enlarged is not None and getattr(before, part) != getattr(spec, part):
+        enlarged = getattr(before, part).enlarged_if_other(getattr(spec, part))
+        if enlarged is not None:
             networks = [meta_model.build_on_meta(model, data) for data in (before, before.model_copy(update={part: enlarged}))]
             shapes = [{name: tensor.shape for name, tensor in network.state_dict().items()} if network else {} for network in networks]
             names |= {name for name, shape in shapes[0].items() if shape != shapes[1].get(name)}
@@ -86,10 +92,10 @@ def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
 
 
 def inspect(model: ModelSettings) -> Spec | None:
-    """Return the description of the data that the model of the file `model.weights` was trained on.
+    """Return the description of the data on which the model in the file of `model.weights` was trained.
 
-    Return None if `model.weights` is null, or if the file was not written by this pipeline. Raises Refusal if the file cannot be used for
-    `model`.
+    Returns None if `model.weights` is null, or if the file was not written by this pipeline. Raises Refusal if the file is missing or
+    damaged, or if its model has another architecture than `model`.
     """
     with naming_the_key():
         return None if model.weights_file is None else read(model.weights_file, model)[1]
@@ -111,10 +117,11 @@ def refuse_missing(path: Path) -> None:
 
 
 def refuse_misfit(tensors: Tensors, fitting: Tensors, own: Tensors, model: ModelSettings, path: Path) -> None:
-    """Raise Refusal if the file of `tensors`, which does not describe its model, belongs to another architecture than the network.
+    """Raise Refusal if a file that was not written by this pipeline has the tensors of another architecture than the network.
 
-    This is so if its names are not those of `own`, the tensors of the network, or if `fitting`, the tensors that can be copied, have less
-    than the share SMALLEST_SHARE of the values of `own`.
+    `tensors` are the tensors of the file, and `own` those of the network. `fitting` are the tensors of the file that can be copied. The
+    architecture counts as the same if `tensors` and `own` have the same names, and if `fitting` covers at least the share SMALLEST_SHARE of
+    the values in `own`.
     """
     share = sum(own[name].numel() for name in fitting) / max(1, sum(tensor.numel() for tensor in own.values()))
     if tensors.keys() != own.keys() or share < SMALLEST_SHARE:
@@ -123,7 +130,10 @@ def refuse_misfit(tensors: Tensors, fitting: Tensors, own: Tensors, model: Model
 
 
 def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str:
-    """Describe the tensors that do not fit, for a message; "" if there are none."""
+    """Return a text that names the tensors of the network that are not copied, with the reasons; "" if all are copied.
+
+    `untrained` contains the names of these tensors. `tensors` are the tensors of the file, and `own` those of the network.
+    """
     if not untrained:
         return ""
     names = [name for name in own if name in untrained]

@@ -78,7 +78,7 @@ class TrainState:
         return {"step": self.step, "scaler": self.scaler.state_dict()}
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
-        """Restore the state from `tensors` and `scalars`, which the methods of the same names returned earlier."""
+        """Restore the state from what `tensors()` and `scalars()` returned earlier."""
         self.model.network.load_state_dict(stripped("network", tensors))
         if self.ema:
             self.ema.module.network.load_state_dict(stripped("average", tensors))
@@ -90,10 +90,10 @@ class TrainState:
 
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return `value`, an optimizer state of `parameter`, on the device of `parameter`.
+    """Return `value`, a tensor of the optimizer state of `parameter`, on the device of `parameter`.
 
-    If both have the same shape, the result also has the memory order of `parameter`: fused kernels ignore strides and assume that both
-    orders are equal.
+    If `value` has the shape of `parameter`, the result also has the strides of `parameter`. Fused kernels need this: they do not look at
+    strides, but assume that the parameter and its state have the same order in memory.
     """
     if value.shape != parameter.shape:
         return value.to(parameter.device)

@@ -91,6 +91,7 @@ def test_the_share_of_a_split_that_the_source_brings_is_unused(brought) -> None:
 @pytest.mark.parametrize(("samples", "shares"), [(1, {"test": 0.1}), (2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])
 def test_a_class_too_small_for_every_split_is_named(samples, shares):
     with pytest.raises(
-        Refusal, match=r"source.(test|valid): class b has too few samples \([123]\) to divide between \w+ and train: a share of 0\.\d"
+        Refusal,
+        match=r"source.(test|valid): class b has too few samples \([123]\) to divide between \w+ and train, because the share 0\.\d",
     ):
         assign({TRAIN: np.array([0] * 50 + [1] * samples)}, **shares)

@@ -49,7 +49,9 @@ def test_the_first_group_that_matches_wins() -> None:
     everything = GroupSettings(patterns=("*",), lr_scale=0.1, weight_decay=None)
     rates = values(network(), settings(groups=(HEAD, everything)), "lr_scale")
     assert rates == {name: 10.0 if name.startswith("8.") else 0.1 for name in rates}
-    with pytest.raises(Refusal, match=r"optimizer\.groups\.1\.patterns: all parameters that match are frozen, or belong to earlier groups"):
+    with pytest.raises(
+        Refusal, match=r"optimizer\.groups\.1\.patterns: every parameter that matches is frozen or belongs to an earlier group"
+    ):
         values(network(), settings(groups=(everything, HEAD)), "lr_scale")
 
 
@@ -100,7 +102,7 @@ def test_a_network_without_blocks_has_no_layer_decay() -> None:
 def test_a_group_of_frozen_parameters_or_of_none_is_refused() -> None:
     module = network()
     freezing.freeze(module, ["0.*"])
-    with pytest.raises(Refusal, match=r"optimizer\.groups\.0\.patterns: all parameters that match are frozen"):
+    with pytest.raises(Refusal, match=r"optimizer\.groups\.0\.patterns: every parameter that matches is frozen"):
         optimizers.build(module, settings(groups=(GroupSettings(patterns=("0.*",), lr_scale=0.5, weight_decay=None),)))
     with pytest.raises(Refusal, match=r"optimizer\.groups\.0\.patterns: head\.\* matches no parameter: the nearest are "):
         optimizers.build(module, settings(groups=(GroupSettings(patterns=("8.*", "head.*"), lr_scale=0.5, weight_decay=None),)))

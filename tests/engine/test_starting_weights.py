@@ -11,13 +11,16 @@ from torch import nn
 
 from pipeline.engine import model_file, starting_weights
 from pipeline.engine.model_file import Manifest
+from pipeline.inputs.text.description import NUM_SPECIAL
 from pipeline.io import files, tensor_file
 from pipeline.models import convnet, mlp, torchvision
 from pipeline.params.model import WEIGHTS_FOLDER, ModelSettings
 from pipeline.refusal import Refusal
+from pipeline.registry import MODELS
 from pipeline.spec import Spec
 from tests.engine.building import begin
-from tests.specs import image_spec
+from tests.models import text_models
+from tests.specs import image_spec, text_spec
 
 BASE = WEIGHTS_FOLDER / "base.safetensors"
 TWO = image_spec(shape=(8, 8, 1), classes=("cat", "dog"), mean=(0.4,), std=(0.3,))
@@ -210,3 +213,15 @@ def test_an_untrained_head_cannot_be_frozen(train_params, prepared) -> None:
     write(settings(), TWO)
     with pytest.raises(Refusal, match=r"train\.freeze: freezes 8\.bias, 8\.weight, which the file of model\.weights does not supply"):
         begin(train_params({"model": settings().model_dump(mode="json"), "train.freeze": ["8.*"]}), prepared)
+
+
+@pytest.mark.parametrize("section", [text_models.LANGUAGE_MODELS[0], text_models.LANGUAGE_MODELS[-1]], ids=text_models.title)
+def test_a_vocabulary_of_other_tokens_starts_untrained_and_a_longer_text_does_not(section: dict[str, Any]) -> None:
+    model = MODELS.settings(section["name"])(**section | {"weights": Path(BASE.name)})
+    old = write(model, text_spec(letters="abcdefgh"))
+    of_tokens = {name for name, tensor in old.items() if 8 + NUM_SPECIAL in tensor.shape}
+    assert of_tokens
+    _, untrained = loaded(model, text_spec(letters="ijklmnop"))
+    assert untrained == of_tokens, "as many tokens, but other ones"
+    _, untrained = loaded(model, text_spec(letters="abcdefgh", length=20))
+    assert untrained == {name for name, tensor in old.items() if name.endswith("positions.weight")}

@@ -1,7 +1,7 @@
 """Describes texts as rows of token numbers, with the tokenizer that makes them."""
 
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +116,12 @@ class TextInputs(spec.Inputs):
     def num_tokens(self) -> int:
         """Return the number of different tokens."""
         return self.tokenizer.num_tokens
+
+    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+        if isinstance(new, TextInputs) and new.tokenizer == self.tokenizer:
+            return None
+        tokens = (*self.tokenizer.tokens, "one more")
+        return self.model_copy(update={"tokenizer": TokenizerDescription.model_construct(kind="word", vocabulary=tokens)})
 
     def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of tokens of each row that are not padding, (n,)."""
