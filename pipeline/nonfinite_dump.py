@@ -12,13 +12,15 @@ MAX_LISTED = 5
 
 
 def save(batch: BlockBatch, *, max_samples: int, step: int, learning_rate: float, folder: Path) -> str:
-    """Save the batch of `step` to a file in `folder`. Return a description: learning rate, rows of the first samples, and the path of the
-    file.
+    """Save the training batch of `step` to a file in `folder`, so that the cause of a non-finite loss or gradient can be found. Return a
+    description of the batch for a message.
 
-    The file contains the augmented inputs, the targets, and the rows (n,) of the samples in the train split. The rows of a language model
-    are the positions of the first token of each window. The inputs are augmented again for the file, at most `max_samples` at a time, so
-    that they fit in the device's memory. If writing fails with OSError, no exception is raised. The description then contains the reason
-    instead of the path.
+    The description contains the learning rate, the rows of the first samples, and the path of the file. If writing fails with OSError, no
+    exception is raised, and the description contains the reason instead of the path.
+
+    The file contains the augmented inputs, the targets, and the rows (n,) of the samples in the train split. A sample of a language model
+    is a window of tokens, and its row is the position of its first token. The inputs are augmented again for the file, at most
+    `max_samples` at a time, so that they fit in the device's memory.
     """
     path = folder / f"nonfinite-{step:012d}.safetensors"
     # build one part at a time: the whole batch may not fit on the device

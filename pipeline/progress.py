@@ -11,7 +11,7 @@ LINE_EVERY_S = 10.0
 
 
 class Advance:
-    """Counts the units that are done, and calls `report` with their number after each change."""
+    """Counts the units of work that are done, such as images. Each call adds to the count, and calls `report` with the new total."""
 
     def __init__(self, report: Callable[[int], None]) -> None:
         self.done = 0
@@ -22,7 +22,7 @@ class Advance:
         self.report(self.done)
 
     def each(self, items: Iterable[Item], units: Callable[[Item], int]) -> Iterator[Item]:
-        """Yield the items. Count an item, as `units(item)` units, when the caller asks for the one after it."""
+        """Yield the items, and count them. An item counts as `units(item)` units. It is counted when the caller asks for the next item."""
         for item in items:
             yield item
             self(units(item))

@@ -14,7 +14,7 @@ TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 
 class Statistics(Protocol):
-    """Computes the description of a dataset's inputs. The train samples are added a few at a time."""
+    """Computes the description of a dataset's inputs. While `prepare` stores the samples, it adds those of train, some at a time."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -49,15 +49,15 @@ class SampleBlock:
 
 @dataclass(frozen=True)
 class RawDataset:
-    """A dataset that is read from its source. All targets are in memory; the samples are streamed, and may exceed memory.
+    """A dataset that is read from its source. All targets are in memory. The samples are yielded in blocks, so they need not fit in memory.
 
     `task` describes the targets. `targets` maps each split of the source (train, and possibly valid and test) to its targets (n, ...).
     `blocks()` yields every sample except corrupt ones, in ascending position within a split. If you stop early, close the generator that
     `blocks()` returned: it may own worker processes. `statistics` describes the inputs after all train samples have been added to it.
 
-    `fit(assigned)` is called once, before `blocks()`. A source of texts then fits its tokenizer to the train samples. Samples of the
-    source's train may be assigned to valid or test: `assigned` maps each split of the source to the final split of each of its samples, an
-    array (n,) of names.
+    `prepare` may move samples of the source's train split to valid or test. `fit(assigned)` says where each sample goes: `assigned` maps
+    each split of the source to an array (n,) with the name of the final split of each sample. It is called once, before `blocks()`. A
+    source of texts may fit its tokenizer in this call, to the samples whose final split is train.
     """
 
     task: "spec.Targets"

@@ -11,7 +11,7 @@ Views = Literal["none", "mirror", "mirror_translate"]
 
 
 class EvaluateSettings(Section):
-    """Settings of every evaluation; the module `settings.py` of each task adds its own."""
+    """The settings of the section `evaluate` that every task has. Each task adds settings in `pipeline/tasks/TASK/settings.py`."""
 
     name: str
     """The task of the dataset: a folder of `pipeline/tasks/`."""
@@ -23,14 +23,14 @@ class EvaluateSettings(Section):
     the unmodified image."""
 
     def refuse_other_task(self, task: str) -> None:
-        """Raise Refusal if these settings belong to another task than `task`, that of the dataset."""
+        """Raise Refusal if `task`, the task of the dataset, differs from `evaluate.name`, the task of these settings."""
         if self.name != task:
             raise Refusal(f"evaluate.name: this dataset belongs to the task {task}: write `name: {task}`, and the other keys of that task")
 
     def refuse_misfit(self, num_outputs: int) -> None:
-        """Raise Refusal if a setting does not fit the number of outputs of a model, such as the number of classes.
+        """Raise Refusal if a setting does not fit a model with `num_outputs` outputs. A classification has one output for each class.
 
-        Checks nothing unless overridden.
+        This base class checks nothing. A task with such a setting overrides this function.
         """
 
     def refuse_impossible_views(self, inputs: str, metrics: Container[str]) -> None:

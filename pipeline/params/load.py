@@ -57,10 +57,11 @@ EXPECTED = {
 
 
 def load(document: Document, params: type[Params]) -> Params:
-    """Return the sections of the file that are fields of the class `params`, validated.
+    """Validate the sections of `document`, the parsed `params.yaml`, that are fields of the class `params`. Return an object of this class.
 
-    Raises Refusal with one line for each error, including unknown sections of the file. The validation of some sections, such as `model`,
-    imports torch, which is slow. These sections are validated only if all others are valid, so that a typing error is reported quickly.
+    Raises Refusal with one line for each error. A section that is not in SECTIONS is an error, too. The validation of some sections, such
+    as `model`, imports torch, which is slow. These sections are validated only if all others are valid, so that a typing error is reported
+    quickly.
     """
     load_without_torch(document, params)
     return value_or_refusal(document, *validate(document.data, params))
@@ -72,7 +73,10 @@ def load_without_torch(document: Document, params: type[Params]) -> Params:
 
 
 def value_or_refusal(document: Document, value: Params | None, problems: list[Problem]) -> Params:
-    """Return `value`. If there are `problems` or unknown sections in the file, raise Refusal with a line for each of them."""
+    """Return `value`, the validated sections. Raise Refusal with one line for each problem if there is one.
+
+    If there are `problems`, `value` is None. A section of the file that is not in SECTIONS is a problem even if `value` is valid.
+    """
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
@@ -87,7 +91,9 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
     """
     length = len(json.dumps(data, default=str))
     if length > MAX_BYTES:
-        raise Refusal(f"{origin}: has parameters of {length} characters, more than {MAX_BYTES}: these are not parameters of this pipeline")
+        raise Refusal(
+            f"{origin}: its parameters have {length} characters, more than {MAX_BYTES}: use a model file that this pipeline has written"
+        )
     value, problems = validate(data, params)
     if value is None:
         raise Refusal("\n".join(f"{origin}: {dotted(location)}: {message}" for location, message in problems))
@@ -110,9 +116,9 @@ def dotted(location: Location) -> str:
 
 
 def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
-    """Return the validated sections and the problems found. If there are problems, the sections are None.
+    """Validate `data`, the sections by name. Return the pair (validated sections, problems). If there are problems, the sections are None.
 
-    `without_torch` is explained in `load_without_torch`.
+    With `without_torch`, a section whose validation would import torch is not validated, except for its key `name`.
     """
     resolved, problems = resolve(params, data, without_torch=without_torch)
     chosen = {name: data[name] for name in params.model_fields if name in data}
@@ -125,11 +131,11 @@ def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bo
 
 
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
-    """Return a subclass of `params` in which each section's type fits this data, and the problems found.
+    """Return a subclass of `params` for the validation of `data`, and the problems found.
 
-    In a section with variants, such as `model`, the key `name` selects the variant. The subclass gives the section the type of that
-    variant. A missing or unknown `name` is a problem, and the type is then Any. With `without_torch`, it is also Any for variants that
-    import torch.
+    Some sections, such as `model`, have variants. The key `name` of the section in `data` selects one variant, and the subclass gives the
+    section the type of this variant. If `name` is missing or unknown, that is a problem, and the section gets the type Any. With
+    `without_torch`, a section whose variants import torch gets the type Any, too.
     """
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -146,7 +152,7 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
 
 @cache
 def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
-    """Return a subclass of `params` in which `fields` replace the fields of the same names. Each of `fields` is a name and a definition.
+    """Return a subclass of `params` with other types for some fields. `fields` has pairs of a field's name and its new pydantic definition.
 
     The result is cached, because pydantic takes several milliseconds to create a class.
     """
@@ -154,9 +160,10 @@ def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[
 
 
 class SectionTypes(NamedTuple):
-    """The variants of a section such as `model`. Its key `name` selects the variant, and so decides which other keys are valid.
+    """The variants of a section such as `model`. The key `name` of the section selects a variant, which decides what other keys are valid.
 
-    `noun` is the word for a variant in messages. `settings` returns the class of the variant with a given name.
+    `names` are the names of the variants. `noun` is the word for a variant in messages. `settings(name)` returns the class that validates
+    the section for the variant `name`. `needs_torch` is True if this class imports torch.
     """
 
     noun: str
@@ -166,7 +173,10 @@ class SectionTypes(NamedTuple):
 
 
 def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
-    """Return the variants of a section, or None if it has none. A section has variants if its type is a registry or a discriminated union."""
+    """Return the variants of the section with the name `section`, or None if it has none. `field` is the pydantic field of the section.
+
+    A section has variants if `field` has a Registry, a package with one module for each variant, or if it is a discriminated union.
+    """
     registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
     if registry:
         return SectionTypes(registry.noun, registry.names, registry.settings, registry.needs_torch)
@@ -212,7 +222,10 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
 
 
 def keys_beside(location: Location, params: type[BaseModel]) -> tuple[str, ...]:
-    """Return all known keys of the mapping that has the key at `location`: of a section, or of one item of a list of sections."""
+    """Return all valid keys of the section that contains the key at `location`. If an item of a list contains it, return those of the item.
+
+    `params` is the class of all sections.
+    """
     section: Any = params
     for part in location[:-1]:
         if isinstance(part, str):
@@ -221,21 +234,25 @@ def keys_beside(location: Location, params: type[BaseModel]) -> tuple[str, ...]:
 
 
 def keys_of(section: Any) -> tuple[str, ...]:
-    """Return the keys of a section of this type; for `X | None`, those of X."""
+    """Return the valid keys of a section. `section` is its type: a class, or a type that contains the class, such as `X | None`."""
     return tuple(key for kind in (section, *get_args(section)) for key in getattr(kind, "model_fields", ()))
 
 
 def without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Drop the problem "is missing" for each key that another problem already suggests as the right spelling or the new name.
+    """Return the problems without those that only repeat another problem, so that a misspelled key gives one message, not two.
 
-    A misspelled key then gives one message, not two.
+    If a key is misspelled or has its old name, the right key is missing, too. The problem of the first key suggests the right key, so the
+    problem "is missing" of the right key is dropped.
     """
     suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
     return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
 
 
 def renamed_value(location: Location, value: object) -> str | None:
-    """Return a message with the new name of a value that was renamed since an earlier version; None if the value was not renamed."""
+    """Return a message with the new name of `value`, if it was renamed since an earlier version. Return None if it was not renamed.
+
+    `location` is the location of the key that has this value.
+    """
     new_name = RENAMED.get(f"{dotted(location)}: {value}")
     return f"`{value}` is now `{new_name}`: rename it" if new_name else None
 

@@ -26,7 +26,7 @@ PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 
 class ModelSettings(Section):
-    """Settings and methods that every model has; the module of each architecture adds its own."""
+    """The settings and methods that every model has. Each architecture adds its own settings in its module, in `pipeline/models/`."""
 
     name: str
     """The architecture: a module of `pipeline/models/`."""
@@ -53,7 +53,7 @@ class ModelSettings(Section):
 
     @property
     def weights_file(self) -> Path | None:
-        """Return the path of the file to start from; None if there is none."""
+        """Return the path of the file that `model.weights` names, whose weights a training starts from. Return None if the key is null."""
         return None if self.weights is None else WEIGHTS_FOLDER / self.weights
 
     @property
@@ -62,24 +62,28 @@ class ModelSettings(Section):
         return self.name
 
     def build(self, spec: "Spec") -> "nn.Module":
-        """Build the network, a module that maps preprocessed inputs, such as images (n, channels, height, width), to (n, spec.num_outputs)."""
+        """Build the network, a module that maps preprocessed inputs, such as images (n, channels, height, width), to (n, spec.num_outputs).
+
+        A language model has outputs for every token: (n, length, spec.num_outputs).
+        """
         raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
-        """Initialise the network with published weights, or with weights computed from the data; here, in the base class, leave it
+        """Initialise the network with published weights, or with weights computed from the data. This base class leaves the network
         unchanged.
 
-        If the key `model.weights` names a file, its tensors replace these weights afterwards. `examples(n)` returns at most n preprocessed
-        train samples. Called once, when a training begins, and never when a model file is opened.
+        `examples(n)` returns at most n preprocessed train samples, from which weights can be computed. If the key `model.weights` names a
+        file, the tensors of that file replace the initialised weights afterwards. Called once, when a training begins, and never when a
+        model file is opened.
         """
 
     @property
     def downloaded(self) -> bool:
-        """Return True if `initialize_from_data` needs files from the internet, which `fetch` then downloads."""
+        """Return True if `initialize_from_data` needs files from the internet. Only then does the command `check` call `fetch`."""
         return False
 
     def fetch(self) -> None:
-        """Download the files that `initialize_from_data` needs unless they exist, and read them.
+        """Download the files that `initialize_from_data` needs, unless they exist. Then read them, so that a damaged file is found early.
 
-        Raises Refusal with the remedy if the download or the reading fails.
+        Raises Refusal with the remedy if the download or the reading fails. This base class does nothing.
         """

@@ -18,7 +18,10 @@ class InferenceLoopSettings(Section):
 
 
 class InferenceParams(Section):
-    """The sections of `params.yaml` that inference needs. The other sections are not validated, so they may come from another version of this pipeline."""
+    """The sections of `params.yaml` that inference needs. They are read from a model file, which also contains other sections.
+
+    The other sections are not validated, so the model file may come from another version of this pipeline in which they differ.
+    """
 
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""

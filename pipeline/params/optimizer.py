@@ -8,7 +8,7 @@ from pipeline.params.section import Patterns, Section, Share
 
 
 class GroupSettings(Section):
-    """Settings of one group of the network's parameters: of those whose names match one of `patterns`."""
+    """Settings of one group of the network's parameters: all parameters whose names match at least one of `patterns`."""
 
     patterns: Annotated[Patterns, Field(min_length=1)]
     """Patterns such as `features.*` of the parameters' names in the model file. `*` also matches dots."""
@@ -84,7 +84,7 @@ class MuonSettings(CommonOptimizerSettings):
     def refuse_decay_of_groups(cls, normalize_weights: bool, info: ValidationInfo) -> bool:
         if normalize_weights and any(group.weight_decay is not None for group in info.data.get("groups", ())):
             raise ValueError(
-                "rescales the hidden weights instead of applying weight decay, so no group can set one: "
+                "rescales the hidden weights instead of applying weight decay, so no group can have a weight decay of its own: "
                 "write `weight_decay: null` in each of optimizer.groups, or `optimizer.normalize_weights: false`"
             )
         return normalize_weights

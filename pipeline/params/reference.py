@@ -22,9 +22,10 @@ def whole_file() -> type[BaseModel]:
 
 
 def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return the type and the FieldInfo of the section `field`, which pydantic's `create_model` takes.
+    """Return the definition of a section for pydantic's `create_model`: the pair (type, FieldInfo). `field` is its pydantic field.
 
-    If a registry lists the section's variants (as for `model`), the type is the union of their `Settings` classes, discriminated by `name`.
+    A section such as `model` has its variants in a Registry, a package with one module for each variant. The type of such a section is the
+    union of the `Settings` classes of all variants, discriminated by `name`.
     """
     registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
     if registry is None:
@@ -71,7 +72,7 @@ def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
-    """Return the keys that all variants of a section (`members`) have."""
+    """Return the keys that all variants of a section have. `members` refer to the variants in `whole`, the whole JSON schema."""
     keys = [set(resolve(whole, member)["properties"]) for member in members]
     return set.intersection(*keys) if keys else set()
 
@@ -88,7 +89,7 @@ def resolve(whole: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
 
 
 def values(field: dict[str, Any]) -> str:
-    """Return a short description of the type and bounds of a key."""
+    """Return a short description of the values that a key may have: their type and bounds. `field` is the JSON schema of the key."""
     if "anyOf" in field:
         return " or ".join(values(option) for option in field["anyOf"])
     if field.get("type") == "array":

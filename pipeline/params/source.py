@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SourceSettings(Section):
-    """Settings and methods that every source has; the module of each source adds its own."""
+    """The settings and methods that every source has. Each source adds its own settings in its module, in `pipeline/sources/`."""
 
     untrusted: ClassVar[bool] = False
     """True if `root` has the user's own files. `check` then validates their classes and splits before any stage runs."""
@@ -55,9 +55,12 @@ class SourceSettings(Section):
         return root
 
     def num_classes(self) -> int | None:
-        """Return the number of classes if it is known without reading data; None if it depends on the files."""
+        """Return the number of classes if the settings determine it, as for CIFAR-10. Return None if only the data determine it."""
         return None
 
     def open(self, *, workers: int) -> "RawDataset":
-        """Return the dataset with its targets loaded. Samples are read later, block by block, and decoded by `workers` threads or processes."""
+        """Open the dataset and return it with its targets in memory. The returned dataset yields the samples later, some at a time.
+
+        `workers` is the number of threads or processes that decode samples, if the source needs them.
+        """
         raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")

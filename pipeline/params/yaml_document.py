@@ -60,13 +60,14 @@ class Document:
             raise Refusal(f"{path}:1: contains an invalid value: {untrusted.reason(error)}") from None
         if not isinstance(data, dict):
             kind = KIND_NAMES.get(type(data).__name__, "a single value")
-            raise Refusal(
-                f"{path}:1: should contain sections such as `train:`, but is {kind}: replace the file by a copy of one in presets/"
-            )
+            raise Refusal(f"{path}:1: should contain sections such as `train:`, but is {kind}: copy a file of presets/ to this path")
         return cls(path, data, root)
 
     def line(self, location: Location) -> int:
-        """Return the line number, from 1, of the deepest key on the path `location` that the file has; 1 if the file has none of them."""
+        """Return the line number, from 1, of the key at `location`, a path of keys and list indices.
+
+        If the file lacks this key, return the line of the innermost section on the path that the file has, or 1 if it has none.
+        """
         node, line = self.root, 1
         for part in location:
             found_child = child(node, part)
@@ -87,7 +88,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise Refusal(
-            f"{path}:{line}: is not UTF-8 text ({error.reason}): save it as UTF-8, or replace it by a copy of one in presets/"
+            f"{path}:{line}: is not UTF-8 text ({error.reason}): save it as UTF-8, or copy a file of presets/ to this path"
         ) from None
     except OSError as error:
         raise Refusal(f"{path}: cannot be read ({error.strerror}): make it a readable file") from None
@@ -123,9 +124,10 @@ def refuse_excess(root: Node) -> None:
 
 
 def extent(node: Node, extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """Return the number of nodes below and including `node`, and the depth of this tree. Each use of an alias counts anew.
+    """Return the pair (number of nodes, depth) of the tree that begins at `node`. A tree of one node has the depth 1.
 
-    `extents` caches the results by the id of the node; `depth` is the depth of `node` in the file. Raises RecursionError beyond MAX_DEPTH.
+    A node that has several aliases is counted once for each use. `extents` caches the results by the id of the node. `depth` is the depth
+    of `node` in the whole file. Raises RecursionError if `depth` is larger than MAX_DEPTH.
     """
     if depth > MAX_DEPTH:
         raise RecursionError  # an alias that refers to its own parent recurses for ever
@@ -142,9 +144,10 @@ def parts_of(node: Node) -> list[Node]:
 
 
 def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
-    """Yield every mapping in the tree of `node` once. `seen` has the ids of the visited nodes, because aliases (`*name`) share nodes.
+    """Yield every mapping in the tree of `node` once. An alias (`*name`) can make a node occur several times in the tree.
 
-    There are no cycles: `refuse_excess` refuses an alias that refers to its own parent.
+    `seen` are the ids of the nodes that were visited, empty at first. There are no cycles, because `refuse_excess` refuses an alias that
+    refers to its own parent.
     """
     if id(node) not in seen:
         seen.add(id(node))
@@ -157,7 +160,8 @@ def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
 def as_text_key(key: Node, text: str) -> Node:
     """Return a key such as `~`, `true` or `[a, b]` as a text node with the same characters. Text keys and `<<` are returned unchanged.
 
-    Without this, such a key would be parsed as null, a boolean or a list; as text it is reported as an unknown key, with its line.
+    YAML would turn such a key into null, a boolean or a list. A text key can be reported as an unknown key, with its line. `text` is the
+    text of the whole file.
     """
     if key.tag in (TEXT_TAG, MERGE_TAG):
         return key
@@ -170,9 +174,9 @@ def line_of(error: MarkedYAMLError) -> int:
 
 
 def describe(error: MarkedYAMLError) -> str:
-    """Return ruamel's message for the error, and the line where the faulty construct begins, if that is another line.
+    """Return ruamel's message for the error. If the faulty construct begins on another line than the error, add this line.
 
-    If the error is a tab, which looks like spaces in an editor, add the remedy.
+    If a tab caused the error, add the remedy, because a tab looks like spaces in an editor.
     """
     problem = str(error.problem).partition(" with value")[0]  # for a duplicate section, its whole contents would follow
     start_line = error.context_mark.line + 1 if error.context_mark else line_of(error)

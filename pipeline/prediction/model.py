@@ -31,10 +31,12 @@ BATCH_SIZE, TOP_K = 64, 3
 def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel":
     """Return a trained model that is ready to predict.
 
-    `model` is a model file, a run (the name of its journal, the local folder that records it, or its id in MLflow), or a model in MLflow:
-    `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/MODEL_ID`. `device` is `auto`, `cpu`, `cuda` or `cuda:N`; the default is
-    PIPELINE_DEVICE, or `auto`. Raises Refusal, a ValueError, if the model cannot be found or is damaged, or if this pipeline cannot predict
-    with models of its task or kind of inputs.
+    `model` is the path of a model file, a run, or a model in MLflow (`models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/MODEL_ID`). A
+    run is given by its id in MLflow, or by the name of its journal, the local folder that records the run.
+
+    `device` is `auto`, `cpu`, `cuda` or `cuda:N`. If it is None, PIPELINE_DEVICE is used, or `auto` if that is not set. Raises Refusal, a
+    ValueError, if the model cannot be found or is damaged, if the device is unavailable, or if this pipeline has no predictions for the
+    model's task or kind of inputs.
     """
     environment = Environment.read()
     with model_source.located(str(model), Paths(), environment) as path:
@@ -44,15 +46,19 @@ def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel"
 
 
 class LoadedModel:
-    """A trained model, with its preprocessing, on a device. It changes no global settings of torch."""
+    """A trained model, with its preprocessing, on one device. Predicting leaves the global settings of torch as they were."""
 
     def __init__(self, network: Model, manifest: Manifest, device: torch.device, *, workers: int) -> None:
-        """Move the model to the device. Raises Refusal if there is no way to read its inputs, or no prediction for its task."""
+        """Move the model to the device. `workers` is the number of threads that read files.
+
+        Raises Refusal if this pipeline cannot read the model's kind of inputs, if it has no predictions for the model's task, or if the GPU
+        does not support the model's precision.
+        """
         self.manifest, self.spec, self.device, self.workers = manifest, manifest.spec, device, workers
         inputs, targets = self.spec.inputs, self.spec.targets
         refuse_missing(INPUTS, inputs.kind, "reading", "files and values cannot be turned into such inputs")
         refuse_missing(
-            TASKS, targets.kind, "prediction", "it has no answer for a single input. A language model writes text: use `generate`"
+            TASKS, targets.kind, "prediction", "this task has no prediction for a single input. If this is a language model, use `generate`"
         )
         self.reader: Reader = INPUTS.module(inputs.kind, "reading").Reader(inputs)
         self.precision = precision_on(device, manifest.precision)
@@ -62,19 +68,25 @@ class LoadedModel:
         """Yield one prediction for each input, in order.
 
         `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a folder, an archive, an `.npy`
-        file), a PIL image, or an array uint8 (height, width, channels). For a model of texts, a `str` is a text, and a `pathlib.Path` is a
-        file of which each line is a text, or a folder or archive of such files. Raises Refusal for the first input that cannot be read.
+        file), a PIL image, or an array uint8 (height, width, channels). An array that is passed as `inputs` is an iterable of images, so
+        pass a single image as `[array]`. For a model of texts, a `str` is a text, and a `pathlib.Path` is a file of which each line is a
+        text, or a folder or archive of such files. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
+        the first input that cannot be read.
         """
         is_single = isinstance(inputs, str | Path) or not hasattr(inputs, "__iter__")
         readings = self.readings([inputs] if is_single else inputs)
         yield from self.predictions(readings, self.predictor(top_k), batch_size=batch_size, on_problem=refuse)
 
     def predictor(self, top_k: int) -> Predictor:
-        """Return what interprets the model's outputs."""
+        """Return the object that turns the model's outputs into predictions. `top_k` is the number of classes in a prediction."""
         return cast("Predictor", TASKS.module(self.spec.targets.kind, "prediction").Predictor(self.spec, top_k=top_k))
 
     def readings(self, inputs: Iterable[Any]) -> Iterator[Reading]:
-        """Read each input, in order. A path is named by itself. Any other input, such as an array, is named by its position, such as `[3]`."""
+        """Yield the name of each input, in order, and the input as a stored sample, or a Refusal if it cannot be read.
+
+        The name of an input from a path begins with this path. The name of any other input, such as an array, is its position, such as
+        `[3]`.
+        """
         for position, value in enumerate(inputs):
             if isinstance(value, Path) or (isinstance(value, str) and self.reader.strings_are_paths):
                 with raw_inputs.opened([value], self.reader, workers=self.workers) as given:
@@ -88,14 +100,20 @@ class LoadedModel:
     def predictions(
         self, readings: Iterable[Reading], predictor: Predictor, *, batch_size: int, on_problem: Callable[[str], None]
     ) -> Iterator[Prediction]:
-        """Yield a prediction for each input that can be read, computed in batches. `on_problem` gets a message for each of the others."""
+        """Yield a prediction for each input that can be read, computed in batches. Call `on_problem` with a message for each other input.
+
+        `readings` are the inputs, as `self.readings` yields them. `predictor` is the result of `self.predictor`.
+        """
         samples = readable(readings, on_problem)
         while batch := list(islice(samples, batch_size)):
             names, rows = zip(*batch, strict=True)
             yield from predictor.predictions(names, self.outputs(rows))
 
     def outputs(self, rows: tuple[Any, ...]) -> NDArray[Any]:
-        """Return the outputs, float32, for stored samples. Raises Refusal if a batch does not fit in memory."""
+        """Return the model's outputs for one batch, a float32 array. `rows` are stored samples, the form in which `prepare` stores inputs.
+
+        Raises Refusal if the batch does not fit in memory.
+        """
         batch = self.reader.batch(rows)
         on_device = Batch(batch.inputs.to(self.device))
         with torch_errors.with_remedies(size="batch size"), tf32_allowed():
@@ -117,19 +135,22 @@ def refuse(message: str) -> None:
 
 
 def refuse_missing(registry: Registry, kind: str, part: str, reason: str) -> None:
-    """Raise Refusal if the folder `kind` in the package of the registry has no module `part`. `reason`, which ends the message, says what
-    is impossible without it.
+    """Raise Refusal if the task or the kind of inputs called `kind` has no module `part`, such as `reading`, which predictions need.
+
+    `registry` is TASKS or INPUTS. `reason` is the end of the message: it says what is impossible because the module is missing.
     """
     if find_spec(f"{registry.package}.{kind}.{part}") is None:
-        raise Refusal(f"this model belongs to the {registry.noun} `{kind}`: {reason}")
+        raise Refusal(f"`predict` does not support the {registry.noun} `{kind}` of this model: {reason}")
 
 
 def precision_on(device: torch.device, trained: ChosenPrecision) -> ChosenPrecision:
-    """Return the precision to predict in: that of the training where the device has it in hardware.
+    """Return the precision in which to predict on `device`. `trained` is the precision of the training.
 
-    Otherwise, a model that was trained with autocast is predicted in float32, the precision of its weights; autocast on a CPU would take
-    ten times as long. A model trained in `bf16-true` has bf16 weights and is predicted in it on a CPU too. Raises Refusal if a GPU cannot
-    compute in it.
+    - A GPU that supports `trained` predicts in `trained`.
+    - Otherwise, a model that was trained with autocast is predicted in float32, the precision of its weights. This includes every CPU,
+      because autocast on a CPU would take ten times as long.
+    - A model trained in `bf16-true` has bf16 weights. A CPU predicts in `bf16-true`, too. Raises Refusal if a GPU does not support
+      `bf16-true`.
     """
     if device.type == "cpu":
         return "fp32" if trained in precision.DTYPES else trained
@@ -143,7 +164,7 @@ def precision_on(device: torch.device, trained: ChosenPrecision) -> ChosenPrecis
 
 @contextmanager
 def tf32_allowed() -> Iterator[None]:
-    """Allow TF32 as in training and evaluation, and restore the settings afterwards: they belong to the caller's process."""
+    """Within this context, allow TF32 on GPUs, as training and evaluation do. Afterwards, restore the settings for the caller's own code."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     try:

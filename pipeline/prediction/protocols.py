@@ -16,7 +16,10 @@ Reading = tuple[str, Any | Refusal]
 
 
 class Reader(Protocol):
-    """Reads one kind of inputs: the class `Reader` in `pipeline/inputs/KIND/reading.py`, built from the model's description of its inputs."""
+    """Reads inputs of one kind. Each kind that can be predicted has its own class `Reader` in `pipeline/inputs/KIND/reading.py`.
+
+    A reader is built from the model's description of its inputs, such as the height, width and channels of images.
+    """
 
     strings_are_paths: ClassVar[bool]
     """True if a string that is given in Python is a path; False if it is an input itself, such as a text."""
@@ -24,10 +27,10 @@ class Reader(Protocol):
     """What the inputs are, in the plural, for the progress bar and for messages."""
 
     def read(self, file: Member, /) -> Iterable[Reading]:
-        """Yield the inputs of one file, each with a name. It is called on several threads.
+        """Yield the inputs of one file, each with a name. Several threads may call this at once.
 
-        Raises Refusal with a reason, without the name, if nothing in the file can be read. A single input that cannot be read is yielded as
-        a Refusal. What `Member.read` raises is passed on.
+        If a single input cannot be read, a Refusal is yielded in its place. If nothing in the file can be read, Refusal is raised. The
+        message of a Refusal contains the reason only, because the caller adds the name. Exceptions of `file.read()` are not caught.
         """
         ...
 
@@ -39,7 +42,7 @@ class Reader(Protocol):
         ...
 
     def batch(self, rows: Sequence[Any], /) -> Batch:
-        """Return stored samples as the input of one forward pass, on the CPU."""
+        """Return one batch, the input of one forward pass, on the CPU. `rows` are the stored samples of the batch."""
         ...
 
 
@@ -57,7 +60,7 @@ class LineReader(Reader, Protocol):
 
 
 class Prediction(Protocol):
-    """What a model answers for one input."""
+    """The prediction for one input."""
 
     @property
     def input(self) -> str:
@@ -74,12 +77,18 @@ class Prediction(Protocol):
 
 
 class Predictor(Protocol):
-    """Interprets the outputs for one task: the class `Predictor` in `pipeline/tasks/KIND/prediction.py`, built from spec and `top_k`."""
+    """Turns outputs into predictions. A task with predictions has its own class `Predictor` in `pipeline/tasks/TASK/prediction.py`.
+
+    It is built from the model's spec, which describes inputs and targets, and from `top_k`, the number of classes in a prediction.
+    """
 
     def columns(self) -> Mapping[str, int | None]:
         """Return a dict from the name of each column of the table to its width in characters; None means the rest of the line."""
         ...
 
     def predictions(self, names: Sequence[str], outputs: NDArray[Any], /) -> Iterator[Prediction]:
-        """Yield a prediction for each input, in order. Raises Refusal if an output is not finite."""
+        """Yield a prediction for each input, in order. Raises Refusal if an output is not finite.
+
+        `names` are the names of the inputs. `outputs` are the model's outputs for them, such as logits (n, classes).
+        """
         ...

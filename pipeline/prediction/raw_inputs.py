@@ -35,8 +35,10 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Source:
-    """Some of the inputs. `read(advance)` yields them. Whenever it has read n more files or rows, it calls `advance(n)`; all n add up to
-    `num_units`.
+    """One part of the inputs: files that the user named one after the other, or the contents of a folder, an archive or an `.npy` file.
+
+    `read(advance)` yields the inputs of this part. For the progress bar, it calls `advance(n)` whenever it has read n more files or array
+    rows. `num_units` is the number of all files or rows.
     """
 
     num_units: int
@@ -45,7 +47,7 @@ class Source:
 
 @dataclass(frozen=True)
 class RawInputs:
-    """All inputs that a user named: those that can be read, and the problems found so far."""
+    """All inputs that a user named. `sources` read the inputs. `problems` are the names that could not be opened, each with a Refusal."""
 
     sources: list[Source] = field(default_factory=list)
     problems: list[Reading] = field(default_factory=list)
@@ -64,9 +66,10 @@ class RawInputs:
 
 @contextmanager
 def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iterator[RawInputs]:
-    """List the files in all named folders and archives, and yield one RawInputs with all of them. No file is decoded yet.
+    """Within this context, give one RawInputs with the inputs that `names` name: paths, or `-` for standard input.
 
-    A name that cannot be listed is added to its problems.
+    The files in folders and archives are listed, but no file is decoded yet. A folder, archive or array that cannot be opened is added to
+    `RawInputs.problems`. `workers` is the number of threads that will decode files.
     """
     raw_inputs = RawInputs()
     with ExitStack() as stack:
@@ -91,7 +94,11 @@ def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iter
 
 @contextmanager
 def standard_input(reader: Reader) -> Iterator[Path]:
-    """Copy standard input to a temporary file, because an archive is read twice, and yield its path. Lines are not copied."""
+    """Within this context, give the path of a temporary file with a copy of standard input. An archive is read twice, so it needs a file.
+
+    If `reader` reads lines, nothing is copied, and the path is that of standard input itself. Raises Refusal if standard input has more
+    than MAX_STANDARD_INPUT_BYTES bytes.
+    """
     if isinstance(reader, LineReader):
         yield STREAM
         return
@@ -106,9 +113,9 @@ def standard_input(reader: Reader) -> Iterator[Path]:
 
 
 def kind_of(path: Path) -> str:
-    """Return "folder", "archive" (tar or zip), "array" (.npy) or "file", by the first bytes, not by the name.
+    """Return what is at `path`: "folder", "archive" (tar or zip), "array" (.npy) or "file". The first bytes decide; the name does not.
 
-    What cannot be opened counts as a file: reading it gives the reason.
+    If the path cannot be opened, return "file". The attempt to read this file then gives the reason.
     """
     try:
         if path == STREAM:
@@ -128,7 +135,7 @@ def kind_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Files:
-    """Files named one by one. `paths` maps the name that the user gave to the path."""
+    """Reads files that the user named one by one. `paths` is a dict from each name, as the user wrote it, to its path."""
 
     paths: dict[str, Path]
 
@@ -138,7 +145,10 @@ class Files:
 
 @dataclass(frozen=True)
 class Prefixed:
-    """Reads the files of a folder or archive whose names have the name of this folder or archive in front, such as `photos.zip/cat.png`."""
+    """Reads the files of a folder or archive by the names that a user sees, such as `photos.zip/cat.png`.
+
+    `prefix` is the start of these names, `photos.zip/`. `reader` reads the same files by their names inside the archive, such as `cat.png`.
+    """
 
     prefix: str
     reader: FileReader
@@ -148,7 +158,10 @@ class Prefixed:
 
 
 def open_tree(name: str, path: Path, reader: Reader, workers: int) -> Source:
-    """List a folder or an archive. Hidden files are left out. Raises Refusal if it cannot be listed, or has no files."""
+    """Return the files of the folder or archive at `path`, without hidden files, as a Source. The name of each file will begin with `name`.
+
+    Raises Refusal if the folder or archive cannot be listed, or if it has no files.
+    """
     tree = archives.open_tree(path)
     found = [each for each in tree.listing().files if visible_parts(each)]
     if not found:
@@ -243,9 +256,10 @@ def open_array(name: str, path: Path, reader: Reader) -> Source:
 
 
 def problem(error: Exception, path: Path) -> Refusal:
-    """Return the reason why `path` cannot be read.
+    """Return a Refusal whose message is only the reason why `path` cannot be read. The caller adds the name of the input.
 
-    The start of the message is removed: the path, and the key `source.root`, which names the path when a dataset is prepared.
+    The message of `error` may begin with the key `source.root` and with the path. Both are removed. The functions that read a dataset add
+    the key, but it has no meaning for a prediction.
     """
     if not isinstance(error, Refusal):
         return Refusal(f"cannot be read: {reason(error)}")

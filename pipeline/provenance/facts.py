@@ -35,8 +35,8 @@ TAGS = {
 def gather(environment: Environment) -> dict[str, str]:
     """Return the facts by name: commit, uncommitted changes, DVC stage and experiment, versions and machine. Never raises.
 
-    The facts are for MLflow and the journal, the local record of a run, only. Reproducible files never contain them, because they differ
-    between otherwise equal runs.
+    The facts are written only to MLflow and to the journal, the local folder that records a run. Reproducible files never contain them,
+    because the facts differ between otherwise equal runs.
     """
     facts: dict[str, Callable[[], str]] = {
         "git.commit": commit,
@@ -60,7 +60,10 @@ def gather(environment: Environment) -> dict[str, str]:
 
 
 def tags(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags for a run: the facts that `TAGS` lists, under the names of their tags. Facts that are unknown or "none" are left out."""
+    """Return the tags of a run in MLflow, by name. `TAGS` lists the tags, and the fact that becomes the value of each.
+
+    A tag is left out if its fact is unknown or "none".
+    """
     return {tag: facts[name] for tag, name in TAGS.items() if facts[name] != "none" and not facts[name].startswith(UNKNOWN)}
 
 

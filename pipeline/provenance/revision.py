@@ -19,7 +19,7 @@ COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 class Unknown(Exception):
-    """Raised if a fact cannot be determined. The message contains the reason."""
+    """Raised if a fact about the code or the machine, such as the commit, cannot be determined. The message contains the reason."""
 
 
 def first_line(text: str) -> str:
@@ -49,17 +49,19 @@ def git(*arguments: str) -> str:
 
 
 def explain(message: str) -> str:
-    """Return git's error message without the prefix "fatal: ". If it contains a key of `EXPLANATIONS`, return the value of the key instead.
+    """Return a reason for a failure of git. `message` is the first line of git's error message.
 
-    The messages with these keys may contain paths of this machine, which should not be sent to a shared MLflow server.
+    If `message` contains a key of `EXPLANATIONS`, the value of this key is returned, because git's own message may contain a path of this
+    machine, which should not be sent to a shared MLflow server. Otherwise `message` is returned without its prefix "fatal: ".
     """
     return next((words for piece, words in EXPLANATIONS.items() if piece in message), message.removeprefix("fatal: "))
 
 
 def difference() -> str:
-    """Describe the uncommitted changes: size and digest of `git diff HEAD`, then the changed files, one per line and at most 50.
+    """Return a text that describes the uncommitted changes, or "none" if there are no changes.
 
-    Return "none" if there are no changes. Changes of files that a run writes do not count. Raises Unknown if git fails.
+    The first line has the size and the digest of `git diff HEAD`. The next lines are the changed files, one per line and at most 50.
+    Changes of a run's results (`dvc.lock`, `metrics`, `plots`) do not count. Raises Unknown if git fails.
     """
     changed = git(*CHANGES)
     if not changed:

@@ -128,7 +128,7 @@ def test_muons_normalised_weights_have_no_decay_of_their_own(change, refused: Re
     change({"model": MLP, "optimizer": {**muon, "groups": [group("1.*", weight_decay=0.1)]}})
     [said] = refused("check")
     assert (
-        "optimizer.normalize_weights: rescales the hidden weights instead of applying weight decay, so no group can set one: write `weight_decay: null`"
+        "optimizer.normalize_weights: rescales the hidden weights instead of applying weight decay, so no group can have a weight decay of its own: write `weight_decay: null`"
         in said
     )
     change({"model": MLP, "optimizer": {**muon, "groups": [group("1.*")]}})

@@ -105,5 +105,5 @@ def test_what_the_task_cannot_use_is_refused(fork: Path, changes: dict[str, Any]
 
 def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(fork: Path) -> None:
     done = run(fork, "python", "-m", "pipeline", "predict", "models/model.safetensors", "data/README.md")
-    message = "this model belongs to the kind of inputs `points`: files and values cannot be turned into such inputs"
+    message = "`predict` does not support the kind of inputs `points` of this model: files and values cannot be turned into such inputs"
     assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
