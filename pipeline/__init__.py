@@ -7,7 +7,7 @@ __all__ = ["load_model"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `load_model` at its first use: every stage imports this file, and should not import what it does not need."""
+    """Return `load_model`, imported only at its first use: every stage imports this package, and no stage needs `load_model`."""
     if name in __all__:
         return getattr(import_module("pipeline.prediction.model"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -99,7 +99,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def command(verb: str) -> Callable[..., int | None]:
-    """Return the function that runs a verb, `commands/VERB.py:run`. The stages prepare, train and evaluate are run by `commands/stage.py`."""
+    """Return the function that runs `verb`, the first word of the command line. It calls `run` in `commands/VERB.py`; for the stages
+    prepare, train and evaluate, it calls `run` in `commands/stage.py`.
+    """
     if verb in ("prepare", "train", "evaluate"):
         return lambda: import_module("pipeline.commands.stage").run(verb)
     return import_module(f"pipeline.commands.{verb}").run  # type: ignore[no-any-return]

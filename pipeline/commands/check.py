@@ -29,9 +29,10 @@ Result = TypeVar("Result")
 
 
 def run() -> None:
-    """Repair the lock records that a killed DVC left, validate everything, and print model, data, device and precision.
+    """Validate everything that a run needs, and print model, data, device and precision.
 
-    Raises Refusal with one line for each problem.
+    First repair DVC's lock records: a DVC that was killed leaves them behind, and they would stop the next one. Raises Refusal if anything
+    is invalid; the message has one line for each problem.
     """
     paths, problems = Paths(), Problems()
     if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # no lock file if there is nothing to repair: the checkout may be read-only
@@ -82,9 +83,9 @@ def line_number(text: str) -> int:
 def check_all(document: Document, environment: Environment | None, problems: Problems, paths: Paths) -> str:
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
-    `environment` is None if the environment variables are invalid; the caller has then added this problem to `problems`. Raises Refusal
-    with all problems so far at two points: before torch is imported, because the import takes seconds, and before anything is downloaded.
-    The problem of a failed download is added to `problems` and not raised here; the caller raises it.
+    Problems are added to `problems`. Raises Refusal with all problems so far before torch is imported, which takes seconds, and again
+    before anything is downloaded. A failed download is only added, and the caller raises it. `environment` is None if an environment
+    variable is invalid; the caller has already added this problem.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))
@@ -121,10 +122,10 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 
 
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
-    """Return the names of the splits and the number of classes (None if the data has no classes).
+    """Return the names of the splits, and the number of classes or None.
 
-    For the user's own files, both are found by reading file names and targets. For a published dataset, both are known, and no file is
-    read.
+    For the user's own files, both are found by reading file names and targets; None means that the data has no classes. The settings of a
+    published dataset declare both, so no file is read; None means that they declare no number of classes.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 
@@ -136,11 +137,14 @@ def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
 
 
 def targets_of(source: SourceSettings) -> "type[Targets]":
-    """Return the class that describes the targets of a source. Raises Refusal if the source's task does not exist."""
+    """Return the class that describes the targets of the dataset in `source`, the section `source` of params.yaml.
+
+    Raises Refusal if this pipeline does not have the task that the dataset needs.
+    """
     if source.task not in TASKS.names:
         raise Refusal(
-            f"source.name: the dataset {source.name} belongs to the task {source.task}, which this pipeline does not have "
-            f"(its tasks: {', '.join(TASKS.names)}): choose another dataset, or add pipeline/tasks/{source.task}/"
+            f"source.name: the dataset {source.name} needs the task {source.task}, but this pipeline has only these tasks: "
+            f"{', '.join(TASKS.names)}: choose another dataset, or add the task in pipeline/tasks/{source.task}/"
         )
     targets: type[Targets] = TASKS.module(source.task, "targets").Targets
     return targets
@@ -154,13 +158,18 @@ def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
         raise Refusal(f"augment: applies to images only, but this source has inputs of the kind {source.inputs}: set `augment: null`")
     if not targets.has_classes:
         if train.train.label_smoothing:
-            raise Refusal("train.label_smoothing: needs classes, which this task does not have: set it to 0.0")
+            raise Refusal("train.label_smoothing: needs a task with classes, but this task has none: write `train.label_smoothing: 0.0`")
         if train.augment and (train.augment.mixup or train.augment.cutmix):
-            raise Refusal("augment: mixup and cutmix need classes, which this task does not have: set both to 0.0")
+            raise Refusal(
+                "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
+            )
 
 
 def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:
-    """Raise Refusal for evaluation parameters that do not apply to the source's task or inputs, or to its number of classes if it is known."""
+    """Raise Refusal if an evaluation parameter does not apply to the source's task, to its kind of inputs or to `num_classes`.
+
+    `num_classes` is None if the data has no classes, or if their number is not known yet; it is then not checked.
+    """
     settings.refuse_other_task(source.task)
     settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
     if num_classes is not None:
@@ -168,12 +177,12 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
 
 
 def refuse_unfit_network(params: TrainParams, paths: Paths) -> None:
-    """Raise Refusal if the file of `model.weights` cannot be used, or if `train.freeze` or a setting of the optimizer does not fit the
-    network.
+    """Raise Refusal if the weights file that `model.weights` names cannot be used, or if `train.freeze` or the optimizer's `groups` or
+    `layer_decay` does not fit the network.
 
-    To get its parameter names, the network is built for the data that the weights file was trained on or, if no such file describes its
-    data, for the prepared data. Any data will do: the names do not depend on it. If the prepared data is missing or out of date, the names
-    are checked when the training begins.
+    The network is built only to get the names of its parameters, which do not depend on the data. It is built for the data that the weights
+    file describes, or else for the prepared data. If the prepared data is missing or out of date, the training checks the names when it
+    begins.
     """
     optimizer = params.optimizer
     has_patterns = bool(params.train.freeze or optimizer.groups or optimizer.layer_decay)

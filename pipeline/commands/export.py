@@ -8,11 +8,12 @@ from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # the names of the command line
-    """Write the model `subject` to the file `output` in the format "onnx", "pt2" or "aoti". Print the path, and the largest difference
-    between the outputs of the written program and those of the model.
+    """Write a model to a file in another format. Print the path of this file, and the largest difference between its outputs and those of
+    the model.
 
-    `subject` is the path of a model file, a run, or the address of a model in MLflow. Without `output`, the program is written beside the
-    model file. Returns 1 and writes no file if an output differs by more than the tolerance, or if the written program cannot be run.
+    `subject` is the path of a model file, a run, or the address of a model in MLflow. `format` is "onnx", "pt2" or "aoti". `output` is the
+    path to write. If it is None, the file is written beside the model file or, for a run or a model in MLflow, in `models/`. Returns 0; but
+    returns 1 and writes no file if an output differs by more than the tolerance (TOLERANCE), or if the file cannot be run.
     """
     from pipeline.export import exporting  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.tracking import model_source

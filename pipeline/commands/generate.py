@@ -26,9 +26,11 @@ WINDOW, KEPT = 64, 4
 
 
 def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: float | None, seed: int, length: int) -> None:
-    """Print `prompt` and at most `length` further tokens, each as soon as it is drawn. If there are fewer, print the reason on stderr.
+    """Print `prompt` and then at most `length` generated tokens, each as soon as it is drawn. If the text ends earlier, print the reason on
+    stderr.
 
-    `model` is a model file, a run, or a model in MLflow. Raises Refusal for an invalid argument, or if the model does not generate text.
+    `model` is a model file, a run, or a model in MLflow. GenerationSettings describes the other parameters. Raises Refusal for an invalid
+    argument, or if the model does not generate text.
     """
     refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
     from pipeline.engine import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
@@ -71,7 +73,10 @@ def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p:
 
 
 def is_unicode(text: str) -> bool:
-    """Return False if `text` has lone surrogates, as Python represents command-line bytes that are not UTF-8."""
+    """Return True if `text` can be encoded as UTF-8.
+
+    Text from the command line cannot, if its bytes are not UTF-8: Python represents such bytes as lone surrogates.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -80,7 +85,11 @@ def is_unicode(text: str) -> bool:
 
 
 def texts_of(spec: "Spec", path: Path) -> "TextInputs":
-    """Return the description of the texts of a language model. Raises Refusal if the model of the file `path` has another task."""
+    """Return the description of the texts that the model was trained on, with its tokenizer.
+
+    `spec` is the description of the model's inputs and targets. `path` is the path of the model file. Raises Refusal if
+    the model is no language model.
+    """
     from pipeline.inputs.text.description import TextInputs
 
     if not spec.targets.per_token:
@@ -89,7 +98,7 @@ def texts_of(spec: "Spec", path: Path) -> "TextInputs":
 
 
 def encode(prompt: str, tokenizer: "Tokenizer") -> list[int]:
-    """Return the tokens of `prompt`. If some are not in the vocabulary, print a warning: the model reads them as UNKNOWN."""
+    """Return the tokens of `prompt`. A token that is not in the vocabulary becomes UNKNOWN; if there are any, print a warning."""
     from pipeline.inputs.text.description import UNKNOWN
 
     tokens: list[int] = tokenizer.encode(prompt).tolist()
@@ -121,19 +130,25 @@ def write(text: str) -> None:
 
 
 class Text:
-    """Decodes a growing sequence of tokens, which begins with those of a prompt, piece by piece."""
+    """Decodes generated tokens as they arrive, and returns the text that each of them adds.
+
+    The tokens of the prompt come first, because the first generated token may complete the last character of the prompt.
+    """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int]) -> None:
         self.decode = decode
         self.keep(prompt)
 
     def keep(self, tokens: Sequence[int]) -> None:
-        """Keep only the last KEPT of `tokens`. All text of `tokens` counts as returned, except for an incomplete last character."""
+        """Forget `tokens` except for the last KEPT, which may be needed to decode a character that is still incomplete.
+
+        All complete characters of `tokens` count as printed: `add` does not return them again.
+        """
         self.window = list(tokens[-KEPT:])
         self.num_returned = len(self.complete())
 
     def complete(self) -> str:
-        """Return the text of the kept tokens, without a last character that may be incomplete: a character can take several tokens."""
+        """Return the text of the kept tokens. If its last character is incomplete, leave it out: its other bytes may be in the next tokens."""
         return self.decode(self.window).removesuffix(INCOMPLETE)
 
     def add(self, token: int) -> str:
@@ -146,5 +161,5 @@ class Text:
         return piece
 
     def rest(self) -> str:
-        """Return the end of the text, also if it is incomplete."""
+        """Return the text that `add` has not returned, at the end of the generation. An incomplete last character is included as U+FFFD."""
         return self.decode(self.window)[self.num_returned :]

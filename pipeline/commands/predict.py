@@ -20,9 +20,11 @@ TABLE_ROWS = 64
 
 
 def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
-    """Print one prediction for each input to stdout: a table on a terminal, else a line of JSON. Progress and problems go to stderr.
+    """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
 
-    Returns 1 if an input could not be read, or if stdout was closed, as `| head` does; else 0.
+    Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
+    pass, and `top_k` the number of most likely classes to name. Returns 1 if an input could not be read, or if the reader of stdout ended
+    first, such as `head` in `| head`; else 0.
     """
     for option, number in (("--batch-size", batch_size), ("--top-k", top_k)):
         if number < 1:

@@ -13,7 +13,8 @@ FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema
 def run(name: str) -> None:
     """Copy the preset `name` to params.yaml.
 
-    Raises Refusal if there is no such preset, or if params.yaml would be lost because it is neither committed nor equal to a preset.
+    Raises Refusal if there is no such preset, or if params.yaml has uncommitted changes, which would be lost. A params.yaml that equals a
+    preset is always replaced.
     """
     target = Paths().params
     known = {path.stem: in_place(path) for path in sorted(Path("presets").glob("*.yaml"))}
@@ -28,8 +29,9 @@ def run(name: str) -> None:
 
 
 def in_place(preset: Path) -> str:
-    """Return the text of a preset for params.yaml. Only the path of the JSON schema changes: it is relative to the folder of the file, and
-    the two files are in different folders.
+    """Return the text of the file `preset`, with the path of the JSON schema changed as params.yaml needs it.
+
+    This path is relative to the folder of the file that contains it, and params.yaml is not in the folder of the presets.
     """
     return preset.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP)
 

@@ -15,7 +15,7 @@ EXIT_CODE_PATH = ".pipeline/interrupted"
 
 
 def run() -> int:
-    """Run check, `dvc repro` and, if DVC succeeds, summary. Return the exit code of DVC.
+    """Run the command `check`, then `dvc repro` and, if DVC succeeds, the command `summary`. Return the exit code of DVC.
 
     Raises Refusal for bad input, or if another container is using the checkout.
     """

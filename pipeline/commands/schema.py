@@ -22,6 +22,6 @@ def run() -> None:
 
 
 def generated() -> dict[Path, str]:
-    """Return the text of each generated file, by the path of the file."""
+    """Return the contents of the two files that `make schema` writes, by the path of each file."""
     schema = json.dumps(reference.schema(), indent=2, ensure_ascii=False) + "\n"
     return {SCHEMA: schema, TABLE: HEADER + reference.table()}

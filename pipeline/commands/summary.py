@@ -33,10 +33,10 @@ def run() -> None:
 
 
 def comparison_hint(environment: Environment, name: str | None) -> str:
-    """Return where the user can compare the runs: an address on the MLflow server, or `make ui`, the command that starts the local UI.
+    """Return where the user can compare the runs: a link to the MLflow server, or `make ui`, the command that starts the local UI.
 
-    `name` is the name of the run's journal, its local record; None if it has none. Returns the address if the server has received this run,
-    and otherwise `make ui`; "" instead of `make ui` if `make` is not installed, as in the container.
+    `name` is the name of the run's journal, the local record of a run, or None if the run has no journal. Returns the link if the server
+    has received this run. Otherwise returns `make ui` or, if `make` is not installed, as in the container, "".
     """
     address = Address.of(environment)
     if address.is_server and name:
@@ -47,7 +47,10 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
-    """Create a journal for a result that DVC restored from its run cache. Then no stage ran, and so no stage has written a journal."""
+    """Create a journal, the local record of a run, for a result that DVC restored from its run cache.
+
+    Stages write the journals, but DVC ran no stage for this result. `scores` are the restored scores of the model.
+    """
     from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 def run(follow: str | None) -> int:
-    """Send the journals of all runs to MLflow. Return 0 if MLflow then has all their events, else 1.
+    """Send journals, the local records of runs, to MLflow: all that are not completely in an MLflow store yet. Return 0 if this succeeds,
+    else 1.
 
-    If `follow` names the folder of a journal, send only this journal, and go on until the stage that writes it has ended.
+    If `follow` is the folder of a journal, send this journal until the stage that writes it has ended and MLflow has everything. Then send
+    the journals of earlier runs for a limited time; whether this succeeds does not change the exit code.
     """
     if follow:
         return mirror.follow(Path(follow), Environment.read(), build)

@@ -39,9 +39,10 @@ location.replace(target);
 
 
 def run(host: str, port: int) -> int:
-    """If MLFLOW_TRACKING_URI is a server, print the link to the comparison of runs there. Otherwise serve the UI until interrupted.
+    """Serve the MLflow UI at `host` and `port` until interrupted. If MLFLOW_TRACKING_URI is the address of a server, only print the link to
+    the comparison of the runs there.
 
-    Raises Refusal if that server does not answer, or if `port` cannot be used.
+    Raises Refusal if the server does not answer, or if `port` cannot be used.
     """
     store = Store(Environment.read())
     with redacted_output(store.address.secrets):
@@ -54,7 +55,10 @@ def run(host: str, port: int) -> int:
 
 
 def experiment_of(store: Store) -> str:
-    """Return the id of the experiment that has the runs on a server. Raises Refusal if the server does not answer."""
+    """Return the id of the server's experiment that MLFLOW_EXPERIMENT_NAME names. Create this experiment if it does not exist.
+
+    Raises Refusal if the request to the server fails.
+    """
     try:
         return store.experiment_id()
     except Exception as error:  # MLflow and its libraries raise many types
@@ -106,9 +110,10 @@ def serve(store: Store, host: str, port: int) -> None:
 
 
 def page(store: Store) -> str:
-    """Update the stored view of the comparison, and return an HTML page that opens this view.
+    """Return an HTML page that opens the MLflow UI at the comparison of the runs. First update this comparison in the store.
 
-    The page has the view as JSON in a script element. `<` is escaped in the JSON, because `</script>` would end the element.
+    The store has the columns and charts of the comparison as JSON. The page contains this JSON in a script element. `<` is escaped in it,
+    because `</script>` would end the element.
     """
     experiment_id = store.experiment_id()
     comparison_view.update(store.client, experiment_id)

@@ -5,10 +5,11 @@ from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, retrain: bool) -> int:
-    """Compare the record of `subject`, a model file or a run, with this checkout, and print each comparison.
+    """Compare what a model file or a run records with this checkout, and print each comparison. `subject` names the model file or the run.
 
-    The data, the code, the lock file, the parameters, the machine and the scores are compared and, for a run, the commit. With `retrain`,
-    also train again and compare the weights. Return 1 at the first difference, or 0 if there is none. Nothing in the checkout is written.
+    The comparisons are of the data, the code, the lock file, the parameters, the machine and the scores; for a run, also of the commit.
+    With `retrain`, also train again in a temporary folder and compare the new model file. Return 1 at the first difference, or 0 if there
+    is none. Nothing in the checkout is written.
     """
     from pipeline.tracking import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.checks import comparisons

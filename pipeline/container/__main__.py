@@ -42,7 +42,10 @@ def main(words: list[str]) -> int:
 
 
 def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the commands to run, in order, for the arguments of the container. Raises Refusal for an unknown verb."""
+    """Return the commands to run, in order. `words` are the words after the image's name in `docker run`.
+
+    They begin with a verb of the pipeline, `dvc`, `mlflow` or `--help`; without any, repro is run. Raises Refusal for an unknown verb.
+    """
     if words in ([], ["repro"]):
         return REPRO
     if words[0] in ("dvc", "mlflow"):
@@ -51,11 +54,16 @@ def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
         return (("echo", USAGE), (*VERB, *words))
     if words[0] in VERBS:
         return ((*VERB, *words),)
-    raise Refusal(f"there is no verb {words[0]!r}: the verbs are {', '.join(VERBS)}, dvc ... and mlflow ...; without one, repro runs")
+    raise Refusal(
+        f"there is no verb {words[0]!r}: write one of {', '.join(VERBS)}, dvc ... or mlflow ...; to run repro, you can also write nothing"
+    )
 
 
 def run(commands: tuple[tuple[str, ...], ...]) -> int:
-    """Run the commands in the checkout of this job and return their exit code. Raises Refusal if they cannot run there."""
+    """Run the commands in the folder that `checkout.find` chooses: a mounted checkout or a copy of the code. Return their exit code.
+
+    Raises Refusal if no folder can be used, if another job is using it, or if a command of DVC needs Git, which a copy does not have.
+    """
     built, home = json.loads(IMAGE_DIGESTS.read_bytes()), os.environ.get("PIPELINE_HOME")
     # a copy is in the documented mount point of a volume, or else in a temporary folder; PIPELINE_HOME replaces both
     homes = [Path(home)] if home else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
@@ -63,8 +71,8 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     job = checkout.find(Path.cwd(), IMAGE_CODE, homes, lock=built["requirements.lock"], mounted=mounted)
     if job.copy_of and (needs_git := NEEDS_GIT.match(" ".join(commands[0]))):
         raise Refusal(
-            f"`dvc {needs_git[1]}` needs Git, but this job runs in a copy of {job.copy_of} without Git: "
-            'run it in a checkout, with `make docker-repro ARGS="dvc ..."` or `-v $PWD:$PWD -w $PWD --user $(id -u):$(id -g)`'
+            f"`dvc {needs_git[1]}` needs Git, but this job runs in a copy of {job.copy_of}, and a copy has no Git repository: "
+            'run it in a checkout, with `make docker-repro ARGS="dvc ..."`, or `docker run -v $PWD:$PWD -w $PWD --user $(id -u):$(id -g) ...`'
         )
     uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC's own locks have no effect between containers
     with checkout_lock.held(job.top, place=f"in a container (host name {socket.gethostname()})") if uses_dvc else nullcontext():
@@ -81,7 +89,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
 
 
 def is_kept(folder: Path) -> bool:
-    """Return True if the folder's files outlive the container, which is so in a mount other than a tmpfs."""
+    """Return True if the files in `folder` outlive the container: the folder is in a mount, and this mount is no tmpfs."""
     types = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
     holder = next(str(parent) for parent in (folder, *folder.parents) if os.path.ismount(parent))
     return holder != "/" and types.get(holder) != "tmpfs"
@@ -102,9 +110,10 @@ def copy(source: Path, home: Path) -> list[str]:
 
 
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
-    """Return the image's commit if the job runs in a copy of the image's code, with "-changed" if `is_edited`; otherwise "".
+    """Return the commit of the image's code, if the job runs in a copy of exactly this code; otherwise "".
 
-    `built` has the SHA-256 of each file of the image's code. Other code may be mounted over it.
+    "-changed" is appended to the commit if the user edited the copy (`is_edited`). `built` has the SHA-256 of each file of the image's
+    code. If the files that were copied differ from it, other code is mounted over the image's code.
     """
     revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
     if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:  # if other code was mounted over it

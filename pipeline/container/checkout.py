@@ -28,32 +28,36 @@ HOME = Path("/home/pipeline")
 
 @dataclass(frozen=True)
 class Checkout:
-    """The folder `top` in which a job runs. `copy_of` is the folder to copy the code from; None if `top` is a checkout already."""
+    """The folder in which a job runs.
+
+    `top` is this folder. If it is a checkout of the user, `copy_of` is None. Otherwise the code is to be copied there from `copy_of`.
+    """
 
     top: Path
     copy_of: Path | None = None
 
 
 def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Iterable[Path] = ()) -> Checkout:
-    """Return the checkout of a job that was started in the folder `start`: `start`, if that is a writable checkout, or else a copy.
+    """Return the folder in which a job runs, and from where to copy the code. Nothing is copied yet.
 
-    The copy is made in the first writable folder of `homes`. It is a copy of `start` if that is a checkout, or else of `image`, the image's
-    own code.
+    If `start`, the folder in which the job was started, is a writable checkout, the job runs there. Otherwise it runs in the first writable
+    folder of `homes`, in a copy of `start` if that is a checkout, or else of `image`, the image's own code. `lock` is the SHA-256 of the
+    requirements.lock from which the image was built, and `mounted` are the container's mount points.
 
-    Raises Refusal in three cases. No folder is fit for a copy. A folder in `mounted` is a checkout, but the image's code would run. The
-    SHA-256 of the code's lock file is not `lock`, that of the lock file from which the image was built.
+    Raises Refusal if no folder is fit for a copy, if the image's code would run although a folder in `mounted` is a checkout, or if the
+    code has another requirements.lock than the image was built from.
     """
     source = start if is_checkout(start) else image
     ignored = sorted(filter(is_checkout, {*mounted} - {image, *homes})) if source == image else []
     if ignored:
         raise Refusal(
-            f"{ignored[0]} is a checkout, but this job would run the image's own code: add `-w {ignored[0]}` to run in the checkout "
-            "(with `-v $PWD:$PWD -w $PWD`, its paths are the same inside and outside the container), or mount only its data"
+            f"{ignored[0]} is a checkout, but this job would run the image's own code: add `-w {ignored[0]}` to run in the checkout, or mount only its data "
+            "(mounted with `-v $PWD:$PWD -w $PWD`, the checkout has the same path inside and outside the container)"
         )
     path = Paths(source).lock
     if not path.is_file() or files.digest(path) != lock:
         raise Refusal(
-            f"{path} differs from the lock file that this image was built from, so the image has other package versions: run `make image` in that checkout"
+            f"{path} differs from the lock file that this image was built from, so the image has other package versions than this code needs: run `make image` in the checkout of this code"
         )
     if source != image and os.access(source, os.W_OK):
         return Checkout(source)
@@ -67,15 +71,17 @@ def is_checkout(folder: Path) -> bool:
 def first_writable(homes: list[Path]) -> Path:
     """Return the first writable folder of `homes`, after creating missing folders.
 
-    Raises Refusal if no folder is writable, if an earlier folder of `homes` is a mount that is not writable, or if the writable folder has
-    a Git repository.
+    Raises Refusal if no folder is writable, if a mounted folder that is not writable comes first, or if the writable folder has a Git
+    repository.
     """
     for home in homes:
         with suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
         if os.access(home, os.W_OK | os.X_OK):
             if (home / ".git").exists():
-                raise Refusal(f"{home} has a Git repository, so no code is copied there: add `-w {home}`, or mount a volume there")
+                raise Refusal(
+                    f"{home} has a Git repository, so no code is copied there: add `-w {home}` to run in this folder, or mount a volume without a repository at this path"
+                )
             return home
         if os.path.ismount(home):
             owner = f"{home.stat().st_uid}:{home.stat().st_gid}"

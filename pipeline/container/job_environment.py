@@ -11,9 +11,10 @@ SECRETS = ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "A
 
 
 def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, str]:
-    """Return the environment variables of a job in the folder `top`. `given` are those of the container.
+    """Return the environment variables of a job in the folder `top`. `given` are the environment variables with which the container was
+    started.
 
-    `commit` is the commit of the code if `top` is a copy without Git, else "". Raises Refusal if the file of a secret cannot be read.
+    `commit` is the commit of the code if `top` is a copy without Git, else "". Raises Refusal if `secrets` cannot read a file.
     """
     home = top / ".pipeline/home"
     home.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,10 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
 
 
 def secrets(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of the secrets that are given as files, by variable name. Raises Refusal if a file cannot be read."""
+    """Return the values of the secrets in files, by variable name: if `given` has NAME_FILE, the path of a file, its content becomes NAME.
+
+    This is done for the names in SECRETS. Raises Refusal if a file cannot be read.
+    """
     found = {}
     for name in SECRETS:
         if path := given.get(f"{name}_FILE"):

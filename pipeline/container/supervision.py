@@ -20,11 +20,11 @@ HANDLED_SIGNALS = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path) -> int:
-    """Run the commands in the folder `top`, one after another, until one fails.
+    """Run the commands in the folder `top`, one after another, until one fails. Return its exit code, or 0 if none fails.
 
-    Return 0, or the exit code of the command that failed; 143 after SIGTERM, or 130 after SIGINT. After `docker stop`, `tini -g` sends
-    SIGTERM to all processes. DVC ignores it: the running stage saves its state and ends, and then DVC ends. A stage that was still starting
-    may miss the signal, so this function sends it again.
+    Return 143 if SIGTERM stopped the commands, or 130 if SIGINT did. After `docker stop`, `tini -g` sends SIGTERM to all processes. DVC is
+    started so that it ignores SIGTERM: the running stage saves its state and ends, and then DVC ends. A stage that is still starting may
+    miss SIGTERM. Therefore `wait_for_dvc` tells the stages again to stop.
     """
     exit_code_file = Path(tempfile.mkdtemp(dir=environment.get("TMPDIR"))) / "interrupted"
     environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
@@ -50,8 +50,9 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
 def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exit_code_file: Path) -> int:
     """Wait until DVC has ended and return its exit code.
 
-    `signals` has the signals that this process has received. Once there is one, call `signal_stages` repeatedly. Also send SIGINT to DVC,
-    which would otherwise go on, until a stage has been signalled or an interrupted stage has written `exit_code_file`.
+    `signals` are the signals that this process has received; a handler of the caller adds them. After the first one, call `signal_stages`
+    repeatedly. If no stage can be signalled, send SIGINT to DVC, which would otherwise start the next stage. This is not needed once a
+    stage was signalled or has written its exit code to `exit_code_file`: then DVC ends by itself.
     """
     stage_was_signalled = False
     while True:
@@ -64,10 +65,10 @@ def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exi
 
 
 def signal_stages(pid: int) -> bool:
-    """Send UNCOUNTED_STOP, by which this pipeline stops a stage, to each descendant of the process `pid` that has a handler for it.
+    """Tell the running stages to stop, by the signal UNCOUNTED_STOP. Return True if it was sent to at least one process.
 
-    Return True if at least one has. A stage installs the handler once it can stop cleanly. The process that mirrors the run to MLflow never
-    installs one.
+    It is sent to the descendants of the process `pid` that have a handler for this signal. A stage installs the handler once it can stop
+    cleanly. The process that mirrors the run to MLflow never installs one.
     """
     num_signalled = 0
     with suppress(psutil.Error):

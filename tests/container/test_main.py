@@ -89,7 +89,10 @@ def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(
     monkeypatch.setattr(checkout, "find", lambda *_, **__: checkout.Checkout(tmp_path, copy_of=COPY))
     assert first.main(["dvc", "exp", "run"]) == 2
     error = capsys.readouterr().err
-    assert "`dvc exp` needs Git, but this job runs in a copy of /opt/pipeline without Git: run it in a checkout, with `make" in error
+    assert (
+        "`dvc exp` needs Git, but this job runs in a copy of /opt/pipeline, and a copy has no Git repository: run it in a checkout, with `make"
+        in error
+    )
 
 
 @pytest.mark.parametrize(

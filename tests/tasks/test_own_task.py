@@ -81,7 +81,10 @@ def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
             {"augment": digits_augment()},
             "augment: applies to images only, but this source has inputs of the kind points: set `augment: null`",
         ),
-        ({"train.label_smoothing": 0.1}, "train.label_smoothing: needs classes, which this task does not have: set it to 0.0"),
+        (
+            {"train.label_smoothing": 0.1},
+            "train.label_smoothing: needs a task with classes, but this task has none: write `train.label_smoothing: 0.0`",
+        ),
         (
             {"evaluate.test_time_augmentation": "mirror"},
             "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",

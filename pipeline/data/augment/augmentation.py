@@ -20,9 +20,10 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Augmentation:
-    """All configured augmentations, controlled by random integers. A tensor (num_draws, n) of these integers for n samples is called draws.
+    """All configured augmentations. Random integers decide how they change each image.
 
-    The draws of a sample depend only on the seed, the epoch, the position of the sample and the number of samples.
+    These integers are called draws. For n samples they are a tensor (num_draws, n). The draws of a sample depend only on the seed, the
+    epoch, the position of the sample and the number of samples.
     """
 
     def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
@@ -52,7 +53,9 @@ class Augmentation:
         return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
-        """Return the size in bytes of `num_samples` images in the packed format (see packed_pixels.py), including their borders."""
+        """Return the size in bytes of `num_samples` images in the packed format (see packed_pixels.py). The border around each image, which
+        random crops need, is included.
+        """
         images, border = self.pixels.images, 2 * self.window.border
         return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
 
@@ -91,7 +94,10 @@ def images_of(spec: Spec) -> ImageInputs:
 
 
 def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
-    """Return the configured mixing, or None if both mixup and CutMix are off. Raises Refusal if the targets are not classes."""
+    """Return the configured mixup or CutMix or both, as one object; None if both are off.
+
+    `pixels` describes the images. Raises Refusal if one of the two is on and the targets are not classes.
+    """
     if not settings.mixup and not settings.cutmix:
         return None
     if not isinstance(spec.targets, ClassTargets):
@@ -108,7 +114,7 @@ def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
 
 
 def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
-    """Return the configured changes in the order of application.
+    """Return the configured changes, of flip, colour jitter and Cutout, in the order of application.
 
     Cutout is last, so that no other change alters the colour of the square that Cutout fills.
     """

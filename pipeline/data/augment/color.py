@@ -41,8 +41,8 @@ class Jitter:
     """Changes brightness, then contrast, then saturation, each by a random factor between 1 - strength and 1 + strength.
 
     The result equals that of torchvision's ColorJitter in this order, except that values are clipped only once, at the end. The three
-    changes are computed as one weighted sum: of the pixel, of its grey value, and of the mean grey value of the image. Images must have
-    one or three channels.
+    changes are computed in one step: a new pixel is a weighted sum of the old pixel, its grey value and the image's mean grey value. Images
+    must have one or three channels.
     """
 
     num_draws = 3
@@ -53,7 +53,7 @@ class Jitter:
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
         """Return three random weights per sample, (3, num_samples), as integers in units of 1/1024.
 
-        They are the weights of the pixel, of its grey value, and of the mean grey value of the image.
+        In this order, they are the weights of the pixel, of its grey value and of the image's mean grey value.
         """
         uniform = generator_for("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
@@ -70,8 +70,9 @@ class Jitter:
         return self.pixels.repacked(torch.addcmul(shade * grey + mean_shade * mean, values, own) / SCALE)
 
     def grey(self, values: Tensor) -> Tensor:
-        """Convert pixels (n, height, width, size_bytes), unused bytes included, to grey values (n, height, width, 1), rounded to whole
-        numbers.
+        """Return the grey values of pixels (n, height, width, 1), rounded to whole numbers.
+
+        `values` (n, height, width, size_bytes) are the bytes of packed pixels: first the channels, then unused bytes, which are ignored.
         """
         if self.pixels.images.channels == 1:
             return values

@@ -92,10 +92,11 @@ class ResizedCrop:
 
 
 def neighbours(start: Tensor, length: Tensor, extent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for bilinear resizing along one axis, two source positions per output pixel and the weight of the second position.
+    """Return, for bilinear resizing along one axis, the two source positions of each output pixel and the weight of the second.
 
-    Each of the three is a tensor (n, extent). The crop of image i begins at `start[i]`, has `length[i]` pixels, and is resized to
-    `extent` pixels. The positions are never outside the crop. The weights are multiples of 1/256.
+    The weight of the first position is 1 minus this weight. Each of the three is a tensor (n, extent). The crop of image i begins at
+    `start[i]`, has `length[i]` pixels, and is resized to `extent` pixels. The positions are never outside the crop. The weights are
+    multiples of 1/256.
     """
     halves = 2 * torch.arange(extent, device=start.device) + 1
     last = start + length - 1

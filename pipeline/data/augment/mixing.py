@@ -25,8 +25,9 @@ class Mixing:
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
         """Return five random integers per sample, (5, num_samples).
 
-        Row 0 is the partner's weight in mixup, in units of 1/256. The other rows are the rectangle that CutMix replaces: its centre
-        (two rows), its height and its width.
+        Row 0 is the partner's weight in mixup, in units of 1/256. Rows 1 to 4 are the rectangle that CutMix pastes from the partner, in
+        pixels: the row and the column of its centre, its height and its width. If mixup does not apply to a sample, its weight is 0; if
+        CutMix does not, the height and the width are 0.
         """
         laid_over, centre, sides = (np.zeros((rows, num_samples), np.int64) for rows in (1, 2, 2))
         if self.mixup:
@@ -55,7 +56,10 @@ class Mixing:
         return rounded(mixed), (own + (other - own) * share).float()
 
     def weights(self, draws: Tensor) -> Tensor:
-        """Return the weight of the partner at each pixel, (n, height, width). All weights are multiples of 1/256."""
+        """Return the weight of the partner at each pixel, (n, height, width).
+
+        It is 1 in the rectangle of CutMix, and elsewhere the weight of mixup, which is 0 without mixup. All weights are multiples of 1/256.
+        """
         laid_over, centre, (height, width) = torch.split(draws, [1, 2, 2])
         piece = rectangles.mask(centre, height, width, self.image)
         return torch.where(piece, 1.0, laid_over[0, :, None, None].float() / FINE)

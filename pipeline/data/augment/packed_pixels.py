@@ -27,7 +27,10 @@ A pixel is stored in the smallest of these dtypes that holds all its channels. I
 
 @dataclass(frozen=True)
 class Pixels:
-    """Packs and unpacks images. `images` describes their size and number of channels."""
+    """Converts images to packed images, in which a pixel is one or several integers, and back.
+
+    `images` describes the size and the number of channels. `device` is the device of the mean colour.
+    """
 
     images: ImageInputs
     device: torch.device
@@ -38,7 +41,9 @@ class Pixels:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Return the size of one packed pixel in bytes, including its unused bytes."""
+        """Return the size of one packed pixel in bytes. It can exceed the number of channels: a pixel with three channels has one unused
+        byte.
+        """
         return -(-self.images.channels // self.word.itemsize) * self.word.itemsize
 
     @property
@@ -55,14 +60,17 @@ class Pixels:
         return pad(images, (0, self.size_bytes - self.images.channels, border, border, border, border)).contiguous().view(self.word)
 
     def unpacked(self, words: Tensor) -> Tensor:
-        """Return the packed images `words` (n, height, width, integers per pixel) as a view (n, height, width, channels) uint8.
+        """Return images (n, height, width, channels) uint8, as a view of `words`.
 
-        `words` must be contiguous.
+        `words` (n, height, width, integers per pixel) are packed images. They must be contiguous.
         """
         return words.view(torch.uint8)[..., : self.images.channels]
 
     def repacked(self, values: Tensor) -> Tensor:
-        """Round `values` (n, height, width, size_bytes) and clip them to bytes. Return them packed, (n, height, width, words)."""
+        """Round `values`, clip them to 0..255, and return them as packed images (n, height, width, integers per pixel).
+
+        `values` (n, height, width, size_bytes) has a number for each byte of the packed pixels.
+        """
         found: Tensor = rounded(values).view(self.word)
         return found
 
@@ -75,6 +83,6 @@ def rounded(values: Tensor) -> Tensor:
 def divided(total: Tensor, count: int) -> Tensor:
     """Return `total / count`, rounded in the same way on every device.
 
-    The divisor is a tensor, because a GPU replaces division by a Python scalar with multiplication by its reciprocal.
+    The division is by a tensor. If it were by a Python number, a GPU would multiply by 1 / `count` instead, which is rounded differently.
     """
     return total / torch.full_like(total, count)

@@ -13,9 +13,10 @@ Table = NDArray[np.int64]
 
 
 class RandomSource(Protocol):
-    """A function that returns the random generator for one purpose, for example `generator_for("flip", epoch)`.
+    """A function that returns a random generator. The arguments name its purpose, for example `generator_for("flip", epoch)`.
 
-    Each augmentation has its own purpose, so that enabling one augmentation does not change the draws of another.
+    A purpose always gives the same random numbers. Each augmentation has its own purpose, so that enabling one augmentation does not change
+    the draws of another.
     """
 
     def __call__(self, *purpose: str | int) -> np.random.Generator: ...

@@ -25,7 +25,7 @@ def mask(centre: Tensor, height: Tensor | int, width: Tensor | int, image: Image
 def inside(centre: Tensor, extent: int, side: Tensor | int) -> Tensor:
     """Return a mask (n, extent) that is True inside an interval of length `side` around each of n centres.
 
-    Positions along the second dimension count from 0.
+    Along the second dimension are the positions 0 to `extent` - 1, and `centre` (n,) contains such positions.
     """
     first = centre - side // 2
     last = first + side

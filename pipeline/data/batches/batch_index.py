@@ -61,8 +61,8 @@ class Placement:
     The rows are put on `rows_on`, where the inputs are stored. The targets and the draws are put on `device`, where the model is trained.
     `targets` and `lengths` (see BatchIndex) are those of the whole split, on the CPU.
 
-    For a split of windows, pieces of one long sequence of tokens, `window` is their length; otherwise it is None. A window is identified by
-    the position of its first token, and the `rows` of its BatchIndex are these positions.
+    `window` is None unless the split is one long sequence of tokens. The samples are then windows, pieces of this sequence, and `window` is
+    the number of inputs of each. The `rows` of a BatchIndex are then the positions in the sequence at which its windows begin.
     """
 
     targets: Tensor
@@ -74,8 +74,9 @@ class Placement:
     def batch_index(self, rows: Tensor, draws: Tensor | None = None, *, offset: int = 0) -> BatchIndex:
         """Build the BatchIndex of the samples at `rows` (n,).
 
-        `draws` (num_draws, num_samples) are the augmentation draws of the whole split. `rows` and `draws` must be on the CPU. For a split
-        of windows, `rows` are rows of the stored array, and each window begins `offset` tokens after the first token of its row.
+        `draws` (num_draws, num_samples) are the augmentation draws of the whole split, of which those at `rows` are taken. `rows` and
+        `draws` must be on the CPU. If the split consists of windows of a token sequence, `rows` are rows of the array that stores the
+        sequence; each window begins `offset` tokens after the beginning of its row.
         """
         numbers = rows if self.window is None else (rows * self.window + offset) % (len(self.targets) * self.window)
         return BatchIndex(
@@ -89,7 +90,8 @@ class Placement:
 def training(placement: Placement, augmentation: "Augmentation | None", *, size: int, seed: int, first: int) -> Iterator[BatchIndex]:
     """Yield an endless sequence of BatchIndex objects with `size` samples each.
 
-    The samples come from the stream of shuffled epochs (see `Order`), beginning at position `first` of this stream.
+    The samples come from a sequence of epochs, each shuffled anew (see `Order`; `seed` decides the order). The first sample is the one at
+    position `first` of this sequence. `augmentation` is None if the samples are not augmented.
     """
     order = Order(len(placement.targets), seed)
 
@@ -107,7 +109,7 @@ def training(placement: Placement, augmentation: "Augmentation | None", *, size:
 def scoring(placement: Placement, *, batch_size: int) -> Iterator[BatchIndex]:
     """Return an iterator over BatchIndex objects of `batch_size` samples. Together they contain every sample of the split, in order.
 
-    The last one is padded by repeating its first sample.
+    If too few samples are left for the last BatchIndex, the first sample in it is repeated until it is full.
     """
     num_samples = len(placement.targets)
     firsts = range(0, num_samples, batch_size)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Block:
-    """The samples of one batch, or of several batches in a row whose inputs can be gathered at once.
+    """The samples of one batch, or of several consecutive batches. To gather inputs is to select and augment them.
 
-    `batch_index` describes these samples. `gather(positions)` returns the inputs (n, ...) of the samples at `positions`. The inputs are
-    augmented, but without mixup and CutMix.
+    `batch_index` describes the samples. `gather(positions)` returns the augmented inputs (n, ...) of the samples at `positions` of the
+    block. Mixup and CutMix are not applied yet.
     """
 
     batch_index: BatchIndex
@@ -66,10 +66,10 @@ class StreamedBlock(Block):
 
 @dataclass(frozen=True)
 class BlockBatch:
-    """One batch: the samples at `positions` of a block. A block contains the samples of one or several batches.
+    """One batch: the samples at `positions` of `block`, which may contain further batches.
 
-    If `at_once` is True, the first access to the inputs of the whole batch gathers the inputs of the whole block. This takes fewer
-    operations, but more memory.
+    If `at_once` is True, the inputs of the whole block are gathered when a batch of it first needs all its inputs. This takes fewer
+    operations than gathering each batch, but more memory.
     """
 
     block: Block
@@ -84,7 +84,10 @@ class BlockBatch:
 
     @property
     def num_targets(self) -> int:
-        """Return the number of targets, without host synchronisation. All elements are counted, because no target is IGNORED."""
+        """Return the number of targets, without host synchronisation.
+
+        Every element of `targets` counts: only the targets of language models can be IGNORED, and WindowBatch counts those.
+        """
         return self.batch_index.targets.numel()
 
     @property
@@ -112,9 +115,10 @@ class BlockBatch:
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
 
     def inputs(self, positions: slice) -> Tensor:
-        """Return the inputs at `positions` of the batch, before mixup or CutMix, without padding that no sample of the batch needs.
+        """Return the inputs at `positions` of the batch, before mixup or CutMix. Padding that no sample of the whole batch needs is cut
+        off.
 
-        If `at_once` is True and `positions` is the whole batch, the inputs are taken from the block, which is gathered as a whole.
+        If `at_once` is True and `positions` is the whole batch, the inputs are taken from `block.gathered`, the inputs of the whole block.
         Otherwise only the inputs at `positions` are gathered.
         """
         if self.at_once and positions == slice(0, self.num_samples):
@@ -125,13 +129,19 @@ class BlockBatch:
 
 
 class WindowBatch(BlockBatch):
-    """The batch of a language model: windows of length + 1 tokens. The targets are the inputs shifted by one token."""
+    """A batch of a language model. A sample is a window of length + 1 tokens, where length is the number of inputs of the sample.
+
+    The inputs are all tokens of the window but the last, and the targets are all but the first.
+    """
 
     rows_are = "windows from tokens"
 
     @property
     def num_targets(self) -> int:
-        """Return the number of targets, computed on the host. Every token is a target, because the train split has no padding."""
+        """Return the number of targets, computed on the host.
+
+        A window of length + 1 tokens has length targets. None of them is IGNORED, because the train split has no padding.
+        """
         return self.num_samples * (self.block.inputs.shape[-1] - 1)
 
     def part(self, positions: slice) -> Batch:
@@ -139,9 +149,9 @@ class WindowBatch(BlockBatch):
 
 
 def next_tokens(windows: Tensor, *, padded: bool) -> Batch:
-    """Return the first tokens of windows (n, length + 1) as inputs, and the token after each as its target.
+    """Split windows (n, length + 1) into inputs, which are all tokens but the last, and targets, which are all tokens but the first.
 
-    If the split is `padded`, the targets at the padding are IGNORED.
+    So the target of each token is the next token. If `padded`, a target is IGNORED where the input or the target is padding.
     """
     inputs, targets = windows[:, :-1], windows[:, 1:].long()
     if padded:

@@ -68,7 +68,9 @@ class SplitTensors:
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 
     def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
-        """Yield the block of samples for each BatchIndex. The next iteration may overwrite the inputs of a block."""
+        """Yield the block of samples for each BatchIndex. Use each block before the next iteration, which may overwrite the inputs of this
+        block.
+        """
         if self.resident:
             for batch_index in batch_indices:
                 yield ResidentBlock(batch_index, self.held, self.augmentation)
@@ -89,7 +91,10 @@ def free_bytes(device: torch.device) -> int:
 
 
 def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -> Generator[BlockBatch]:
-    """Yield training batches endlessly, beginning with the batch of step `start + 1`. All batches are full."""
+    """Yield training batches endlessly. All batches are full.
+
+    `seed` decides the order of the samples. `start` is the number of steps that are already done: their batches are left out.
+    """
     size = batch_size * tensors.block_size(batch_size)
     batch_indices = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     at_once = tensors.is_small(size)
@@ -101,9 +106,10 @@ def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -
 
 
 def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, int]]:
-    """Yield pairs (batch, number of samples that are not padding). Together the batches contain every sample once, in order.
+    """Yield pairs: a batch, and the number of samples in it that are not padding. All samples of the split come once, in order.
 
-    All batches have the same size: the last batch is padded by repeating its first sample.
+    All batches have the same size. If too few samples are left for the last batch, it is filled with padding: repetitions of its first
+    sample, which the caller must leave out.
     """
     firsts = range(0, len(tensors), batch_size)
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)

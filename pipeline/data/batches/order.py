@@ -11,9 +11,10 @@ from pipeline.seeding import derive
 
 @dataclass(frozen=True)
 class Order:
-    """The stream of shuffled epochs of n samples: at position p is sample `permutation(p // n)[p % n]`.
+    """The order of the samples in training: an endless stream of epochs, each with all n samples in a random order of its own.
 
-    A batch may span two epochs, so every batch is full.
+    Position p of the stream belongs to epoch p // n, and contains the sample `permutation(p // n)[p % n]`. A batch may span two epochs, so
+    every batch is full.
     """
 
     num_samples: int
@@ -25,7 +26,9 @@ class Order:
         return torch.randperm(self.num_samples, generator=generator)
 
     def windows(self, start: int, count: int) -> Iterator[tuple[int, slice]]:
-        """Split `count` positions of the stream, from `start` on, by epoch. Yield each epoch with a slice of its permutation."""
+        """Divide `count` positions of the stream, from `start` on, by epoch. Yield pairs: the number of an epoch, and a slice of its
+        permutation.
+        """
         while count > 0:
             epoch, offset = divmod(start, self.num_samples)
             taken = min(count, self.num_samples - offset)

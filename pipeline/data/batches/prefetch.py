@@ -33,9 +33,9 @@ class Slot:
         self.leave()  # the allocator reuses freed blocks, so kernels launched earlier may still read this memory
 
     def fill(self, stored: Stored, batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
-        """Read a batch into the slot and, if there is a GPU, start its copy to the GPU. Called by the reader thread.
+        """Read a batch into the slot and, if there is a GPU, start its copy to the GPU. The reader thread calls this method.
 
-        The copy runs on the CUDA stream `side`. It waits for the kernels that read the slot's previous batch. Without a GPU, `side` is
+        The copy runs on the CUDA stream `side`, after the kernels that read the previous batch from the slot. Without a GPU, `side` is
         None.
         """
         if self.copied:
@@ -50,9 +50,9 @@ class Slot:
                 self.copied.record(side)
 
     def take(self) -> Tensor:
-        """Return the inputs on the device. Called by the training loop.
+        """Return the inputs of the batch in the slot, on the device. The training loop calls this method.
 
-        The current CUDA stream waits for the copy, but the host does not.
+        The copy to a GPU may still be running. Later kernels of the current CUDA stream wait for it, but the host does not.
         """
         if self.copied:
             torch.cuda.current_stream(self.on_device.device).wait_event(self.copied)
@@ -65,10 +65,10 @@ class Slot:
 
 
 class Prefetcher(threading.Thread):
-    """A thread that takes slots from the queue `free`, fills each with the next batch, and puts them into the queue `ready`.
+    """A thread that reads batches ahead. It fills slots from the queue `free`, one batch each, and puts them into the queue `ready`.
 
-    None in `free` stops the thread. None in `ready` marks the end of the batches. If the thread fails, it puts the exception into
-    `ready`.
+    None in `free` tells the thread to stop. After the last batch, the thread puts None into `ready`; if it fails, it puts the exception
+    there.
     """
 
     def __init__(self, stored: Stored, batch_indices: Iterable[BatchIndex], device: torch.device) -> None:

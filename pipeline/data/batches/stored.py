@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Stored(Protocol):
-    """The stored samples of a split, which batches are read from."""
+    """The interface of the stored inputs of a split, from which batches are read."""
 
     row_shape: tuple[int, ...]
     """The shape of a sample in a batch."""
@@ -20,7 +20,9 @@ class Stored(Protocol):
         ...
 
     def on_device(self, device: torch.device) -> Tensor:
-        """Return all samples on `device`. Indexing the tensor with rows (n,) gives the samples (n, *row_shape)."""
+        """Return all samples as one tensor on `device`. Indexed with `rows` (n,), as `read` takes them, it gives the samples (n,
+        *row_shape).
+        """
         ...
 
 
@@ -40,10 +42,10 @@ class Samples:
 
 
 class Windows:
-    """Windows of length + 1 tokens of one sequence. `array` (n, length) stores the sequence in pieces of equal length; it is read
-    circularly.
+    """Windows of one long sequence of tokens: a window is length + 1 consecutive tokens, and may begin at any token.
 
-    The `rows` that `read` takes are not rows of `array`: the row of a window is the position of its first token in the sequence.
+    `array` (n, length) stores the sequence, divided into rows. A window that reaches the end of the sequence goes on at its beginning. The
+    `rows` that `read` takes are not rows of `array`: they are the positions in the sequence at which the windows begin.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
