@@ -11,7 +11,8 @@ from typing import Any
 class Registry:
     """The choices in `package`, such as the models. Each module or folder of the package is one choice.
 
-    `noun` is the word for a choice in messages. Only these modules can be imported, even if a name comes from an untrusted file.
+    `noun` is the word for a choice in messages. Only the modules of this package can be imported by name. So the name of a choice may come
+    from an untrusted file.
     """
 
     package: str

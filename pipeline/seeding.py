@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit seed for one purpose. It is the same on every machine. Example: `derive(seed, "order", epoch)`."""
+    """Return a 63-bit seed for one purpose, such as the order of the samples in an epoch: `derive(seed, "order", epoch)`.
+
+    Equal arguments give an equal result on every machine.
+    """
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

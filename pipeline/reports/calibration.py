@@ -10,9 +10,11 @@ from pipeline.reports.predictions import Floats, Integers
 
 @dataclass(frozen=True)
 class Calibration:
-    """Accuracy and confidence of predictions, binned by confidence, for the non-empty bins in ascending order.
+    """Mean confidence and accuracy of predictions in each bin of the confidence.
 
-    Of the `num_bins` bins of equal width, bin i has the predictions with a confidence in (i / num_bins, (i + 1) / num_bins].
+    The range from 0 to 1 is divided into `num_bins` bins of equal width. A prediction belongs to bin i if its confidence is above
+    i / num_bins and at most (i + 1) / num_bins. Each array has one value per bin, in ascending order; bins without predictions are left
+    out. `centres` are the middles of the bins, and `samples` the numbers of predictions in them.
     """
 
     num_bins: int
@@ -25,7 +27,10 @@ class Calibration:
 
     @classmethod
     def of(cls, confidence: Floats, correct: NDArray[np.bool_], num_bins: int) -> "Calibration":
-        """Sort predictions into bins by their confidence (n,), each in (0, 1]. `correct` (n,) is True for each correct prediction."""
+        """Return the calibration of n predictions with `num_bins` bins.
+
+        `confidence` (n,) has the confidence of each prediction, above 0 and at most 1. `correct` (n,) is True for each correct prediction.
+        """
         bins = np.clip(np.ceil(confidence * num_bins), 1, num_bins) - 1
         occupied, place, samples = np.unique(bins, return_inverse=True, return_counts=True)
         mean_confidence = np.bincount(place, weights=confidence) / samples

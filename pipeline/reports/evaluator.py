@@ -12,16 +12,20 @@ class Evaluator(Protocol):
     """Collects the outputs of a model batch by batch, and computes scores, tables and figures from them."""
 
     def add(self, outputs: Tensor, targets: Tensor, /) -> None:
-        """Add the outputs and the targets of the next samples, (n, ...) each, both on the device of the model."""
+        """Add the next n samples: the model's outputs and the targets. Both have the shape (n, ...) and are on the model's device."""
         ...
 
     def scores(self) -> dict[str, Any]:
-        """Return the scores for `metrics/evaluate.json`: numbers, and mappings of numbers. They must include `loss` and `samples`."""
+        """Return the scores for `metrics/evaluate.json`. A score is a number, or a mapping whose values are scores.
+
+        The scores must include `loss` and `samples`.
+        """
         ...
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
-        """Write tables and figures.
+        """Write tables and figures into `folder`.
 
-        `inputs` are the inputs of the test split, `history` has the rows of `plots/train/history.csv`, and `model` is the scored model.
+        `inputs` are the inputs of the test split. `history` contains the rows of `plots/train/history.csv`. `model` is the model whose
+        outputs were added.
         """
         ...

@@ -12,7 +12,11 @@ from pipeline.reports.predictions import Floats, Integers, Predictions
 def evaluate(
     predictions: Predictions, classes: tuple[str, ...], *, top_k: int, calibration_bins: int, confidence_level: float
 ) -> dict[str, Any]:
-    """Return the scores of the predictions. All scores are finite. The settings are keys of the section `evaluate`."""
+    """Return the scores of `predictions` by name. All scores are finite.
+
+    `classes` are the class names. `top_k`, `calibration_bins` and `confidence_level` are the parameters with these names in the section
+    `evaluate` of params.yaml.
+    """
     correct = predictions.correct
     per_class = score_classes(predictions.targets, predictions.predicted, classes)
     return {

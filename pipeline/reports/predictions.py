@@ -16,7 +16,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for n samples; every array is (n,). Of two classes with equal logits, the one with the lower number ranks higher."""
+    """Predictions for n samples. Every array has the shape (n,).
+
+    The classes of a sample are ranked by their logits, with the highest logit first. If two logits are equal, the class with the lower
+    number is first.
+    """
 
     targets: Integers
     predicted: Integers
@@ -46,9 +50,12 @@ class Predictions:
 
     @classmethod
     def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":
-        """Concatenate predictions. Raises Refusal if `parts` is empty, or if a logit was not finite."""
+        """Concatenate `parts`, such as the predictions for several batches.
+
+        Raises Refusal if `parts` is empty, or if a confidence is NaN because a logit was not finite.
+        """
         if not parts:
-            raise Refusal("source.test: the test split is empty: write a share above 0 to split off, such as `source.test: 0.2`")
+            raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
         names = [field.name for field in fields(cls)]
         whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
         damaged = np.flatnonzero(np.isnan(whole.confidence))
@@ -66,9 +73,10 @@ class Predictions:
 
 
 def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:
-    """Return for each sample of a block, (n,) each: the predicted class, its confidence, the loss, and the rank of the actual class.
+    """Return four arrays (n,): for each row of `logits`, the predicted class, its confidence, the loss, and the rank of the actual class.
 
-    The rank is 0 if the actual class has the highest logit.
+    `logits` is an array (n, classes), and `targets` (n,) are the actual classes. The rank is 0 if the prediction is correct. The confidence
+    is NaN if a logit in the row is not finite.
     """
     finite = np.asarray(np.isfinite(logits).all(axis=1))
     logits = np.where(finite[:, None], logits, 0.0)

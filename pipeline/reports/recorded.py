@@ -21,9 +21,9 @@ MOST_BYTES = 2**26
 
 
 def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
-    """Return the contents of `metrics/evaluate.json`: the scores and the label of the model file.
+    """Return the contents of `metrics/evaluate.json`: the scores, and the label of the model file (the first digits of its SHA-256).
 
-    The scores have the key `test`, so that DVC shows them as `test.accuracy` and so on.
+    The scores are under the key `test`, so that DVC shows them as `test.accuracy` and so on. The label is under the key `model`.
     """
     return {TEST: scores, MODEL: label(model)}
 
@@ -37,9 +37,9 @@ def label(model: Path) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the scores in `metrics/evaluate.json` (`path`), and the label of the model that has these scores.
+    """Return the scores in the file at `path` (`metrics/evaluate.json`), and the label of the model file that was scored.
 
-    Raises Refusal if the file is missing or unreadable, or was not written by this version of the pipeline.
+    Raises Refusal if the file at `path` is missing or unreadable, or does not have the format of this version of the pipeline.
     """
     try:
         content = json.loads(untrusted.read(path, MOST_BYTES))
@@ -54,18 +54,23 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def scores(path: Path, model: Path) -> dict[str, Any]:
-    """Return the scores in `metrics/evaluate.json` (`path`), which must be those of the model file `model`.
+    """Return the scores in the file at `path` (`metrics/evaluate.json`). Check that they are the scores of the model file `model`.
 
-    Raises Refusal if they are the scores of another model, if `model` is missing, or if `read` raises it.
+    Raises Refusal if they are the scores of another model file, or if `model` is missing. Also raises Refusal if the file at `path` is
+    missing or unreadable, or does not have the format of this version of the pipeline.
     """
     found, of = read(path)
     if of != label(model):
-        raise Refusal(f"{path}: has the scores of another model than {model}: run `dvc repro`")
+        raise Refusal(f"{path}: has the scores of another model, not those of {model}: run `dvc repro`")
     return found
 
 
 def result_line(scores: Mapping[str, Any]) -> str:
-    """Return a line with the main score (the accuracy, or else the loss), its confidence interval if it has one, and the number of samples."""
+    """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
+
+    The main score is the perplexity; if `scores` has none, the accuracy; otherwise the loss. If `scores` has a confidence interval of the
+    main score, the line shows the interval too.
+    """
     name = next(name for name in HEADLINES if name in scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""

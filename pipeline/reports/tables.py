@@ -24,7 +24,10 @@ def write_reliability(path: Path, calibration: Calibration) -> None:
 
 
 def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, texts: Sequence[str], classes: Sequence[str]) -> None:
-    """Write one row for each of `samples`, the numbers of wrongly predicted samples. `texts` has their input texts, in the same order."""
+    """Write one row for each sample in `samples`: its number, actual and predicted class, confidence and input text.
+
+    `samples` are the numbers of wrongly predicted samples. `texts` contains the input text of each of them, in the order of `samples`.
+    """
     rows = (
         (
             int(sample),

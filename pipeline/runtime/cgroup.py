@@ -12,8 +12,8 @@ MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 def usable_cpus() -> int:
     """Return the number of CPUs that this process may use: those in its CPU affinity, or the cgroup's CPU quota if that is smaller.
 
-    The quota is rounded down; the result is at least 1. More threads than the quota would be slower: the kernel stops them for part of each
-    period, and every parallel operation waits for its slowest thread.
+    The quota is rounded down; the result is at least 1. More threads than this would be slower. They use up the quota before a period ends,
+    and the kernel then pauses them until the next period. Every parallel operation waits for the paused threads.
     """
     cpus = len(os.sched_getaffinity(0))
     for folder in folders("cpu"):
@@ -34,8 +34,9 @@ def num_oom_kills() -> int:
 def folders(controller: str) -> Iterator[Path]:
     """Yield the folders of this process's cgroup and of its parent cgroups. `controller` is "cpu" or "memory".
 
-    Some of these folders may not exist, because a container sees its own cgroup as the root. cgroup v1 may mount several controllers in one
-    folder (`cpuacct,cpu`), with a symbolic link for each controller name.
+    A folder may not exist. In a container, the path of the cgroup may be that on the host, but the container sees only its own cgroup, as
+    the root. With cgroup v1, several controllers may share one folder (`cpuacct,cpu`). A symbolic link named after each controller then
+    points to it.
     """
     for line in read_or_empty(MEMBERSHIP).splitlines():
         _, controllers, group = line.split(":", 2)

@@ -24,10 +24,10 @@ CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
 
 @contextmanager
 def held(top: Path, *, place: str = "") -> Iterator[None]:
-    """Lock the checkout at `top` until the block ends. All processes of this PID namespace share the lock.
+    """Lock the checkout at `top` until the block ends. All processes of this PID namespace (the host, or one container) share the lock.
 
-    `place` says where this job runs, by default "on HOSTNAME"; jobs that cannot get the lock print it. Raises Refusal, with the place of
-    the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S.
+    `place` says where this job runs, by default "on HOSTNAME". It is shown to the user of another job that cannot get the lock. Raises
+    Refusal, with the place of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S seconds.
     """
     path = top / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,10 +44,10 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
 
 
 def claim(file: TextIO, namespace: str, place: str) -> str | None:
-    """Try to take a shared lock on `file` for `namespace`. Return None if it was taken, or the recorded place of the namespace that holds
-    it.
+    """Try to lock `file` for the processes of the PID namespace `namespace`. Return None on success.
 
-    If no process has the lock yet, write `namespace` and `place` to `file`.
+    If another namespace holds the lock, return the place where its job runs, which is in `file`. If no process holds the lock yet, write
+    `namespace` and `place` to `file`, where later calls read them.
     """
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

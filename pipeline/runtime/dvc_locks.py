@@ -16,11 +16,12 @@ CLOCK_TOLERANCE_S = 2.0
 
 
 def repair(temporary: Path) -> list[str]:
-    """Repair DVC's lock records of stages and experiments in `temporary`, the folder `.dvc/tmp`.
+    """Repair the lock records that a killed DVC left in `temporary`, the folder `.dvc/tmp`. Return messages for the user.
 
-    Returns one message for each repair, and for each record that is kept because its DVC still runs. A DVC that is killed while it writes a
-    record leaves half of it, which every later DVC rejects. A DVC that is killed later leaves a record with its process id. If another
-    process has that id by then, which is likely in a new container, DVC believes that the stage is still running.
+    DVC has one lock record for stages and one for experiments. There is a message for each repaired record, and for each record that is
+    kept because a process named in it is running. If DVC is killed while it writes a record, the record is truncated, and every later DVC
+    rejects it. If DVC is killed at another time, its process id stays in the record. Another process may get this id, which is likely in a
+    new container. DVC then believes that the stage is still running.
     """
     return [message for path in records(temporary) for message in repair_record(path)]
 
@@ -31,9 +32,9 @@ def records(temporary: Path) -> list[Path]:
 
 
 def repair_record(path: Path) -> list[str]:
-    """Repair the record at `path` and return the messages about it, as `repair` does.
+    """Repair the lock record at `path`. Return the messages for the user, if there are any.
 
-    Change nothing if another process holds the record's own lock file, or if a process that the record names is alive.
+    Change nothing if another process holds the lock file of the record (`rwlock.lock`), or if a process named in the record may be running.
     """
     with files.locked(path.with_name(GUARD), wait=False) as free:
         if not free:
@@ -51,7 +52,10 @@ def repair_record(path: Path) -> list[str]:
 
 
 def parse(content: bytes) -> list[dict[str, Any]] | None:
-    """Return a dict with `pid` and `cmd` for each process in a record, or None if the record does not have DVC's format."""
+    """Return the processes that hold a lock according to a record, each as a dict with its `pid` and its command `cmd`.
+
+    `content` is the content of the record. Return None if it does not have DVC's format.
+    """
     try:
         record = json.loads(content)
         return list(holders_of(record))
@@ -67,10 +71,10 @@ def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
-    """Return True if the process of `holder`, an entry of a lock record with its `pid` and `cmd`, may still be running.
+    """Return True if the process that a lock record names may still be running. `holder` has the `pid` and the `cmd` of this process.
 
-    This is so if a process with the same id runs `dvc` or the recorded command, and started before the record was last changed
-    (`recorded_s`). It is also so if the system does not let this process inspect that process.
+    Return True if a process with this id runs `dvc` or the command `cmd`, and started before `recorded_s`, the time when the record was
+    last changed. Also return True if the system does not allow reading the command of the process with this id.
     """
     try:
         process = psutil.Process(holder["pid"])

@@ -53,9 +53,10 @@ class Environment(BaseSettings):
 
     @property
     def root(self) -> Path:
-        """The main checkout, which contains the journals (local records) of runs, the work folders and the default MLflow store.
+        """The main checkout. It contains the journals (local records) of runs, the work folders of trainings and the default MLflow store.
 
-        It is the main checkout even if the job runs in a temporary copy of it (`dvc exp run --temp`).
+        A work folder contains checkpoints. If the job runs in a temporary copy of the checkout (`dvc exp run --temp`), `root` is not the
+        copy.
         """
         return self.dvc_root or Path.cwd()
 
@@ -76,13 +77,14 @@ class Environment(BaseSettings):
     def refuse_unfit_root(self) -> None:
         """Raise Refusal if tracking is on, MLflow's SQLite store is below `root`, and the path of `root` contains `?` or `%`.
 
-        The store's URI contains this path. A `?` would begin the query of the URI, and MLflow and Alembic interpret `%` differently.
+        The address of the store is a URI with this path. In a URI, `?` begins the query. `%` is read differently by MLflow and by Alembic,
+        its library for database migrations.
         """
         root = str(self.root.resolve())
         below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
         if self.tracking and below_root and ("?" in root or "%" in root):
             raise Refusal(
-                f"{shown(root)}: this path contains `?` or `%`, which the URI of the MLflow store in this folder cannot contain: "
+                f"{shown(root)}: this path contains `?` or `%`, and the address of the MLflow store in this folder cannot contain them: "
                 "move the checkout to a path without them, or set MLFLOW_TRACKING_URI to a server"
             )
 

@@ -25,8 +25,9 @@ The exit code of `dvc repro` does not show it, because `dvc repro` exits with 25
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` must not catch it
-    """Raised when a signal stops the stage. `exit_code` is 128 + the signal number: with exit code 0, DVC would accept the incomplete
-    result.
+    """Raised when a signal stops the stage. The stage then exits with `exit_code`, which is 128 + the signal number.
+
+    If the stage exited with 0 instead, DVC would accept the incomplete result.
     """
 
     def __init__(self, number: int) -> None:
@@ -48,10 +49,11 @@ class Interruption:
 
 @contextmanager
 def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, call `handler` with the number of the first signal. A second signal kills the process, which is its default action.
+    """Within the block, call `handler` with the number of the first stop signal. A second SIGTERM or SIGINT kills the process.
 
-    UNCOUNTED_STOP is sent by `parent_watch` and by the container's supervision to stop a stage. As the first signal, it is handled like
-    SIGTERM; later, it has no effect. It does not count: the next SIGTERM or SIGINT may have the same cause and is ignored.
+    The stop signals are SIGTERM, SIGINT and UNCOUNTED_STOP, which `parent_watch` and the container's supervision send. If UNCOUNTED_STOP is
+    the first signal, `handler` is called with SIGTERM. The next SIGTERM or SIGINT may have the same cause, so it is ignored, and only the
+    one after it kills the process. If UNCOUNTED_STOP is not the first signal, it has no effect.
     """
     received = False
 
@@ -95,9 +97,9 @@ def raise_on_signal() -> AbstractContextManager[None]:
 
 
 def record_exit_code(exit_code: int) -> None:
-    """Write the exit code of an interrupted stage to the file named by the environment variable EXIT_CODE_FILE, if it is set.
+    """Write the exit code of an interrupted stage to the file whose path is in the variable PIPELINE_INTERRUPTED_FILE.
 
-    An error while writing, for example because the disk is full, is ignored.
+    Do nothing if this environment variable is not set. An error while writing, for example because the disk is full, is ignored.
     """
     if path := os.environ.get(EXIT_CODE_FILE):
         with suppress(OSError):

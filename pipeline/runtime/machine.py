@@ -29,9 +29,9 @@ class Machine:
 
     @classmethod
     def claim(cls, environment: Environment) -> "Machine":
-        """Choose the device, and set up this process for it: the number of compute threads and malloc. Return the machine.
+        """Choose the device and the number of compute threads, and return them as a Machine. Also set up this process for them.
 
-        Raises Refusal if the device is unavailable.
+        This sets the number of PyTorch's threads, and configures malloc and cuBLAS. Raises Refusal if the requested device is unavailable.
         """
         # cuBLAS reads this variable at its start; without it, the workspace and the order of summation may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -42,7 +42,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """The name of the GPU, or the architecture and instruction set of the CPU; bit-exact results depend on it."""
+        """The name of the GPU, or the architecture and instruction set of the CPU. If names differ, results may differ in some bits."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

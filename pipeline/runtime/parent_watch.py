@@ -18,9 +18,10 @@ GRACE_S = 0.2  # if a signal killed DVC's whole process group, this process rece
 
 
 def start() -> None:
-    """Start a thread that interrupts this process when DVC, or a process between DVC and this process (such as a shell), ends.
+    """Start a thread that stops this process when DVC ends, or when a process between DVC and this process (such as a shell) ends.
 
-    Do nothing if DVC did not start this process, or if one of these processes belongs to another user.
+    If one of these processes has already ended, stop at once. To stop, this process sends itself UNCOUNTED_STOP. Do nothing if DVC did not
+    start this process, or if DVC or a process between belongs to another user.
     """
     if STARTED_BY_DVC not in os.environ:
         return
@@ -58,7 +59,11 @@ def parent(pid: int) -> int:
 
 
 def watch(descriptors: list[int]) -> None:
-    """Block until one of the processes ends, then interrupt this process. `descriptors` are the pidfds of those processes."""
+    """Block until one of the watched processes ends, then stop this process.
+
+    The watched processes are DVC and the processes between DVC and this process. `descriptors` are their pidfds, which
+    are file descriptors that refer to processes.
+    """
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

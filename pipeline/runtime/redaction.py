@@ -22,7 +22,7 @@ SHORTEST = 8
 
 
 def redacted(text: str, secrets: Sequence[str]) -> str:
-    """Return the text with every secret replaced by `***`. `secrets` has all forms of the secrets, as `forms` returns them."""
+    """Return the text with every string in `secrets` replaced by `***`. `secrets` is a list that `forms` returned."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
@@ -34,9 +34,10 @@ def secrets_of_environment() -> list[str]:
 
 
 def forms(secrets: Iterable[str]) -> list[str]:
-    """Return all forms in which the secrets may be printed, longest first.
+    """Return the secrets in every form in which a text may contain them, longest first.
 
-    The forms of a secret are: as given, percent-decoded, percent-encoded in three ways, and escaped for JSON.
+    The forms of a secret are: as given, percent-decoded, escaped for JSON, and percent-encoded in three ways, which treat `/` and the space
+    differently.
     """
     found = set()
     for secret in filter(None, secrets):
@@ -62,10 +63,10 @@ class RedactedStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def redacted_output(secrets: Sequence[str]) -> Iterator[None]:
-    """Replace `secrets` by `***` in everything that is printed inside the block. `secrets` has all forms of the secrets.
+    """Replace `secrets` by `***` in everything that is printed inside the block. `secrets` is a list that `forms` returned.
 
-    If the block raises an exception other than Refusal, print its traceback without the secrets and raise SystemExit(1) instead: the
-    interpreter would print the traceback with the secrets.
+    If the block raises an Exception other than Refusal, print its traceback without the secrets, and raise SystemExit(1) in its place.
+    Otherwise, the interpreter would print the traceback with the secrets.
     """
     with (
         contextlib.redirect_stdout(RedactedStream(sys.stdout, secrets)),

@@ -21,8 +21,11 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Everything that determines the result of a stage: SHA-256 digests of its data, its code, the lock file of packages and the file of
-    `model.weights` (None if the training starts from no file); its sections of params.yaml; and the fingerprint of the machine.
+    """Everything that determines the result of a training.
+
+    `data`, `code`, `lock` and `weights` are SHA-256 digests of the prepared data, the Python code, the lock file of packages, and the file
+    that the parameter `model.weights` names. `weights` is None if the training does not start from such a file. `params` are the sections
+    of params.yaml that the training uses. `fingerprint` has the properties of the machine that change results.
     """
 
     data: str
@@ -43,7 +46,7 @@ class RunIdentity:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits, which are equal for two trainings if and only if all inputs and the machine fingerprint are equal."""
+        """16 hexadecimal digits. The keys of two trainings are equal if and only if all values in their RunIdentity are equal."""
         return files.digest_of(self.record)[:16]
 
 
@@ -64,7 +67,7 @@ def read_stage(stage: str, folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = YAML(typ="safe", pure=True).load(text)["stages"][stage]
         "".join([*content["deps"], *content["params"]])  # raises TypeError for anything but strings
     except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: run the pipeline in the top folder of its checkout") from None
+        raise Refusal(f"{path}: is missing: run this command in the top folder of the project's checkout") from None
     except (YAMLError, LookupError, TypeError, AttributeError, ValueError, OSError, RecursionError):
         raise Refusal(f"{path}: does not describe the stage {stage}: undo its changes with `git restore {path}`") from None
     return content
@@ -84,9 +87,10 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
 
 
 def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of the Python code among `paths`: the `.py` files, and all `.py` files in the folders below `pipeline/`.
+    """Return one digest of the Python code that a stage depends on.
 
-    `paths` are the dependencies of a stage, relative to the checkout `folder`. Others, such as data, are left out.
+    `paths` are the dependencies of the stage, relative to the checkout `folder`. The digest covers the `.py` files in this list, and all
+    `.py` files inside the listed folders below `pipeline/`. Other dependencies, such as data, are left out.
     """
     modules = {path for path in paths if path.endswith(".py")}
     for path in paths:

@@ -21,18 +21,19 @@ CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 
 @dataclass(frozen=True)
 class Work:
-    """The work folder of one training, locked by this process. It contains the checkpoints to resume from, and the record of the inputs.
+    """The work folder of one training, locked by this process.
 
-    It is not an output in dvc.yaml, because DVC deletes a stage's outputs before each run.
+    It contains the checkpoints from which to resume the training, and `inputs.json`, the record of the training's inputs. dvc.yaml does not
+    list the folder as an output, because DVC deletes a stage's outputs before each run.
     """
 
     folder: Path
 
     def clear(self) -> None:
-        """Delete the folder. Call this after the results are written.
+        """Delete the work folder. Call this after the results are written.
 
-        If the folder contains dumps of non-finite steps (`nonfinite-*`), keep the dumps and the record of the inputs. `prune` deletes them
-        later.
+        The folder may contain dumps (`nonfinite-*`): the batches of steps with a non-finite loss or gradient. If so, keep the dumps and the
+        record of the inputs. `prune` deletes them later.
         """
         if not any(self.folder.glob(DUMPS)):
             shutil.rmtree(self.folder)
@@ -64,9 +65,10 @@ def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
 
 
 def lock_of(parent: Path, key: str) -> Path:
-    """Return the path of the lock file for the work folder `key`. It is beside the folder, because the folder may be deleted.
+    """Return the path of the lock file for the work folder `parent / key`.
 
-    Only a process that holds the lock may unlink the lock file.
+    The lock file is in `parent`, not in the work folder, so that the work folder can be deleted while it is locked. A process must hold the
+    lock when it deletes the lock file.
     """
     return parent / f"{key}.lock"
 
@@ -95,9 +97,10 @@ def last_change_s(record: Path) -> float:
 
 
 def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
-    """If the newest work folder has an unfinished training, print which of its inputs differ from `inputs`.
+    """Tell the user why the newest unfinished training is not resumed: print which of its inputs differ from those of the new training.
 
-    This tells the user why that training is not resumed. Print nothing if another process holds the lock of that folder.
+    `inputs` are the inputs of the new training. Only the newest work folder is examined. Print nothing if this folder has no checkpoint or
+    no readable record, or if another process holds its lock.
     """
     for path in all_records(parent)[:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
@@ -110,7 +113,7 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the contents of the record at `path`, or {} if it is damaged or missing: an old folder must not stop a new training."""
+    """Return the contents of the record at `path`, or {} if it is damaged or missing. A damaged record stops no new training."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, FileNotFoundError, RecursionError):

@@ -16,9 +16,10 @@ def gpus() -> list[Any]:
 
 
 def sample(devices: list[Any]) -> dict[str, float]:
-    """Return the use of CPU, memory, disk and the GPUs in `devices` (NVML handles) by name. Each name ends with its unit.
+    """Return how much of the CPU, the memory, the disk and each GPU is used, as a dict from metric names to values.
 
-    The use of the CPU is that since the last call, and 0 in the first call.
+    Each name ends with its unit. `devices` are the NVML handles of the GPUs. The use of the CPU is the mean since the previous call. In the
+    first call, it is 0.
     """
     import psutil
     import pynvml

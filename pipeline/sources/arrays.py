@@ -31,8 +31,8 @@ class Settings(SourceSettings):
     """Reads NumPy arrays. `root` is an `.npz` file or a folder of `.npy` files.
 
     The arrays are `train-inputs` and `train-targets`, and optionally `valid-inputs`, `valid-targets`, `test-inputs` and `test-targets`.
-    Alternatively there are only two arrays, `inputs` and `targets`, and all their samples belong to train. A missing validation or test
-    split is split off from train at random; `source.valid` and `source.test` give its size.
+    Alternatively, the arrays are `inputs` and `targets`; all their samples then form the train split. A missing validation or test split is
+    split off from train at random. `source.valid` and `source.test` are the shares to split off.
 
     Inputs are uint8 (samples, height, width) or (samples, height, width, channels). Targets are class numbers from 0, integers (samples,).
     Class names are read from an array `classes` of strings, or from a file `classes.txt` in the folder, with one name per line. Array names
@@ -57,9 +57,10 @@ class Settings(SourceSettings):
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
-    """Return the splits that `root` has, each with the prefix of its array names: `train-`, or "" if the names contain no split.
+    """Return a dict from each split in `root` to the prefix of its array names, such as `train-`. The prefix is "" if the names have none.
 
-    Raises Refusal if an array is unknown or missing, or if some names contain a split and others do not.
+    `arrays` maps array names to arrays. Raises Refusal if an array is unknown or missing, or if some names contain a split and others do
+    not.
     """
     listed = ", ".join(sorted(arrays)) or "none"
     unknown = sorted(set(arrays) - KNOWN)
@@ -70,7 +71,9 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
     keys = {split: f"{split}-" for split in SPLITS if any(f"{split}-{part}" in arrays for part in PARTS)}
     if any(part in arrays for part in PARTS):
         if keys:
-            raise Refusal(f"source.root: {root}: has inputs or targets both with and without a split ({listed}): rename or remove some")
+            raise Refusal(
+                f"source.root: {root}: has inputs or targets both with and without a split in their names ({listed}): rename or remove some"
+            )
         keys = {TRAIN: ""}
     missing = [f"{key}{part}" for key in {TRAIN: "train-", **keys}.values() for part in PARTS if f"{key}{part}" not in arrays]
     if missing:
@@ -88,7 +91,10 @@ def read_targets(array: ArrayFile) -> NDArray[np.int64]:
         raise Refusal(f"{array.place}: has no samples: add some, or remove the arrays of this split")
     targets = next(array.blocks(array.shape[0]))
     if targets.min() < 0 or targets.max() > np.iinfo(np.int32).max:
-        raise Refusal(f"{array.place}: has class numbers from {targets.min()} to {targets.max()}: number the classes from 0 without gaps")
+        raise Refusal(
+            f"{array.place}: has negative or too large class numbers ({targets.min()} to {targets.max()}): "
+            "number the classes from 0 without gaps"
+        )
     return targets.astype(np.int64)
 
 
@@ -122,8 +128,10 @@ def image_shape(array: ArrayFile) -> tuple[int, int, int]:
 def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[np.int64]]) -> tuple[str, ...]:
     """Return the class names of the dataset, or the class numbers as text if the dataset has no names.
 
-    Raises Refusal if the names cannot be read, if a class number has no name, or if a name is empty, repeated, too long or not printable.
-    Without names, raises Refusal if the highest class number is not below the number of training samples: some class then has no sample.
+    `array` is the array `classes`. If it is None, the names are read from `classes.txt` in `root`, if that file exists. `targets` maps each
+    split to its class numbers. Raises Refusal if the names cannot be read, if a class number has no name, or if a name is empty, repeated,
+    too long or not printable. For a dataset without names, raises Refusal if the highest class number is not below the number of train
+    samples, because some class then has no train sample.
     """
     highest = max(int(numbers.max()) for numbers in targets.values())
     names = given_names(array, root)
@@ -153,11 +161,13 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     if array is not None:
         if array.dtype.kind != "U" or len(array.shape) != 1:
             raise Refusal(
-                f"{array.place}: has shape {array.shape} and dtype {array.dtype}: save the class names as one-dimensional `np.array([...], dtype=str)`"
+                f"{array.place}: has shape {array.shape} and dtype {array.dtype}: "
+                "save the class names as a one-dimensional array of text: `np.array([...], dtype=str)`"
             )
         if prod(array.shape) * array.dtype.itemsize > NAMES_BYTES:
             raise Refusal(
-                f"{array.place}: has shape {array.shape} and dtype {array.dtype}, more than {NAMES_BYTES} bytes: shorten the longest names"
+                f"{array.place}: has shape {array.shape} and dtype {array.dtype}, which needs more than {NAMES_BYTES} bytes: "
+                "shorten the longest names"
             )
         return tuple(str(name) for name in next(array.blocks(max(1, array.shape[0])), ()))
     path = root / "classes.txt"
@@ -168,7 +178,9 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     except UnicodeDecodeError:
         raise Refusal(f"source.root: {path}: is not UTF-8: save it as UTF-8, one name per line") from None
     except OSError as error:
-        raise Refusal(f"source.root: {path}: cannot be read ({untrusted.reason(error)}): save it as UTF-8, one name per line") from None
+        raise Refusal(
+            f"source.root: {path}: cannot be read ({untrusted.reason(error)}): make it a readable UTF-8 file with one name per line"
+        ) from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 

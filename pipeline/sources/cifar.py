@@ -28,10 +28,11 @@ MOST_BYTES = 200 * 2**20
 
 @dataclass(frozen=True)
 class Variant:
-    """A published archive: its name, checksum and folder, the files of each split, and `names`, the file of the class names.
+    """One of the two published datasets, CIFAR-10 or CIFAR-100.
 
-    In the files, each image comes after its labels. A label is one byte, and `labels` is the number of labels per image. Only the last one
-    is used: CIFAR-100 has a coarse label and then a fine label.
+    `archive` is the name of the archive, `md5` its checksum, and `folder` the folder in it. `files` maps each split to the names of its
+    files, and `names` is the file with the class names. In the files of the splits, each image comes after its labels. A label is one byte,
+    and `labels` is the number of labels per image. Only the last label is used: CIFAR-100 has a coarse label and then a fine label.
     """
 
     archive: str
@@ -91,7 +92,11 @@ class Settings(SourceSettings):
 
 
 def find(root: Path, variant: Variant) -> Path:
-    """Return the path of the archive, or of the folder with its unpacked files. If both are missing, download the archive."""
+    """Return the path from which to read the dataset: the archive, or a folder with its unpacked files.
+
+    `root` is returned if it is itself the archive or such a folder. Otherwise, both are looked for in `root`, and the archive is preferred.
+    If both are missing, the archive is downloaded into `root`.
+    """
     if root.is_file() or (root / variant.names).exists():
         return root
     archive, folder = root / variant.archive, root / variant.folder
@@ -113,7 +118,7 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
     if len(chosen) > len(wanted):
         raise Refusal(
-            f"source.root: {place}: has {len(chosen)} files of this dataset, not {len(wanted)}: "
+            f"source.root: {place}: has {len(chosen)} files with names of this dataset, which has only {len(wanted)} files: "
             "set source.root to a folder with one copy of the dataset"
         )
     contents: dict[str, bytes] = {}
@@ -129,7 +134,8 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
     missing = sorted(wanted - set(contents))
     if missing:
         raise Refusal(
-            f"source.root: {place}: has no {missing[0]}: set source.root to a folder that contains {variant.archive} or {variant.folder}"
+            f"source.root: {place}: has no {missing[0]}: "
+            f"set source.root to a folder that contains the complete {variant.archive} or {variant.folder}"
         )
     return contents
 
@@ -154,12 +160,15 @@ def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
 def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return int64 labels (n,) and uint8 images (n, height, width, channels) from the contents `data` of a file.
 
-    Each record has the labels of one image, then its red, green and blue planes, each stored row by row. Raises Refusal if the length of
-    `data` or a label is wrong. `place` names the file in the message.
+    Each record has the labels of one image, then its red, green and blue planes, each stored row by row. Raises Refusal if `data` is empty
+    or does not consist of whole records, or if a label is too high. In the message, `place` names the file.
     """
     length = variant.labels + PIXELS
     if len(data) == 0 or len(data) % length:
-        raise Refusal(f"source.root: {place}: has {len(data)} bytes, which is not a multiple of {length}: download it again")
+        raise Refusal(
+            f"source.root: {place}: has {len(data)} bytes, which is not a positive multiple of {length} (an image and its labels): "
+            "download it again"
+        )
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     labels = records[:, variant.labels - 1].astype(np.int64)
     if labels.max() >= variant.num_classes:

@@ -34,9 +34,10 @@ class Settings(SourceSettings):
     """Reads images `SPLIT/CLASS/image` or `CLASS/image`. `root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` file.
 
     SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without SPLIT folders, all images belong to train. A missing validation or
-    test split is split off from train at random; `source.valid` and `source.test` give its size. One enclosing folder is allowed. Every
-    file in a class folder is read as an image, except hidden files. Outside of the class folders, an image is an error and other files are
-    ignored. Images are rotated by their EXIF orientation, and transparency is replaced by white.
+    test split is split off from train at random. `source.valid` and `source.test` are the shares to split off. All these folders may be
+    inside one other folder. Every file in a class folder is read as an image. Outside of the class folders, an image file is an error, and
+    any other file is ignored. Hidden files, and files that desktop software creates (such as `Thumbs.db`), are ignored everywhere. Images
+    are rotated by their EXIF orientation, and transparency is replaced by white.
     """
 
     untrusted: ClassVar[bool] = True
@@ -74,10 +75,10 @@ class Settings(SourceSettings):
         assert next(samples, None) is None
 
     def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
-        """Yield the samples of `chunk` that could be decoded. `corrupt` has the reason for each of the others, by position in the chunk.
+        """Yield the samples of `chunk` that could be decoded. `corrupt` maps the positions of the others in `chunk` to the reasons.
 
-        If `on_corrupt` is `skip`, print the name of each corrupt sample; if it is `fail`, raise Refusal at the first. Messages are in the
-        order of the samples, whatever order the workers decoded them in.
+        If `on_corrupt` is `skip`, print the name of each corrupt sample. If it is `fail`, raise Refusal at the first corrupt sample.
+        Messages are in the order of the samples, even if the workers decoded them in another order.
         """
         for number, sample in enumerate(chunk):
             if number not in corrupt:
@@ -94,9 +95,10 @@ class Settings(SourceSettings):
 
 
 def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member]]:
-    """Yield `members` in chunks of at most CHUNK_SAMPLES images.
+    """Yield `members` (image files) in chunks, lists of at most CHUNK_SAMPLES files.
 
-    A chunk also ends when its encoded and decoded images together reach CHUNK_BYTES. `image_bytes` is the size of one decoded image.
+    A chunk also ends when its files that are already in memory, and the images decoded from all its files, need CHUNK_BYTES bytes together.
+    `image_bytes` is the size of one decoded image.
     """
     chunk: list[Member] = []
     held_bytes = 0
@@ -111,9 +113,9 @@ def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member
 
 
 def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[SampleBlock]:
-    """Yield one block for each split that occurs in `samples`. Several may occur, because an archive may mix the splits.
+    """Yield the samples of each split that occurs in `samples` as one SampleBlock. An archive may mix the splits, so several may occur.
 
-    `inputs` has the decoded image of each sample.
+    `inputs` contains the decoded image of each sample, in the order of `samples`.
     """
     for split in SPLITS:
         rows = [row for row, sample in enumerate(samples) if sample.split == split]

@@ -144,7 +144,7 @@ def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
     assert model.endswith(f"run: {run_name()}")
     assert hint == "compare runs: make ui"
     reseal(lambda _, metadata: metadata.update(step=3))
-    assert refused("summary") == [f"metrics/evaluate.json: has the scores of another model than {MODEL}: run `dvc repro`"]
+    assert refused("summary") == [f"metrics/evaluate.json: has the scores of another model, not those of {MODEL}: run `dvc repro`"]
     MODEL.unlink()
     assert refused("summary") == [f"{MODEL}: is missing: run `dvc repro`"]
 

@@ -47,7 +47,7 @@ def test_the_digest_of_code_covers_every_module_of_a_listed_folder(tmp_path: Pat
 
 
 def test_a_missing_or_changed_dvc_yaml_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match=r"dvc\.yaml: is missing: run the pipeline in the top folder of its checkout"):
+    with pytest.raises(Refusal, match=r"dvc\.yaml: is missing: run this command in the top folder of the project's checkout"):
         run_identity.read_stage("train", tmp_path)
     for text in ("stages: {}", "", "stages: [train]", "stages: {train: [", "stages: {train: {cmd: x}}", "\tstages"):
         (tmp_path / "dvc.yaml").write_text(text, encoding="utf-8")

@@ -83,19 +83,22 @@ WRONG = {
     "lengths": ({"targets": TARGETS[:5]}, "has 9 samples, but there are 5 targets"),
     "float targets": ({"targets": TARGETS * 1.0}, "has shape (9,) and dtype float64: save class numbers"),
     "one-hot targets": ({"targets": np.eye(9, dtype=int)}, "has shape (9, 9) and dtype int64"),
-    "negative targets": ({"targets": TARGETS - 1}, "has class numbers from -1 to 1: number the classes from 0"),
+    "negative targets": ({"targets": TARGETS - 1}, "has negative or too large class numbers (-1 to 1): number the classes from 0"),
     "huge targets": ({"targets": np.full(9, 2**63, np.uint64)}, "number the classes from 0"),
     "gaps": ({"targets": TARGETS * 1000}, "has the class number 2000, but train has only 9 samples"),
     "no samples": ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "has no samples: add some"),
     "few names": ({"classes": np.array(["a", "b"])}, "has the class number 2, but `classes` has only 2 names"),
     "no names": ({"classes": np.array([], dtype=str)}, "has the class number 2, but `classes` has only 0 names"),
     "names twice": ({"classes": np.array(["a", "b", "a"])}, "an empty or repeated name"),
-    "numbers as names": ({"classes": np.arange(3)}, "save the class names as one-dimensional `np.array([...], dtype=str)`"),
+    "numbers as names": (
+        {"classes": np.arange(3)},
+        "save the class names as a one-dimensional array of text: `np.array([...], dtype=str)`",
+    ),
     "pickles": ({"targets": np.array([{}] * 9)}, "is not plain numbers or text"),
     "records": ({"targets": np.zeros(9, [("a", int)])}, "is not plain numbers or text"),
     "columns": ({"inputs": np.asfortranarray(INPUTS)}, "is in Fortran order: save `numpy.ascontiguousarray(x)`"),
     "unknown names": ({"train-input": INPUTS}, "has an unknown array train-input: remove it, or rename it to one of classes, inputs"),
-    "both forms": ({"test-inputs": INPUTS}, "both with and without a split"),
+    "both forms": ({"test-inputs": INPUTS}, "both with and without a split in their names"),
 }
 
 

@@ -102,7 +102,7 @@ def published_checksum(monkeypatch):
 
 DAMAGE = {
     "test_batch.bin": {
-        "has 3072 bytes, which is not a multiple of 3073": bytes(3072),
+        "has 3072 bytes, which is not a positive multiple of 3073": bytes(3072),
         "has 0 bytes": b"",
         "has the label 10": b"\x0a" + bytes(3072),
     },

@@ -41,9 +41,10 @@ STYLE = {
 
 @contextmanager
 def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """Yield a figure of the given size in inches and write it atomically afterwards: `with figure(path, 6, 4) as canvas:`.
+    """Yield an empty figure, and write it to `path` after the block: `with figure(path, 6, 4) as canvas:`.
 
-    The file contains no program name, version or time.
+    `width` and `height` are in inches. The PNG file is written atomically. It contains no program name, version or time, so that its bytes
+    depend only on the figure.
     """
     with style.context(["default", STYLE]):
         canvas = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
@@ -68,11 +69,10 @@ def bare(axes: Axes) -> None:
 
 
 def label(name: str, number: int, longest: int) -> str:
-    """Return a class name that can be plotted: on one line, with each `$` escaped. It has at most `longest` characters, escapes not
-    counted.
+    """Return the name of a class as text that can be plotted: on one line, with each `$` escaped.
 
-    The middle of a longer name is replaced by `…`. If the font lacks some characters of the name, those are removed, and the class number
-    `number` is put first.
+    Characters that the font lacks are removed. If there are any, or if the name is empty, the text begins with `#` and `number`, the number
+    of the class. If the text has more than `longest` characters, `…` replaces its middle. The backslashes of the escapes are not counted.
     """
     words = " ".join(name.split())
     plottable = "".join(letter for letter in words if has_glyph(letter))

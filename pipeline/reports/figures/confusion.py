@@ -20,11 +20,11 @@ LONGEST_LABEL = 24
 
 @dataclass(frozen=True)
 class Ticks:
-    """The class names on both axes: all of them, or fewer if not all would be readable.
+    """The class names to show on both axes: all of them, or fewer if not all would be readable.
 
-    `side` is the side of the matrix in inches, and `size` the font size in points. `shown` has the numbers of the classes whose names are
-    shown. `upright` is True if the names of the predicted classes are rotated by 90 degrees. `width` and `height` are the space in inches
-    that the names need.
+    `side` is the length of each side of the matrix in inches. `shown` are the numbers of the classes to show, and `names` their names.
+    `size` is the font size in points. `upright` is True if the names of the predicted classes are rotated by 90 degrees. The names need a
+    space of `width` inches beside the matrix and of `height` inches below it.
     """
 
     side: float
@@ -58,9 +58,10 @@ class Ticks:
 
 
 def plot(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
-    """Plot the confusion matrix of the actual class numbers `targets` (n,) and the predicted class numbers `predicted` (n,).
+    """Plot the confusion matrix, with one row per actual class and one column per predicted class.
 
-    The colour of a cell shows which share of the samples of the actual class it has, so that rare classes are visible.
+    `targets` (n,) are the actual class numbers of n samples, and `predicted` (n,) the predicted class numbers. The colour of a cell shows
+    its number of samples as a share of its row. So the cells of a rare class are as visible as those of a frequent class.
     """
     counts = count(targets, predicted, len(classes))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -78,7 +79,7 @@ def plot(path: Path, *, targets: Integers, predicted: Integers, classes: Sequenc
 
 
 def count(targets: Integers, predicted: Integers, num_classes: int) -> Integers:
-    """Return the number of samples by actual and predicted class, (num_classes, num_classes)."""
+    """Return an array (num_classes, num_classes): the number of samples for each actual class (row) and predicted class (column)."""
     return np.bincount(targets * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 

@@ -20,7 +20,10 @@ WIDE = 20.0
 
 
 def plot(path: Path, rows: Sequence[Row]) -> None:
-    """Plot rows of `plots/train/history.csv`, with text or numbers as cells. Empty cells, NaN and infinity are left out."""
+    """Plot the losses, the accuracies and the learning rate by step, and write the figure to `path`.
+
+    `rows` are the rows of `plots/train/history.csv`. Their values may be text or numbers. Empty values, NaN and infinity are left out.
+    """
     if not rows:
         canvas.note(path, "Training history", "The training recorded no rows.")
         return
@@ -73,7 +76,7 @@ def columns(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:
 
 
 def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
-    """Yield step and value for each row in which the column has a finite number."""
+    """Yield the step and the value of the column `name`, for each row in which this value is a finite number."""
     for row in rows:
         cell = row.get(name)
         if cell not in (None, "") and math.isfinite(value := float(str(cell))):

@@ -31,10 +31,10 @@ class Grid:
 
     @classmethod
     def of(cls, shown: int, *, aspect: float) -> "Grid":
-        """Choose the numbers of rows and columns for `shown` images, so that few places stay empty. The grid is square, or up to 1.6 times
-        wider.
+        """Choose the numbers of rows and columns for `shown` images.
 
-        `aspect` is height / width of an image.
+        The number of columns is that of a square grid, or up to 1.6 times as large if fewer places then stay empty. `aspect` is height /
+        width of an image.
         """
         square = int(np.ceil(np.sqrt(shown)))
         columns = min(range(square, int(1.6 * square) + 1), key=lambda columns: -shown % columns)

@@ -13,7 +13,10 @@ FEW = 40
 
 
 def plot(path: Path, losses: NDArray[np.float64]) -> None:
-    """Plot the mean loss in nats at each position, (length,). A model that uses its context is better at later positions."""
+    """Plot the mean loss of the test tokens by their position in the window, the text that the model reads at once.
+
+    `losses` (length,) has the mean loss in nats at each position. A model that uses its context has lower losses at later positions.
+    """
     with canvas.figure(path, 7.2, 4) as figure:
         figure.suptitle("Loss by position in the window")
         axes = figure.subplots()

@@ -161,10 +161,10 @@ MNIST: dict[str, tuple[str, Callable[[], bytes | None], str]] = {
     "a pipe": (LABELS, lambda: None, "Is a device, a pipe or a socket"),
 }
 CIFAR: dict[str, tuple[Callable[[], None], str]] = {
-    "pickled batches": (pictures(pickled), "which is not a multiple of"),
+    "pickled batches": (pictures(pickled), "which is not a positive multiple of"),
     "labels beyond the classes": (pictures(lambda: {"test_batch.bin": b"\xff" * 3073}), "has the label 255"),
-    "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "which is not a multiple of"),
-    "no records": (pictures(lambda: {"test_batch.bin": b""}), "which is not a multiple of"),
+    "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "which is not a positive multiple of"),
+    "no records": (pictures(lambda: {"test_batch.bin": b""}), "which is not a positive multiple of"),
     "no names": (pictures(lambda: {"batches.meta.txt": b"\xff\0"}), "lists 1 classes"),
     "a terabyte of names": (
         lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)),
