@@ -65,13 +65,13 @@ class Evaluator:
         `samples` is the number of windows, `tokens` the number of predicted tokens.
         """
         if not self.losses:
-            raise Refusal("source.test: the test split is empty: write a share above 0 to split off, such as `source.test: 0.1`")
+            raise Refusal("source.test: the test split is empty: write a share of the text, above 0, such as `source.test: 0.1`")
         losses = np.concatenate(self.losses).astype(np.float64)
         total = float(np.nansum(losses))
         if np.count_nonzero(np.isfinite(losses)) < self.num_tokens:  # NaN marks the padding too, so the finite losses are counted
             raise Refusal(
                 "the model's loss is not finite on the test split: its training diverged; lower optimizer.learning_rate, "
-                "or set or lower train.clip_norm, and train again"
+                "or set a lower train.clip_norm, and train again"
             )
         characters, size_bytes = self.size.tolist()
         return {
