@@ -19,8 +19,8 @@ EXPORTED = "exported"
 class ServedModel(PythonModel):
     """A model whose `predict` maps raw images, integers from 0 to 255 of shape (n, height, width, channels), to logits (n, classes).
 
-    The logged model has no input signature: with one, MLflow would cast inputs to the signature's dtype before they are checked here, and
-    0.5 would become 0.
+    The logged model has no input signature. With a signature, MLflow would convert inputs to uint8 before this class checks them: 0.5 would
+    become 0 instead of being refused.
     """
 
     def load_context(self, context: Any) -> None:
@@ -49,7 +49,9 @@ def checked(given: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def expected(shape: tuple[int, ...]) -> str:
-    """Describe the input of a model for images of the shape (height, width, channels)."""
+    """Return a description of the model's input, for messages and for the logged model. `shape` is the (height, width, channels) of an
+    image.
+    """
     return f"raw images, integers from 0 to 255 of shape (n, {', '.join(map(str, shape))})"
 
 
