@@ -50,6 +50,10 @@ class Inputs(Description):
         """Return the shape of one stored sample."""
         raise NotImplementedError
 
+    def reads_samples_of(self, other: "Inputs") -> bool:
+        """Return True if a model for these inputs can read the stored samples that `other` describes. Their statistics may differ."""
+        return (self.kind, self.row_shape) == (other.kind, other.row_shape)
+
     def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64] | None:  # noqa: ARG002  # for inputs that are padded
         """Return the length of each stored sample without its padding, (n,). Return None, unless overridden: samples then have no padding."""
         return None

@@ -15,7 +15,7 @@ LOSS, NORM, SKIPPED = "loss", "norm", "skipped"
 
 @dataclass(frozen=True)
 class StepValues:
-    """The metrics of the steps since the last report, copied to the host: one value per step and metric."""
+    """Holds the metrics of the steps since the last report of the training, copied to the host. Each sequence has one value per step."""
 
     loss: Sequence[float]
     """The mean training loss."""
@@ -40,11 +40,11 @@ class StepValues:
         return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)
 
     def averages(self, num_targets: int, objective: Objective) -> Row:
-        """Return the mean loss, the task's metrics, the last gradient norm and the number of skipped steps, by name.
+        """Return a row of the report: the mean loss, the task's metrics, the last gradient norm and the number of skipped steps, by name.
 
-        `num_targets` is the number of targets in all steps together. Skipped steps do not count in the loss and the metrics: their sums are
-        left out, and `num_targets` is reduced in proportion. If every step was skipped, the loss and the metrics are left out. The gradient
-        norm is left out if it is not finite. The number of skipped steps is left out if it is 0.
+        `num_targets` is the number of targets in all steps together. The loss and the metrics are averaged over the steps that were not
+        skipped. Their number of targets is estimated from `num_targets`, as if all steps had equally many. The row has no loss and no
+        metrics if every step was skipped, no gradient norm if it is not finite, and no number of skipped steps if it is 0.
         """
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
@@ -61,24 +61,27 @@ class StepValues:
 
 @dataclass
 class StepMetrics:
-    """Collects scalars on the device for each step: loss, gradient norm, skipped (1.0 or 0.0), and the sums of `Objective.sums`, from which
-    the task's metrics are computed.
+    """Collects the metrics of each step on the device: the loss, the gradient norm, and 1.0 or 0.0 for whether the step was skipped. It
+    also collects the sums that `Objective.sums` returns, from which the task's metrics are computed.
     """
 
     values: dict[str, list[Tensor | None]] = field(default_factory=dict)
     num_targets: int = 0
 
     def add(self, num_targets: int, values: Mapping[str, Tensor | None]) -> None:
-        """Add the metrics of one step, by name, and its number of targets.
+        """Add the metrics of one step. `values` maps names to scalars, and `num_targets` is the number of targets in the step.
 
-        All calls must use the same names. A value of None counts as 0 and launches no operation.
+        All calls must use the same names. A value of None counts as 0, and the device has nothing to compute for it.
         """
         for name, value in values.items():
             self.values.setdefault(name, []).append(value)
         self.num_targets += num_targets
 
     def read(self) -> StepValues:
-        """Copy the metrics of all steps to the host: the only host synchronisation that the metrics need. Call it only after `add`."""
+        """Copy the metrics of all steps to the host.
+
+        This makes the host wait for the device; `add` does not. At least one step must have been added.
+        """
         tensors = self.tensors()
         values = dict(zip(tensors, torch.stack([tensor.double() for tensor in tensors.values()]).tolist(), strict=True))
         return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)
@@ -100,7 +103,8 @@ class StepMetrics:
 def stacked(values: Sequence[Tensor | None], device: torch.device) -> Tensor:
     """Stack the scalars in `values` into a tensor (n,). None becomes 0.
 
-    The zeros are created on `device`, because copying them from the host would synchronise.
+    The zeros are created on the device. Copying zeros from the host would make the host wait for the device. `device` is used only if all
+    values are None.
     """
     known = [value for value in values if value is not None]
     nothing = torch.zeros_like(known[0]) if known else torch.zeros((), dtype=torch.float64, device=device)

@@ -18,9 +18,10 @@ REMEDIES = {
 
 @contextmanager
 def with_remedies(*, size: str) -> Iterator[None]:
-    """Within this context, turn each torch error that has a known remedy into a Refusal. Other errors propagate.
+    """Within this context, turn torch errors with a known remedy into Refusals. Other errors propagate.
 
-    The message of the Refusal is the remedy and the first line of the error. `size` is the key of params.yaml to lower after an OOM.
+    The message of the Refusal is the remedy and the first line of the error. `size` names what to make smaller after an OOM, mostly a key
+    of params.yaml, such as `train.micro_batch_size`.
     """
     try:
         yield
@@ -31,7 +32,7 @@ def with_remedies(*, size: str) -> Iterator[None]:
 
 
 def remedies(error: Exception, size: str) -> Iterator[str]:
-    """Yield the remedies that apply to `error`. `size` is the key of params.yaml to lower after an OOM."""
+    """Yield the remedies that apply to `error`. `size` names what to make smaller after an OOM, mostly a key of params.yaml."""
     if isinstance(error, RuntimeError) and is_out_of_memory(error):
         yield f"{size}: out of memory, and a retry with smaller micro-batches is not possible here: choose a smaller {size}, or free memory that other processes use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))

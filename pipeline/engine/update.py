@@ -21,7 +21,9 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class WholeBatch(Protocol):
-    """The batch of a step. `num_targets` is the number of its targets. `parts(most)` yields micro-batches of at most `most` samples."""
+    """The batch of one step, before it is divided. `num_targets` is the number of targets in the batch. `parts(most)` divides the batch
+    into micro-batches of at most `most` samples.
+    """
 
     @property
     def num_targets(self) -> int: ...
@@ -48,11 +50,11 @@ class StepSettings:
 def update(
     state: TrainState, batch: WholeBatch, progress: Progress, step_settings: StepSettings, *, objective: Objective, forward: Forward
 ) -> None:
-    """Advance `state` by one step, and add the metrics of this step to `progress`.
+    """Train on `batch`: advance `state` by one step, and add the metrics of this step to `progress`.
 
-    After an OOM, the gradients are accumulated again in smaller micro-batches. An OOM in the optimizer step is not retried. Raises Refusal
-    if a single sample does not fit in memory, or if the batch does not fit and `train.compile` is "graphs", which cannot change the
-    micro-batch size.
+    `forward` is the model, perhaps compiled. After an OOM in the forward or backward pass, the gradients are computed again with smaller
+    micro-batches. An OOM in the optimizer step is not retried. Raises Refusal if a single sample does not fit in memory. If `train.compile`
+    is "graphs", the micro-batch size cannot change, so any OOM in these passes raises Refusal.
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
@@ -76,10 +78,10 @@ def accumulate_gradients(
     objective: Objective,
     forward: Forward,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the gradients of `batch` in the parameters. Return the batch's mean loss, and the sums that `Objective.sums` returns for
-    it, by name.
+    """Compute the gradients of `batch` in micro-batches, and leave their sum in the parameters. Return the batch's mean loss and its sums.
 
-    The summed loss of each micro-batch is divided by the number of targets of the whole batch. Micro-batches of unequal size thus get the
+    `micro_batch_size` is the largest number of samples of a micro-batch. The sums are those that `Objective.sums` returns, by name. The
+    summed loss of each micro-batch is divided by the number of targets of the whole batch. Micro-batches of unequal size thus get the
     correct weights.
     """
     state.drop_gradients()
@@ -99,15 +101,18 @@ def accumulate_gradients(
 
 
 def total(parts: list[Tensor]) -> Tensor:
-    """Return the sum of `parts`, on the device. The sum is float64, but a single part keeps its dtype."""
+    """Return the sum of the scalars `parts`, on the device. It is computed in float64. If there is only one part, that part is returned
+    unchanged.
+    """
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-    """Apply the accumulated gradients. Return their norm before clipping, and a flag on the device: 1.0 if the step was skipped, else 0.0.
+    """Apply the accumulated gradients. Return two scalars on the device: the gradient norm before clipping, and a flag.
 
-    The norm is None if no setting needs it: no report, no clipping, no `skip_nonfinite`. The flag is None if no step can be skipped:
-    without gradient scaler and `skip_nonfinite`, which skips the step if `loss` or the norm is not finite.
+    The flag is 1.0 if the step was skipped, else 0.0. The norm is computed only for a report, for clipping or for `skip_nonfinite`;
+    otherwise it is None. With a gradient scaler, a step is skipped if a gradient is not finite. Without a scaler, a step is skipped only if
+    `skip_nonfinite` is True, and `loss` or the norm is not finite. The flag is None if there is no scaler and `skip_nonfinite` is False.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = step_settings.learning_rate * group["lr_scale"]
@@ -137,7 +142,7 @@ def measured(state: TrainState, most: float | None) -> Tensor:
 
 
 def scaled_step(state: TrainState) -> Tensor:
-    """Apply the update through the gradient scaler, which skips it after an overflow.
+    """Apply the gradients through the gradient scaler. The scaler skips the update if a gradient overflowed, that is, if it is not finite.
 
     Returns a flag on the device: 1.0 if the update was skipped, else 0.0.
     """

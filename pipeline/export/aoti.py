@@ -17,7 +17,7 @@ SUFFIX = ".aoti.pt2"
 
 
 def refuse_unavailable() -> None:
-    """Raise Refusal if there is no C++ compiler."""
+    """Raise Refusal if there is no C++ compiler: AOTInductor needs one to compile the exported program."""
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise Refusal(
@@ -27,7 +27,7 @@ def refuse_unavailable() -> None:
 
 
 def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: Path) -> None:  # noqa: ARG001  # the file has no axis names
-    """Compile the program and write the package."""
+    """Compile the program with AOTInductor, and write the compiled program and `metadata` to the file `path`. `axes` is ignored."""
     from torch import _inductor  # late: it imports the compiler, which takes seconds
 
     with path.open("w+b") as file:
@@ -35,7 +35,10 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
 
 
 def load(path: Path, *, threads: int) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:  # noqa: ARG001  # those of this process
-    """Return the compiled program of a file as a function. `threads` is ignored: the program uses the threads of this process."""
+    """Load the compiled program in the file `path`. Return a function that runs the program: it maps an array of samples to outputs.
+
+    `threads` is ignored: the program uses as many threads as PyTorch does in this process.
+    """
     from torch import _inductor  # late: it imports the compiler, which takes seconds
 
     with path.open("rb") as file:

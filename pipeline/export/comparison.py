@@ -19,7 +19,10 @@ Program = Callable[[NDArray[np.generic]], NDArray[np.float32]]
 
 @dataclass
 class Difference:
-    """The differences between two sets of outputs: the largest absolute one, and the number of outputs with another most probable class."""
+    """Describes how far the outputs of an exported program are from those of the model.
+
+    `largest` is the largest absolute difference of an output. `num_other_classes` counts the outputs whose most probable class differs.
+    """
 
     largest: float = 0.0
     num_outputs: int = 0
@@ -27,7 +30,7 @@ class Difference:
 
     @property
     def within_tolerance(self) -> bool:
-        """Return True if no output differs by more than the tolerance; False for NaN."""
+        """Return True if no output differs by more than TOLERANCE. Return False if any difference is NaN."""
         return self.largest <= TOLERANCE
 
     def __str__(self) -> str:
@@ -35,7 +38,10 @@ class Difference:
         return f"largest difference {self.largest:.2g} (allowed: {TOLERANCE:.0e}), the same class for {same} of {self.num_outputs} outputs"
 
     def add(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
-        """Add outputs (..., classes) of the model and of the program. Raises ValueError if their shapes differ."""
+        """Compare two batches of outputs (..., classes), and include them in this difference.
+
+        `expected` has the outputs of the model, and `found` those of the program. Raises ValueError if their shapes differ.
+        """
         if expected.shape != found.shape:
             raise ValueError(f"outputs have shape {found.shape} instead of {expected.shape}")
         self.largest = float(np.maximum(self.largest, np.abs(expected - found).max()))  # `maximum` keeps NaN
@@ -45,9 +51,10 @@ class Difference:
 
 
 def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variable_length: bool) -> Difference:
-    """Run the model and the program on all `rows`, samples as `prepare` stores them, and return the differences of their outputs.
+    """Run the model and the exported program on all `rows`, and return how much their outputs differ.
 
-    Raises what the program raises, and ValueError if the shapes of outputs differ.
+    `rows` has samples in the form in which `prepare` stores them. If `variable_length` is True, shortened samples are compared too. Raises
+    ValueError if the shapes of the outputs differ. Exceptions of the program are passed on.
     """
     difference = Difference()
     with progress("export", len(rows), "samples") as advance:
@@ -59,8 +66,10 @@ def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variab
 
 
 def batches(rows: NDArray[np.generic], *, variable_length: bool) -> Iterator[NDArray[np.generic]]:
-    """Yield all rows in batches of several sizes, because the batch size is variable. If the length is variable, also yield two rows that
-    are cut to half their length.
+    """Yield all `rows` in batches of different sizes, because an exported program must work for any batch size.
+
+    If `variable_length` is True, first yield the first two rows, cut to half their length, because the program must then work for any
+    length.
     """
     if variable_length:
         yield np.ascontiguousarray(rows[:2, : (rows.shape[1] + 1) // 2])  # compiled programs assume contiguous inputs

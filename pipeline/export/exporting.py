@@ -50,10 +50,12 @@ def default_output(model: Path, name: str) -> Path:
 
 
 def export(path: Path, name: str, target: Path, paths: Paths, environment: Environment) -> Iterator[str]:
-    """Write the model file `path` in the format `name` to `target`. Yield lines for the user: what was written, and the largest difference.
+    """Write the model of the file `path` in the format `name` to `target`, and yield lines for the user about the result.
 
-    The file appears only after its outputs were found equal to those of the model. Raises Unequal if they are not, and Refusal if the model
-    file, the output path or the prepared data cannot be used, or if the format does not support the model.
+    The lines tell what was written, and the largest difference between the outputs of the exported program and those of the model. `target`
+    is written only if the outputs are equal within the tolerance. Raises Unequal if they are not, or if the program cannot be run. Raises
+    Refusal if the model file, the output path or the prepared data cannot be used, if a package or compiler that the format needs is
+    missing, or if the format does not support the model.
     """
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
@@ -84,25 +86,27 @@ def refuse_output(target: Path, *, model: Path) -> None:
 
 
 def samples(spec: Spec, paths: Paths) -> tuple[NDArray[Any], str]:
-    """Return inputs for the comparison and a description of them: the test split, or random samples if the prepared data is missing, or
-    belongs to another dataset than `spec`, the description of the model's.
+    """Return samples for the comparison, and a description of them for the user. `spec` describes the dataset of the model.
 
-    Raises Refusal if the prepared data is damaged.
+    The samples are those of the test split. They are random if there is no prepared data, or if the prepared data has no test split, or
+    has other targets, or inputs that the model cannot read. Raises Refusal if the prepared data is damaged.
     """
     random = spec.inputs.random_samples(NUM_RANDOM)
     if not (paths.prepared / "spec.json").exists():
         return random, f"{NUM_RANDOM} random samples, because there is no {paths.prepared}"
     prepared = Prepared.open(paths.prepared)
-    if (prepared.spec.inputs.row_shape, prepared.spec.targets) != (spec.inputs.row_shape, spec.targets) or TEST not in prepared.splits:
+    is_other = not spec.inputs.reads_samples_of(prepared.spec.inputs) or prepared.spec.targets != spec.targets
+    if is_other or TEST not in prepared.splits:
         return random, f"{NUM_RANDOM} random samples, because {paths.prepared} has no test split of the model's dataset"
     inputs = prepared.split(TEST).inputs
     return inputs, f"the {len(inputs)} samples of the test split"
 
 
 def write(draft: Path, chosen: Format, model: Model, spec: Spec, metadata: str, *, name: str) -> None:
-    """Capture the model and write it to `draft`. `name` is the option with the format, for the message.
+    """Capture the model as a program, and write the program and `metadata` in the format `chosen` to the temporary file `draft`.
 
-    Raises Refusal if the model cannot be captured or the format does not support it.
+    `name` is the option for the message of a Refusal, such as `--format onnx`. Raises Refusal if the model cannot be captured, or if the
+    format does not support it.
     """
     try:
         chosen.write(program.capture(model, spec.inputs), program.variable_axes(spec.inputs), metadata, draft)
@@ -113,9 +117,10 @@ def write(draft: Path, chosen: Format, model: Model, spec: Spec, metadata: str, 
 
 
 def run(chosen: Format, draft: Path, model: Model, rows: NDArray[np.generic], *, threads: int, variable_length: bool) -> Difference:
-    """Load the file `draft`, run it on `rows`, and return the differences of its outputs from those of `model`.
+    """Load the exported program from `draft`, run the program on `rows`, and return how much its outputs differ from those of `model`.
 
-    Raises Unequal if it cannot be loaded or run; different outputs are only returned.
+    `threads` is the number of CPU threads for the program. If `variable_length` is True, shortened samples are compared too. Raises Unequal
+    if the program cannot be loaded or run, or if its outputs have another shape. Raises nothing for outputs of other values.
     """
     try:
         return comparison.compare(model, chosen.load(draft, threads=threads), rows, variable_length=variable_length)

@@ -44,7 +44,10 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
 
 
 def load(path: Path, *, threads: int) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
-    """Return the program of a file as a function, computed by ONNX Runtime on the CPU."""
+    """Load the program in the ONNX file `path`. Return a function that runs the program: it maps an array of samples to outputs.
+
+    ONNX Runtime computes on the CPU, with `threads` threads for each operation.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -27,10 +27,10 @@ def in_float32(model: Model) -> Model:
 
 
 def capture(model: Model, inputs: Inputs) -> ExportedProgram:
-    """Return the program of a model in evaluation mode. It includes the preprocessing: it maps samples as `prepare` stores them (batch,
-    ...) to outputs (batch, ...).
+    """Return `model`, which must be in evaluation mode, as a program of tensor operations. `inputs` describes the model's inputs.
 
-    The batch size is variable and, for texts, the length too. Raises what `torch.export` raises if a model cannot be captured.
+    The program includes the preprocessing. Its input is a batch of samples in the form in which `prepare` stores them. The batch size is
+    variable and, for texts, the length too. Exceptions of `torch.export` are passed on: it cannot capture every model.
     """
     example = torch.from_numpy(inputs.random_samples(2))  # of two samples: a size of one would become a constant
     # AUTO allows an upper bound, such as the number of positions of a transformer; DYNAMIC raises an exception for any bound
@@ -39,12 +39,15 @@ def capture(model: Model, inputs: Inputs) -> ExportedProgram:
 
 
 def variable_axes(inputs: Inputs) -> tuple[str, ...]:
-    """Return the names of the leading axes whose size is variable: the batch and, for padded inputs such as texts, their length."""
+    """Return the names of those axes of a program's input whose size is variable. They are always the first axes.
+
+    The batch axis is always variable. The second axis, the length, is variable if the samples are padded, as texts are.
+    """
     return ("batch", "length") if has_variable_length(inputs) else ("batch",)
 
 
 def shape(inputs: Inputs) -> list[str | int]:
-    """Return the shape of a program's input, with the names of the variable axes."""
+    """Return the shape of a program's input: first the name of each variable axis, then the size of each other axis."""
     axes = variable_axes(inputs)
     return [*axes, *inputs.row_shape[len(axes) - 1 :]]
 

@@ -27,7 +27,10 @@ def write(program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: 
 
 
 def load(path: Path, *, threads: int) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:  # noqa: ARG001  # those of this process
-    """Return the program of a file as a function, computed by PyTorch on the CPU. `threads` is ignored: PyTorch keeps its own number."""
+    """Load the program in the PT2 archive `path`. Return a function that runs the program: it maps an array of samples to outputs.
+
+    PyTorch computes on the CPU. `threads` is ignored: the number of threads that is set in PyTorch does not change.
+    """
     with path.open("rb") as file:
         module = torch.export.load(file).module()
 

@@ -14,10 +14,10 @@ BLOCK_BYTES = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a draft beside `path`. If the block succeeds, fsync the draft and replace `path` with it; otherwise remove the
-    draft.
+    """Yield the path of a draft: a temporary file beside `path`, to be written in the block of this context manager.
 
-    Other processes thus see the old file or the whole new file.
+    If the block succeeds, the draft is fsynced and replaces `path`. If the block raises an exception, the draft is removed. Other processes
+    thus see either the whole old file or the whole new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
@@ -86,16 +86,16 @@ def digest(path: Path) -> str:
 
 
 def members(folder: Path) -> Iterable[Path]:
-    """Return the files below a folder, sorted, without those in `__pycache__`."""
+    """Return the paths of all files in a folder and its subfolders, sorted. Files in folders called `__pycache__` are left out."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive flock on `path` until the block ends. Yield True, or False if another process holds the lock and `wait` is False.
+    """Hold an exclusive flock on `path` during the block of this context manager. Yield True if this process got the lock.
 
-    With `wait`, block until the lock is free. The kernel releases the lock when the process ends. The process that holds the lock may
-    unlink the file: waiting processes then lock a new file.
+    If another process holds the lock, wait until it is free or, if `wait` is False, yield False at once. The kernel releases the lock when
+    the process ends. The process that holds the lock may unlink the file; a process that waited for it then creates and locks a new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = lock(path, wait=wait)

@@ -94,16 +94,12 @@ def feed(
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
-    """Raise Refusal unless the model and the prepared data have the same kind and shape of inputs, and the same targets.
+    """Raise Refusal unless the model can read the inputs of the prepared data, and has the same targets.
 
-    `expected` describes the data that the model was trained on, `found` the prepared data. Their mean and standard deviation may differ.
+    `expected` describes the data that the model was trained on, `found` the prepared data. Mean and standard deviation of images may
+    differ; the tokenizers of texts must be equal.
     """
-    alike = (expected.inputs.kind, expected.inputs.row_shape, expected.targets) == (
-        found.inputs.kind,
-        found.inputs.row_shape,
-        found.targets,
-    )
-    if not alike:
+    if not expected.inputs.reads_samples_of(found.inputs) or expected.targets != found.targets:
         raise Refusal(f"{model}: was trained on {shown(expected)}, but {data} has {shown(found)}: run `dvc repro`")
 
 

@@ -102,7 +102,10 @@ def test_tokens_of_the_prompt_that_the_model_does_not_know_are_counted(model: Mo
         (["--top-p", "nan"], "--top-p: should be above 0 and at most 1, not nan"),
         (["--length", "0"], "--length: should be at least 1, not 0"),
         (["--prompt", os.fsdecode(b"a\xff")], "--prompt: is not UTF-8"),
-        (["--prompt", "a" * 20], "the prompt has 20 tokens, and a text of this model has at most 20: shorten the prompt"),
+        (
+            ["--prompt", "a" * 20],
+            "the prompt has 20 tokens, and a text of this model has at most 20 tokens, with its prompt: shorten the prompt",
+        ),
     ],
     ids=lambda value: "-".join(value).encode("ascii", "replace").decode() if isinstance(value, list) else "",
 )

@@ -70,7 +70,7 @@ def test_an_unusable_value_is_refused_with_its_position(write_model: WriteModel,
 def test_image_files_are_refused_for_models_of_other_channels_but_arrays_are_read(write_model: WriteModel) -> None:
     model = load_model(write_model((8, 8, 2)))
     assert len(list(model.predict([np.zeros((8, 8, 2), np.uint8)]))) == 1
-    with pytest.raises(ValueError, match="takes images of 2 channels, which image files do not have: give an array"):
+    with pytest.raises(ValueError, match="takes images of 2 channels, but image files give only 1 or 3: give an array"):
         list(model.predict([Image.new("L", (8, 8))]))
 
 

@@ -30,7 +30,7 @@ class ImageInputs(spec.Inputs):
     def has_one_number_per_channel(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         channels = info.data.get("channels", len(values))
         if len(values) != channels:
-            raise ValueError(f"has {len(values)} numbers, but the images have {channels} channels")
+            raise ValueError(f"has {len(values)} numbers, but must have {channels}: one for each channel of the images")
         return values
 
     @property

@@ -12,10 +12,10 @@ BYTE = 255.0
 
 
 class Preprocessing(nn.Module):
-    """Maps `images` (n, height, width, channels) uint8 to normalised floating-point images (n, channels, height, width).
+    """Normalises images: maps uint8 (n, height, width, channels) to floating-point numbers (n, channels, height, width).
 
-    Over the train split, each channel of the result has mean 0 and standard deviation 1. Raises ValueError if the images are not on the
-    device of this module.
+    Each channel is shifted and scaled by its mean and standard deviation in the train split. If `channels_last` is True, the result has
+    this memory format. Raises ValueError if the images and this module are on different devices.
     """
 
     scale: Tensor
@@ -36,7 +36,9 @@ class Preprocessing(nn.Module):
         return self.arranged(images).mul_(self.scale).add_(self.shift)
 
     def arranged(self, images: Tensor) -> Tensor:
-        """Return a floating-point copy (n, channels, height, width) in the network's memory format."""
+        """Return a floating-point copy (n, channels, height, width) of the images. It is in the memory format channels_last if this was
+        chosen for the network, else contiguous.
+        """
         # one call with memory_format: a permuted tensor of one channel matches both formats, and convolutions would treat it as channels_last
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         return images.permute(0, 3, 1, 2).to(self.scale.dtype, memory_format=order, copy=True)

@@ -34,9 +34,10 @@ class Reader:
         self.inputs = inputs
 
     def read(self, file: Member) -> Iterator[tuple[str, Row | Refusal]]:
-        """Yield one pair, the name of the file and its image; a reader of other inputs may yield several pairs for a file.
+        """Read one image file. Yield a single pair: the name of the file, and its image as `prepare` would store it.
 
-        Raises Refusal if the image cannot be decoded, and what `file.read` raises.
+        Raises Refusal if the image cannot be decoded, or if the model's images do not have 1 or 3 channels. Exceptions of `file.read` are
+        passed on. This is an iterator because files of other kinds of inputs may contain several samples, some of them unreadable.
         """
         try:
             decoded = images.decode(file.read(), **self.size, max_pixels=MAX_PIXELS)
@@ -45,9 +46,10 @@ class Reader:
         yield file.name, self.pixels(decoded)
 
     def row(self, value: Any) -> Row:
-        """Convert a PIL image of any size, or an array of the model's size, to a stored sample. Raises Refusal for anything else.
+        """Convert `value` to a sample as `prepare` stores it: an array (height, width, channels) uint8 of the size that the model takes.
 
-        An array (height, width) is accepted for (height, width, 1).
+        `value` is a PIL image of any size, which is resized, or an array that already has this size and dtype. If the model takes one
+        channel, the array may also be (height, width). Raises Refusal for anything else.
         """
         if isinstance(value, Image.Image):
             size = self.size
@@ -61,7 +63,7 @@ class Reader:
         if value.dtype != np.uint8 or value.shape not in (shape, shape[:2] if shape[2] == 1 else shape):
             raise Refusal(
                 f"is an array {value.dtype} of shape {value.shape}, but the model takes uint8 of shape {shape}, values from 0 to 255: "
-                "convert it, or give an image file or a PIL image, which is resized"
+                "convert the array, or give an image file or a PIL image: these are resized"
             )
         return value.reshape(shape)
 
@@ -71,9 +73,14 @@ class Reader:
 
     @property
     def size(self) -> dict[str, Any]:
-        """Return height, width and channels. Raises Refusal for a number of channels that image files do not have."""
+        """Return the height, width and number of channels of the model's images, as keyword arguments for the functions that decode images.
+
+        Raises Refusal unless the number of channels is 1 or 3: image files are decoded to grey or RGB.
+        """
         if self.inputs.channels not in images.MODES:
-            raise Refusal(f"the model takes images of {self.inputs.channels} channels, which image files do not have: give an array (.npy)")
+            raise Refusal(
+                f"the model takes images of {self.inputs.channels} channels, but image files give only 1 or 3: give an array or a .npy file"
+            )
         channels = cast("Literal[1, 3]", self.inputs.channels)
         return {"height": self.inputs.height, "width": self.inputs.width, "channels": channels}
 

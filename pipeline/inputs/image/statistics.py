@@ -26,7 +26,7 @@ class Statistics:
     def add(self, images: NDArray[np.uint8]) -> None:
         """Add images (n, height, width, channels) to the sums.
 
-        Several lines of pixels are joined into one long row: long rows are summed faster, but a row must still fit in the CPU cache.
+        For speed, up to MOST_LINES lines of pixels are summed as one long row. A longer row might not fit in the CPU cache.
         """
         height, width, channels = self.row_shape
         rows = images.reshape(-1, math.gcd(height, MOST_LINES) * width * channels)
@@ -35,9 +35,10 @@ class Statistics:
         self.count += images[..., 0].size
 
     def by_channel(self, rows: NDArray[Any], most: int) -> NDArray[np.int64]:
-        """Return the sums of `rows` (n, pixels * channels) by channel, (channels,).
+        """Return the sum over all pixels for each channel, (channels,).
 
-        No value of `rows` is above `most`. The sum is computed in the smallest integer type in which it cannot overflow.
+        `rows` is (n, pixels * channels): the channels of a pixel are neighbours. `most` is the largest value that `rows` may have. It
+        decides the type in which the sum is computed: the smallest integer type that cannot overflow.
         """
         enough = np.min_scalar_type(len(rows) * most)
         summed: NDArray[np.int64] = rows.sum(axis=0, dtype=enough).reshape(-1, len(self.sums)).sum(axis=0, dtype=np.int64)

@@ -14,7 +14,10 @@ Weighted = Iterator[tuple[float, Tensor]]
 
 
 class Averaged(nn.Module):
-    """Maps `images` (n, height, width, channels) to the weighted mean of a model's logits for the views of each image."""
+    """Averages the logits of a model over several views of each image, such as its mirror image. `requested` names the views (see `views`).
+
+    Maps `images` (n, height, width, channels) to the weighted mean of the logits.
+    """
 
     def __init__(self, model: nn.Module, requested: Views) -> None:
         super().__init__()
@@ -54,9 +57,9 @@ def moved(images: Tensor, by: int) -> Tensor:
 
 
 def reflected(extent: int, by: int, device: torch.device) -> Tensor:
-    """Return, for each pixel along an axis of `extent` pixels, the index of the pixel that it takes its value from after a shift by `by`.
+    """Return indices (extent,) that shift an axis of `extent` pixels by `by`. The pixel at position i takes the value at i + `by`.
 
-    The result has the shape (extent,). An index outside the axis is reflected at its nearer end.
+    An index i + `by` outside the axis is reflected: -1 becomes 1, and `extent` becomes `extent` - 2.
     """
     places = (torch.arange(extent, device=device) + by).abs()
     return ((extent - 1) - (extent - 1 - places).abs()).clamp(min=0)

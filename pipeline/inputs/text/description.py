@@ -26,9 +26,10 @@ Merge = Annotated[str, Field(min_length=3, max_length=LONGEST_TOKEN + 1)]
 
 
 def byte_signs() -> str:
-    """Return the printable character that stands for each of the 256 bytes in the tokens of `bpe`, as in GPT-2.
+    """Return a string of 256 printable characters. The character at index i stands for the byte i where a token is written as text.
 
-    Printable characters of Latin-1 stand for themselves, and the characters from U+0100 on for the other bytes.
+    As in GPT-2, a byte whose Latin-1 character is printable is written as this character. The other bytes are written as the characters
+    from U+0100 on, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(NUM_BYTES, 2 * NUM_BYTES))
@@ -39,13 +40,15 @@ BYTE_SIGNS = byte_signs()
 
 
 class TokenizerDescription(BaseModel):
-    """Everything that a tokenizer is built from. No regular expression and no code comes from a file, so a model file of a stranger is safe
-    to open.
+    """Everything that a tokenizer is built from.
 
-    `normalization` lists changes of the text, in their order, before it is divided into tokens. The first NUM_SPECIAL tokens are special,
-    such as padding. `vocabulary` has the characters or words that follow them. For `byte` and `bpe` it is empty: there, the 256 bytes
-    follow and, for `bpe`, the tokens that the merges make. `merges` has the pairs of tokens that `bpe` joins, in order of priority. A pair
-    is one string, with a space between the two tokens and each byte as in BYTE_SIGNS.
+    A description has no code and no regular expressions, so a model file of a stranger is safe to open.
+
+    `normalization` lists changes of the text, in order, that come before it is divided into tokens. The token numbers below NUM_SPECIAL are
+    special, such as padding. The next numbers belong to the characters or words in `vocabulary`. For `byte` and `bpe`, `vocabulary` is
+    empty: the next numbers belong to the 256 bytes and, for `bpe`, then to the tokens made by the merges. `merges` lists the pairs of
+    tokens that `bpe` joins; earlier pairs have priority. A pair is one string: two tokens with a space between them, their bytes written as
+    in BYTE_SIGNS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,7 +63,7 @@ class TokenizerDescription(BaseModel):
     def fits_the_kind(cls, vocabulary: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         kind = info.data.get("kind")
         if bool(vocabulary) != (kind in ("character", "word")):
-            raise ValueError("must have tokens for the kinds `character` and `word`, and be empty for the others")
+            raise ValueError("must have tokens for the kinds `character` and `word`, and must be empty for `byte` and `bpe`")
         if len(set(vocabulary)) < len(vocabulary):
             raise ValueError("has the same token twice")
         if kind == "character" and max(map(len, vocabulary)) > 1:
@@ -76,7 +79,7 @@ class TokenizerDescription(BaseModel):
         for merge in merges:
             left, _, right = merge.partition(" ")
             if left not in known or right not in known:
-                raise ValueError("joins a token that is neither a byte nor joined by an earlier merge")
+                raise ValueError("has a pair with a token that is neither a byte nor the result of an earlier pair")
             known.add(left + right)
         if len(set(merges)) < len(merges):
             raise ValueError("has the same pair twice")
@@ -84,7 +87,10 @@ class TokenizerDescription(BaseModel):
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        """Return the tokens from number NUM_SPECIAL on. In those of `byte` and `bpe`, each byte is written as a character of BYTE_SIGNS."""
+        """Return all tokens except the special ones. The token at index i has the number NUM_SPECIAL + i.
+
+        Tokens of `byte` and `bpe` are written with one character of BYTE_SIGNS for each byte.
+        """
         if self.vocabulary:
             return self.vocabulary
         return tuple(dict.fromkeys((*BYTE_SIGNS, *(merge.replace(" ", "") for merge in self.merges))))  # two pairs may make one token
@@ -96,9 +102,9 @@ class TokenizerDescription(BaseModel):
 
 
 class TextInputs(spec.Inputs):
-    """Describes texts as rows of `length` token numbers, int32. A shorter text is followed by PAD.
+    """Describes texts as rows of `length` token numbers, int32. The end of a row after a shorter text is filled with PAD.
 
-    If the targets are the next tokens, the rows of a split are consecutive pieces of one long sequence.
+    If each target is the next token, there are no separate texts: the rows of a split are consecutive pieces of one long sequence.
     """
 
     dtype: ClassVar[type[np.generic]] = np.int32
@@ -109,7 +115,7 @@ class TextInputs(spec.Inputs):
 
     @property
     def row_shape(self) -> tuple[int]:
-        """Return the number of tokens of a row."""
+        """Return the shape of a stored row: a tuple with the number of tokens."""
         return (self.length,)
 
     @property
@@ -123,13 +129,18 @@ class TextInputs(spec.Inputs):
         tokens = (*self.tokenizer.tokens, "one more")
         return self.model_copy(update={"tokenizer": TokenizerDescription.model_construct(kind="word", vocabulary=tokens)})
 
+    def reads_samples_of(self, other: spec.Inputs) -> bool:
+        return self == other
+
     def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of tokens of each row that are not padding, (n,)."""
         lengths: NDArray[np.int64] = np.count_nonzero(rows, axis=1)
         return lengths
 
     def random_samples(self, count: int) -> NDArray[Any]:
-        """Return `count` texts of random tokens and random lengths, the same in each call."""
+        """Return `count` rows of random tokens, filled with PAD after a random length. Every call with the same `count` returns the same
+        rows.
+        """
         generator = np.random.default_rng(0)
         tokens, lengths = generator.integers(1, self.num_tokens, (count, self.length)), generator.integers(1, self.length + 1, (count, 1))
         return np.where(np.arange(self.length) < lengths, tokens, PAD).astype(self.dtype)

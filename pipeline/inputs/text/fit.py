@@ -31,11 +31,11 @@ SEPARATOR = "\0"
 def fit(
     texts: Iterable[str], kind: TokenizerKind, *, normalization: tuple[Normalization, ...], most_tokens: int | None, min_count: int | None
 ) -> TokenizerDescription:
-    """Return the description of a tokenizer for `texts`, which are read once.
+    """Find the vocabulary or the merges for `texts`, which are read once. Return the description of the tokenizer.
 
-    It has at most `most_tokens` tokens, special tokens included. `min_count` is how often a character or word, or a pair of tokens that
-    `bpe` joins, must occur. For `byte`, `most_tokens` and `min_count` are None. Raises Refusal if fewer than two characters or words occur
-    `min_count` times.
+    The tokenizer has at most `most_tokens` tokens, special tokens included. A character or word becomes a token only if it occurs at least
+    `min_count` times. For `bpe`, this applies to each pair of tokens to be joined. For `byte`, `most_tokens` and `min_count` are None.
+    Raises Refusal if fewer than two characters or words become tokens.
     """
     if kind == "byte":
         return TokenizerDescription(kind=kind, normalization=normalization)
@@ -50,7 +50,7 @@ def fit(
     if len(vocabulary) < 2:
         raise Refusal(
             f"source.min_count: only {len(vocabulary)} different {kind}s of at most {LONGEST_TOKEN} characters occur at least {min_count} times "
-            "in the train texts, so nothing can be learned: lower source.min_count, or use other texts"
+            "in the train texts, but the tokenizer needs two: lower source.min_count, or use other texts"
         )
     return TokenizerDescription(kind=kind, normalization=normalization, vocabulary=vocabulary)
 
@@ -72,10 +72,11 @@ def count_words(texts: Iterable[str]) -> dict[str, int]:
 
 
 def find_merges(texts: Iterable[str], most_tokens: int, min_count: int) -> tuple[str, ...]:
-    """Return the merges of byte-pair encoding, by the trainer of the library `tokenizers`.
+    """Return the merges of byte-pair encoding for `texts`. They are found by the trainer of the library `tokenizers`.
 
-    No token crosses the border of a piece, such as a word with the space before it (`pieces`). The trainer gets the pieces of a text joined
-    by SEPARATOR, so that training divides a text as `Tokenizer` does.
+    The function `pieces` divides each text into pieces, such as a word with the space before it, and no token crosses the border of a
+    piece. The trainer gets the pieces joined by SEPARATOR, and splits them there. It thus uses the same pieces as `BpeTokenizer` does
+    later.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -98,7 +99,10 @@ def find_merges(texts: Iterable[str], most_tokens: int, min_count: int) -> tuple
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let the library `tokenizers` start no threads. They would outlive the training, and a process that has some cannot fork safely."""
+    """Within this context, the library `tokenizers` starts no threads.
+
+    Its threads would continue after the fitting, and a process with several threads cannot fork safely.
+    """
     before = os.environ.get(PARALLELISM)
     os.environ[PARALLELISM] = "false"
     try:

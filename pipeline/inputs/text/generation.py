@@ -28,10 +28,11 @@ class Generative(Protocol):
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """How at most `length` tokens are drawn. `temperature` divides the logits; with 0, the most probable token is always taken.
+    """How tokens are drawn. `length` is the largest number of tokens to draw.
 
-    Only the `top_k` most probable tokens are drawn, and of these the fewest whose probabilities add up to at least `top_p`. None means no
-    restriction.
+    `temperature` divides the logits; if it is 0, the most probable token is always taken. Only the `top_k` most probable tokens can be
+    drawn. `top_p` restricts these further: in order of probability, tokens are kept until their probabilities add up to at least `top_p`.
+    None means no restriction.
     """
 
     temperature: float
@@ -42,18 +43,21 @@ class GenerationSettings:
 
 
 def generate(model: nn.Module, prompt: Sequence[int], *, settings: GenerationSettings) -> Iterator[int]:
-    """Yield at most `settings.length` tokens that follow `prompt`: fewer if END comes, or if prompt and output reach `network.longest`
-    tokens.
+    """Yield at most `settings.length` tokens that continue `prompt`.
 
-    The network of `model` must be Generative, and in evaluation mode. It computes in the precision of its weights: autocast would convert
-    all weights again for each token. An empty prompt stands for END, the end of a previous text. Raises Refusal if the network has no
-    method `step`, if the prompt leaves no room for another token, or if an output is not finite.
+    The generation stops earlier if END is drawn, or if prompt and output together have `network.longest` tokens. The network of `model`
+    must be Generative, and `model` in evaluation mode. The network computes in the precision of its weights: autocast would convert all
+    weights again for each token. An empty prompt is replaced by END, so the model begins a new text. Raises Refusal if the network has no
+    method `step`, if the prompt leaves no room for another token, or if a logit is not finite.
     """
     network, tokens = cast("Generative", model.network), list(prompt) or [END]
     if not hasattr(network, "step"):
         raise Refusal("this model cannot generate text: its network has no method `step` (docs/text-models.md)")
     if network.longest is not None and len(tokens) >= network.longest:
-        raise Refusal(f"the prompt has {len(tokens)} tokens, and a text of this model has at most {network.longest}: shorten the prompt")
+        raise Refusal(
+            f"the prompt has {len(tokens)} tokens, and a text of this model has at most {network.longest} tokens, with its prompt: "
+            "shorten the prompt"
+        )
     assert not model.training
     length = settings.length if network.longest is None else min(settings.length, network.longest - len(tokens))
     generator = torch.Generator().manual_seed(derive(settings.seed, "generate"))
@@ -69,9 +73,9 @@ def generate(model: nn.Module, prompt: Sequence[int], *, settings: GenerationSet
 
 
 def draw(logits: Tensor, settings: GenerationSettings, generator: torch.Generator) -> int:
-    """Return a token drawn by its logits (num_tokens,), never PAD or UNKNOWN. Computes in float64 on the CPU, for every device.
+    """Draw a token at random according to `logits` (num_tokens,) and `settings`, and return its number. PAD and UNKNOWN are never drawn.
 
-    Raises Refusal if a logit is not finite.
+    The logits are moved to the CPU and converted to float64, whatever the device of the model. Raises Refusal if a logit is not finite.
     """
     logits = logits.double().cpu()
     if not logits.isfinite().all():

@@ -17,10 +17,10 @@ def normalize(text: str, changes: tuple[Normalization, ...]) -> str:
 
 
 def by_lines(text: str, name: Normalization) -> str:
-    """Apply one change of Unicode line by line. The result is the same as for the whole text, because a line break combines with no
-    character.
+    """Return the text after the change `name`, such as `nfc`. Each line is changed separately.
 
-    This saves memory: the library `tokenizers` needs 80 bytes for each byte of the text that it gets.
+    The result is the same as for the whole text at once, because no character changes together with one on another line. This saves memory:
+    the library `tokenizers` needs 80 bytes for each byte of the text that it gets.
     """
     if text.isascii():
         return text.lower() if name == "lowercase" else text

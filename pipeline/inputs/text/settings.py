@@ -47,8 +47,10 @@ class TextSettings(SourceSettings):
         return value
 
     def fit_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer fitted to `texts`. Raises Refusal if fewer than two characters or words are frequent enough, or if the
-        tokenizer is too large for `spec.json` and the header of the model file.
+        """Return a tokenizer fitted to `texts`.
+
+        Raises Refusal if fewer than two characters or words are frequent enough. Raises Refusal if the tokenizer takes more than
+        TOKENIZER_BYTES as JSON: it is written to `spec.json` and to the header of the model file, whose sizes are limited.
         """
         description = fit(texts, self.tokenizer, normalization=self.normalization, most_tokens=self.vocabulary, min_count=self.min_count)
         content = description.model_dump(mode="json")
@@ -57,7 +59,7 @@ class TextSettings(SourceSettings):
         size_bytes = max(len(text.encode()) for text in (in_record, in_header))
         if size_bytes > TOKENIZER_BYTES:
             raise Refusal(
-                f"source.vocabulary: the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, more than "
-                f"{TOKENIZER_BYTES}: write a smaller number"
+                f"source.vocabulary: the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, but at most "
+                f"{TOKENIZER_BYTES} are allowed: lower source.vocabulary"
             )
         return Tokenizer(description)

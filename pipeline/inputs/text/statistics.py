@@ -9,7 +9,9 @@ from pipeline.inputs.text.description import TextInputs, TokenizerDescription
 
 
 class Statistics:
-    """Describes rows of `length` tokens. `tokenizer` must be set before `inputs` is called: it is fitted to the train split."""
+    """Makes the description of texts, which contains `length`, the number of tokens of a row, and `tokenizer`. Nothing is computed from the
+    rows. `tokenizer` is set when it has been fitted to the train split, before `inputs` is called.
+    """
 
     dtype: ClassVar[type[np.generic]] = TextInputs.dtype
 

@@ -32,7 +32,10 @@ class Tokenizer:
         self.num_tokens = description.num_tokens
 
     def encode(self, text: str) -> Tokens:
-        """Return the token numbers of the normalized text, (n,) int32, without an END. It is empty if the text has no tokens."""
+        """Normalize the text, and return its token numbers, (n,) int32. No END is added.
+
+        The result is empty if the normalized text is empty or, with `word`, only white space.
+        """
         return self.encode_normalized(normalize(text, self.description.normalization))
 
     def encode_all(self, texts: Iterable[str]) -> list[Tokens]:
@@ -40,9 +43,10 @@ class Tokenizer:
         return [self.encode(text) for text in texts]
 
     def rows(self, texts: Iterable[str], length: int) -> tuple[Tokens, NDArray[np.int64]]:
-        """Return one row of `length` token numbers for each text, (n, length), and the number of tokens of each text, (n,).
+        """Return two arrays: one row of token numbers for each text, (n, length), and the number of tokens of each text, (n,).
 
-        A longer text is truncated, a shorter one followed by PAD.
+        A text of more than `length` tokens is truncated in its row, and a shorter one is filled with PAD. The number of tokens is that of
+        the whole text, without PAD.
         """
         encoded = self.encode_all(texts)
         rows = np.full((len(encoded), length), PAD, np.int32)
@@ -64,21 +68,26 @@ class Tokenizer:
         raise NotImplementedError
 
     def join(self, numbers: NDArray[np.int64]) -> str:
-        """Return the text of tokens. `numbers` are the positions in `description.tokens`, or -1 for UNKNOWN, which becomes U+FFFD."""
+        """Return the text of tokens. `numbers` are token numbers minus NUM_SPECIAL, that is, indices of `description.tokens`; -1 stands for
+        UNKNOWN, which becomes U+FFFD.
+        """
         raise NotImplementedError
 
     @cached_property
     def num_characters(self) -> NDArray[np.int64]:
-        """Return the number of characters of each token, (num_tokens,): 0 for PAD and END, and 1 for UNKNOWN.
+        """Return the number of characters of each token, (num_tokens,). PAD and END have 0. UNKNOWN counts as 1.
 
-        A character of several bytes belongs to the token with its first byte, so the sum over a text is its number of characters. `word`
-        does not count the white space, which it drops.
+        If the bytes of a character are in several tokens, the token with its first byte has the character. The sum over the tokens of a
+        text is thus its number of characters. With `word`, this number does not include the white space, and each unknown word counts as
+        one character.
         """
         return self.table(len(token) for token in self.description.tokens)
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
-        """Return the number of UTF-8 bytes of each token, (num_tokens,): 0 for PAD and END, and 1 for UNKNOWN."""
+        """Return the number of UTF-8 bytes of each token, (num_tokens,). PAD and END have 0. UNKNOWN counts as 1, because its real bytes
+        are not known.
+        """
         return self.table(len(token.encode()) for token in self.description.tokens)
 
     def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
@@ -96,7 +105,7 @@ class CharacterTokenizer(Tokenizer):
 
     @cached_property
     def numbers(self) -> Tokens:
-        """Return the token number of every code point, UNKNOWN for most."""
+        """Return an array that maps each Unicode code point to its token number. Code points outside the vocabulary map to UNKNOWN."""
         numbers = np.full(NUM_CODE_POINTS, UNKNOWN, np.int32)
         numbers[self.code_points] = np.arange(NUM_SPECIAL, self.num_tokens)
         return numbers
@@ -144,8 +153,9 @@ class ByteTokenizer(Tokenizer):
 
 
 class BpeTokenizer(ByteTokenizer):
-    """Byte-pair encoding: bytes are joined pair by pair, in the order of the merges, but only within a piece of the text (`pieces`), such
-    as a word with the space before it.
+    """Byte-pair encoding. The text is first divided into pieces (`pieces`), such as a word with the space before it.
+
+    Each piece starts as single bytes. Neighbouring tokens are joined in the order of the merges, but never across the border of a piece.
     """
 
     def __init__(self, description: TokenizerDescription) -> None:

@@ -59,9 +59,9 @@ def open_tree(root: Path) -> Tree:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, listed in byte order of the names.
+    """A folder and its subfolders. Files are listed in the order of their names, compared as bytes.
 
-    Symbolic links are followed. A folder that can be reached twice through links is refused.
+    Symbolic links are followed. A folder that can be reached in two ways, because a link leads to it, raises Refusal.
     """
 
     root: Path
@@ -133,7 +133,10 @@ class Zip:
         if info.flag_bits & 1:
             raise Refusal(f"{place}: is encrypted: create the archive again without a password")
         if info.compress_type not in COMPRESSION_METHODS:
-            raise Refusal(f"{place}: uses compression method {info.compress_type}: create the archive again with method stored or deflated")
+            raise Refusal(
+                f"{place}: uses compression method {info.compress_type}: "
+                "create the archive again with the method `deflate`, or without compression"
+            )
         refuse_too_large(self.path, info.filename, info.file_size)
 
     @contextmanager
@@ -145,7 +148,9 @@ class Zip:
             open_zip.cache_clear()
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a member. No more than its declared size is decompressed, because a damaged member may have more."""
+        """Return the contents of a member. At most as many bytes are decompressed as the archive declares for the member: a damaged member
+        could decompress to more.
+        """
         with open_zip(self.path, self.version).open(name) as file:
             return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
@@ -157,19 +162,23 @@ def version_of(path: Path) -> Version:
 
 @lru_cache(maxsize=1)
 def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
-    """Return the open zip archive at `path`. Each process opens it only once.
+    """Return the open zip archive at `path`. The last archive stays open, so that a further call in the same process returns it again.
 
-    Raises Refusal if the archive cannot be read, or has changed since `version` was determined.
+    `version` is the inode, size and modification time that `open_tree` found for the archive. Raises Refusal if the archive cannot be read,
+    or if its version has changed since then.
     """
     with errors_as_refusal(path):
         if version_of(path) != version:
-            raise Refusal(f"source.root: {path}: was changed while it was read: do not modify it meanwhile")
+            raise Refusal(f"source.root: {path}: was changed while it was read: run again, and do not modify the archive meanwhile")
         return zipfile.ZipFile(path)
 
 
 @dataclass(frozen=True)
 class Tar:
-    """A tar archive, listed in the order of the archive. The file is read from its beginning twice: for the listing, and for the contents."""
+    """A tar archive. Files are listed in the order in which the archive contains them.
+
+    The archive is read from its beginning each time: once for the listing, and once for the contents.
+    """
 
     path: Path
     opener: Callable[..., Any]
@@ -180,7 +189,10 @@ class Tar:
             for _, member in tarstream.members(self.path, self.opener):
                 refuse_outside(self.path, member.name)
                 if member.issparse():
-                    raise Refusal(f"source.root: {self.path}: {shown(member.name)}: is sparse: archive it without `--sparse`")
+                    raise Refusal(
+                        f"source.root: {self.path}: {shown(member.name)}: is sparse, that is, stored without its zero bytes: "
+                        "create the archive again without the option `--sparse` of tar"
+                    )
                 if not (member.isdir() or member.isreg()):
                     raise Refusal(
                         f"source.root: {self.path}: {shown(member.name)}: is a link or a device: "
@@ -200,7 +212,10 @@ class Tar:
             members.close()
 
     def select(self, names: Iterator[str]) -> Any:
-        """Yield the named members; `names` must be in the order of the archive. Raises Refusal if one is missing or damaged."""
+        """Yield each file of `names` as a Member with its contents. `names` must be in the order of the archive.
+
+        Raises Refusal if one of the files is missing or damaged.
+        """
         name = next(names, None)
         with errors_as_refusal(self.path):
             for file, member in tarstream.members(self.path, self.opener):

@@ -213,17 +213,17 @@ def test_fitting_leaves_the_environment_as_it_was(monkeypatch):
 
 
 HOSTILE = {
-    "a merge of an unknown token": ({"kind": "bpe", "merges": ["a b", "ab cd"]}, "neither a byte nor joined"),
-    "a merge of one token": ({"kind": "bpe", "merges": ["abc"]}, "neither a byte nor joined"),
-    "a merge of three tokens": ({"kind": "bpe", "merges": ["a b c"]}, "neither a byte nor joined"),
-    "a merge of nothing": ({"kind": "bpe", "merges": [" a "]}, "neither a byte nor joined"),
+    "a merge of an unknown token": ({"kind": "bpe", "merges": ["a b", "ab cd"]}, "neither a byte nor the result"),
+    "a merge of one token": ({"kind": "bpe", "merges": ["abc"]}, "neither a byte nor the result"),
+    "a merge of three tokens": ({"kind": "bpe", "merges": ["a b c"]}, "neither a byte nor the result"),
+    "a merge of nothing": ({"kind": "bpe", "merges": [" a "]}, "neither a byte nor the result"),
     "a merge twice": ({"kind": "bpe", "merges": ["a b", "a b"]}, "same pair twice"),
     "too many merges": ({"kind": "bpe", "merges": ["a b"] * 100_000}, f"at most {MOST_TOKENS} items"),
     "a merge of pairs": ({"kind": "bpe", "merges": [["a", "b"]]}, "valid string"),
     "tokens that double": ({"kind": "bpe", "merges": [f"{'a' * 2**n} {'a' * 2**n}" for n in range(12)]}, "at most 257 characters"),
     "merges of words": ({"kind": "word", "vocabulary": ["a"], "merges": ["a b"]}, "must be empty"),
-    "a vocabulary of bytes": ({"kind": "byte", "vocabulary": ["a"]}, "be empty for the others"),
-    "a vocabulary of bpe": ({"kind": "bpe", "vocabulary": ["a"]}, "be empty for the others"),
+    "a vocabulary of bytes": ({"kind": "byte", "vocabulary": ["a"]}, "must be empty for `byte` and `bpe`"),
+    "a vocabulary of bpe": ({"kind": "bpe", "vocabulary": ["a"]}, "must be empty for `byte` and `bpe`"),
     "no vocabulary": ({"kind": "word", "vocabulary": []}, "must have tokens"),
     "too many tokens": ({"kind": "word", "vocabulary": [str(n) for n in range(MOST_TOKENS + 1)]}, f"at most {MOST_TOKENS} items"),
     "a token twice": ({"kind": "word", "vocabulary": ["a", "b", "a"]}, "same token twice"),
