@@ -1,6 +1,6 @@
 """What the compiler is told before it compiles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import pytest
@@ -53,6 +53,14 @@ def test_a_training_whose_graphs_are_captured_learns_the_same(train_params, prep
     assert captured == pytest.approx(plain, rel=1e-4)
 
 
+@pytest.fixture(autouse=True)
+def restored_limits() -> Iterator[None]:
+    """Restore what `compiled` sets. monkeypatch would delete these settings, because the module computes its attributes."""
+    limits = {"recompile_limit": 8, "accumulated_recompile_limit": 256, "fail_on_recompile_limit_hit": False}
+    with torch._dynamo.config.patch(limits):
+        yield
+
+
 def test_every_length_and_size_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where some ran uncompiled, a resumed training would compile others, and end in other bytes."""
     compiler, compiled = torch.compile, set()
@@ -62,8 +70,6 @@ def test_every_length_and_size_is_compiled_however_many_there_are(monkeypatch: p
         return graph.forward
 
     monkeypatch.setattr("torch.compile", lambda network, *, dynamic, **_: compiler(network, backend=backend, dynamic=dynamic))
-    for name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
-        monkeypatch.setattr(torch._dynamo.config, name, getattr(torch._dynamo.config, name))
     prepared = texts.texts()
     network = MODELS.settings("transformer")(**texts.TRANSFORMER | {"depth": 1}).build(prepared.spec)
     forward = compilation.compiled(model_of(network, prepared.spec), "default")
