@@ -16,7 +16,7 @@ MOST_BYTES = 3 * 2**20
 
 
 class Description(BaseModel):
-    """One part of a Spec: the description of the inputs or of the targets.
+    """The base class of `Inputs` and `Targets`, which together make up the description of a dataset (`Spec`).
 
     `kind` names the folder in `pipeline/inputs/` or `pipeline/tasks/` that contains the code for this part.
     """
@@ -26,11 +26,11 @@ class Description(BaseModel):
     kind: str
 
     def enlarged_if_other(self, new: "Description") -> Self | None:  # noqa: ARG002  # for descriptions with classes or tokens
-        """Return this description with one more class or token if `new`, the description of other data, has other classes or tokens.
+        """Return a copy of this description with one more class or token, if `new` describes data with other classes or tokens.
 
-        Returns None if they are the same. Unless overridden, always returns None: there are no classes and no tokens. A network for the
-        enlarged description differs in the shapes of exactly those tensors that have a part for each class or token. These tensors start
-        untrained if a training on the new data starts from a model of the old data.
+        Return None if they are the same, or, as the base class does, if there are neither classes nor tokens. The copy shows which tensors
+        of a network belong to classes or tokens: those with another shape in a network for the copy. If a training on the new data starts
+        from a model of this data (`model.weights`), these tensors are not copied.
         """
         return None
 
@@ -47,7 +47,7 @@ class Inputs(Description):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Return the shape of one stored sample."""
+        """Return the shape of a stored sample: one sample in the form in which `prepare` stores it."""
         raise NotImplementedError
 
     def reads_samples_of(self, other: "Inputs") -> bool:
@@ -55,11 +55,17 @@ class Inputs(Description):
         return (self.kind, self.row_shape) == (other.kind, other.row_shape)
 
     def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64] | None:  # noqa: ARG002  # for inputs that are padded
-        """Return the length of each stored sample without its padding, (n,). Return None, unless overridden: samples then have no padding."""
+        """Return the length of each stored sample in `rows` without its padding, as an array (n,).
+
+        Return None, as the base class does, if samples of this kind are never padded.
+        """
         return None
 
     def random_samples(self, count: int) -> NDArray[Any]:
-        """Return `count` random stored samples, the same in each call: bytes or, for a floating-point dtype, normally distributed numbers."""
+        """Return `count` random stored samples, which are the same in each call.
+
+        They contain whole numbers from 0 to 255. If `dtype` is a floating-point type, they contain normally distributed numbers instead.
+        """
         generator, shape = np.random.default_rng(0), (count, *self.row_shape)
         if np.issubdtype(self.dtype, np.floating):
             return generator.standard_normal(shape).astype(self.dtype)
@@ -100,7 +106,10 @@ class Targets(Description):
         return ()
 
     def num_outputs(self, inputs: Inputs) -> int:
-        """Return how many outputs a model must have per target, such as the number of classes."""
+        """Return how many outputs a model must have for each target. For a classification, this is the number of classes.
+
+        `inputs` describes the inputs of the same dataset. A language model needs it: it has one output for each token of the tokenizer.
+        """
         raise NotImplementedError
 
     def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
@@ -116,8 +125,9 @@ class Targets(Description):
         """
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the stratum of each sample as a number, (n,). Splits are drawn with the same share of each stratum.
+        """Return the stratum of each sample as a number, in an array (n,). A stratum is a group of samples, such as a class.
 
+        If a split is drawn at random from train, it gets the same share of the samples of each stratum.
         In the base class, all samples are in stratum 0.
         """
         return np.zeros(len(targets), np.int64)
@@ -144,7 +154,7 @@ class Spec(BaseModel):
 
     @property
     def num_outputs(self) -> int:
-        """Return how many outputs a model must have per target, such as the number of classes."""
+        """Return how many outputs a model must have for each target. For a classification, this is the number of classes."""
         return self.targets.num_outputs(self.inputs)
 
 

@@ -30,8 +30,8 @@ MOST_BYTES = 64 * 2**20
 class Settings(SourceSettings):
     """Reads MNIST, Fashion-MNIST or Kuzushiji-MNIST. `root` is a folder with the four idx files, with or without `.gz`.
 
-    Each file is in `root` itself, in its subfolder `raw/`, or in the subfolder that torchvision uses, such as `MNIST/raw/`. Missing files
-    are downloaded into the last of these; torchvision gives their addresses and checksums.
+    Each file is in `root` itself, in `root/raw/`, or in the folder that torchvision uses, such as `root/MNIST/raw/`. A missing file is
+    downloaded into the folder that torchvision uses. Its address and its checksum come from torchvision.
     """
 
     downloaded: ClassVar[bool] = True
@@ -51,7 +51,8 @@ class Settings(SourceSettings):
             check(self.root, split, inputs[split], numbers, num_classes=len(dataset.classes))
         if inputs[TRAIN].shape[1:] != inputs[TEST].shape[1:]:
             raise Refusal(
-                f"source.root: {self.root}: train and test have images of different sizes: remove the files, and they are downloaded again"
+                f"source.root: {self.root}: train and test have images of different sizes: "
+                "remove the files train-* and t10k-*, and they are downloaded again"
             )
         height, width = inputs[TRAIN].shape[1:3]
         return RawDataset(ClassTargets(classes=tuple(dataset.classes)), Statistics((height, width, 1)), targets, partial(blocks, inputs))
@@ -64,7 +65,11 @@ def torchvision_class(variant: str) -> Any:
 
 
 def find(root: Path, dataset: Any) -> dict[str, Path]:
-    """Return the paths of the four files by name, and download the missing files. `dataset` is the class of the dataset in torchvision."""
+    """Return a dict from the name of each of the four files, without `.gz`, to its path. Download the files that `root` does not have.
+
+    `dataset` is torchvision's class of the dataset, such as `MNIST`: it gives the addresses and checksums. Raises Refusal if a download
+    fails.
+    """
     home = root / dataset.__name__ / "raw"
     wanted = [f"{prefix}-{part}" for prefix in PREFIXES.values() for part in (IMAGES, LABELS)]
     found = {name: path for name in wanted if (path := present(name, (root, root / "raw", home)))}
@@ -83,10 +88,11 @@ def present(name: str, folders: tuple[Path, ...]) -> Path | None:
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
-    """Read an array in the idx format: two zero bytes, type, number of dimensions, dimensions (big-endian uint32), data.
+    """Return the array in the idx file `path`, as uint8.
 
-    Returns the data as uint8. Raises Refusal if the file cannot be read, is too large, has another format or number of dimensions, or has
-    more or less data than its header says.
+    The header of such a file is: two zero bytes, a byte for the type, a byte for the number of dimensions, and the size of each dimension
+    (big-endian uint32). The data follow. Raises Refusal if the file cannot be read, has more than MOST_BYTES bytes of data, is not an idx
+    file of uint8 with `dimensions` dimensions, or has more or less data than its header says.
     """
     try:
         untrusted.size_bytes(path)

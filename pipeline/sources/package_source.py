@@ -47,10 +47,10 @@ class Settings(CorpusSettings):
 
 
 def locked(name: str) -> Distribution:
-    """Return the installed package.
+    """Return the installed package `name`, after it was compared with `requirements.lock`.
 
-    Raises Refusal if `requirements.lock` does not pin it by a hash, or if it is not installed, has another version, or was installed from a
-    folder or an address.
+    Raises Refusal if `requirements.lock` does not pin the package by a hash, if the package is not installed, if its version is not the
+    pinned one, or if it was installed from a folder or a URL.
     """
     words = re.split(r"[-_.]+", name.lower())
     pinned = re.search(rf"^{'-'.join(words)}==([^\s;\\]+)[^\n]*\\\n\s*--hash=", Paths().lock.read_text(encoding="utf-8"), re.MULTILINE)
@@ -63,14 +63,14 @@ def locked(name: str) -> Distribution:
     if package.version != pinned[1]:
         raise Refusal(f"source.package: {name} {package.version} is installed, but requirements.lock pins {pinned[1]}: {REMEDY}")
     if package.read_text("direct_url.json"):  # an editable package, or one from a folder or address
-        raise Refusal(f"source.package: {name} was installed from a folder or an address instead of by the lock: {REMEDY}")
+        raise Refusal(f"source.package: {name} was installed from a folder or a URL, not as requirements.lock pins it: {REMEDY}")
     return package
 
 
 def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
     """Yield the Python files of the package `name` whose paths match `pattern`, in the order of their paths. Empty files are left out.
 
-    Raises Refusal if a file is missing or differs from the SHA-256 that the installer recorded.
+    Raises Refusal if a file cannot be read, if its SHA-256 is not the one that the installer recorded, or if it is not UTF-8.
     """
     for path, recorded in sorted(recorded_files(package)):
         if path.endswith(".py") and not path.startswith(("/", "..")) and fnmatch(path, pattern):
@@ -81,11 +81,14 @@ def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
                 raise Refusal(f"{place}: cannot be read ({error.strerror}): {REMEDY}") from None
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             if recorded != f"sha256={digest}":
-                raise Refusal(f"{place}: differs from what was installed: {REMEDY}")
+                raise Refusal(f"{place}: does not have the SHA-256 that was recorded when the package was installed: {REMEDY}")
             if content:
                 yield Document(path, text.decode(content, untrusted.shown(path)))
 
 
 def recorded_files(package: Distribution) -> list[tuple[str, str]]:
-    """Return the path and the hash of each file, as the installer recorded them."""
+    """Return a pair for each file of the package: its path and its hash, as the installer recorded them.
+
+    The hash has the form `sha256=DIGEST`, with the digest in base64. It is empty if the installer recorded none.
+    """
     return [(row[0], row[1]) for row in csv.reader((package.read_text("RECORD") or "").splitlines()) if len(row) == 3]

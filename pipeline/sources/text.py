@@ -46,9 +46,10 @@ class Settings(CorpusSettings):
 
 
 def read(root: Path, pattern: str) -> Iterator[Document]:
-    """Yield the documents of a file, or those of a folder whose paths match `pattern`.
+    """Yield a document for each file with text. `root` is the only file, or a folder whose files are read if their paths match `pattern`.
 
-    Raises Refusal if one cannot be read or is not UTF-8 text, or if they have more than MOST_BYTES in total.
+    Empty files are left out, and so are the hidden files of a folder. Raises Refusal if a file cannot be read or is not UTF-8 text, or if
+    all files together have more than MOST_BYTES bytes of text.
     """
     names = Folder(root).listing().files if root.is_dir() else [""]
     total_bytes = 0

@@ -28,7 +28,7 @@ Assigned = Mapping[str, NDArray[np.str_]]
 
 
 class Sample(NamedTuple):
-    """A text, and the file and line where it begins, for messages."""
+    """A text. `place` says where it was found, for messages: the file and, if the file is a table, the line."""
 
     place: str
     text: str
@@ -41,10 +41,12 @@ Samples = Mapping[str, list[Sample]]
 class Settings(TextSettings):
     """Reads labelled texts in UTF-8. All texts are held in memory. `root` is one of:
 
-    - a table: a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file. `valid` and `test` are the shares of its rows that are split off; the rest is
-      train.
-    - a folder with the tables `train`, and optionally `valid` (or `val`, `validation`) and `test`, with one of these suffixes;
+    - a table: a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file;
+    - a folder with a table called `train`, and optionally tables called `valid` (or `val`, `validation`) and `test`, each with one of the
+      suffixes above;
     - a folder or archive with files `SPLIT/CLASS/file` or `CLASS/file`, each of which is one text.
+
+    A split valid or test that `root` does not have is split off from the texts of train, with the share `source.valid` or `source.test`.
     """
 
     untrusted: ClassVar[bool] = True
@@ -70,7 +72,10 @@ class Settings(TextSettings):
 
     def open_tables(self, paths: Mapping[str, Path]) -> RawDataset:
         if self.text_column is None or self.label_column is None:
-            raise Refusal(f"source.text_column: {self.root} is a table: write the names or numbers of its columns here and in label_column")
+            raise Refusal(
+                f"source.text_column: {self.root} holds its texts in a table: "
+                "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
+            )
         rows = {split: tables.read(path, text=self.text_column, label=self.label_column) for split, path in paths.items()}
         classes = tuple(sorted({row.label for row in rows[TRAIN]}, key=name_bytes))
         refuse_unseen(rows, paths, set(classes))
@@ -82,7 +87,8 @@ class Settings(TextSettings):
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
             raise Refusal(
-                f"source.text_column: {self.root} has no table train with a suffix of {TABLES}: rename your table, for example to train.csv; "
+                f"source.text_column: {self.root} is neither a table nor a folder with a table called train: "
+                f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv; "
                 "if the texts are files in class folders, write `text_column: null` and `label_column: null`"
             )
         tree = archives.open_tree(self.root)
@@ -90,15 +96,19 @@ class Settings(TextSettings):
         return self.dataset(layout.classes, layout.targets, partial(read_files, tree, layout, self.root))
 
     def dataset(self, classes: tuple[str, ...], targets: Mapping[str, NDArray[np.int64]], load: Callable[[], Samples]) -> RawDataset:
-        """Return the dataset. `load` reads the samples of each split. It is called by `prepare` only; the command `check` needs the targets
-        alone.
+        """Return the dataset. `classes` are the names of the classes, and `targets` has the class numbers of the samples of each split.
+
+        `load` returns the texts of each split. Only `prepare` calls `load`; the command `check` needs nothing but the targets.
         """
         texts = TokenizedTexts(self, load)
         return RawDataset(described(classes, str(self.root)), texts.statistics, targets, texts.blocks, texts.fit)
 
 
 class TokenizedTexts:
-    """The samples, and the tokenizer once it is fitted."""
+    """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it loads the texts and fits the tokenizer.
+
+    `load` returns the texts of each split of the source.
+    """
 
     def __init__(self, settings: Settings, load: Callable[[], Samples]) -> None:
         self.settings, self.load = settings, load
@@ -117,7 +127,10 @@ class TokenizedTexts:
         print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
 
     def blocks(self) -> Generator[SampleBlock]:
-        """Yield the rows of tokens, and print at the end how many texts were truncated. Raises Refusal for a text without tokens."""
+        """Yield all samples, block by block; each is a row of token numbers. At the end, print how many texts were truncated, if any were.
+
+        Raises Refusal if the tokenizer finds no token in a text.
+        """
         truncated = 0
         for split, samples in self.samples.items():
             for start in range(0, len(samples), BLOCK_SAMPLES):
@@ -125,7 +138,7 @@ class TokenizedTexts:
                 rows, lengths = self.tokenizer.rows((sample.text for sample in block), self.settings.max_length)
                 if not lengths.all():
                     raise Refusal(
-                        f"source.root: {block[int(lengths.argmin())].place}: has a text without tokens: write a text, or remove it"
+                        f"source.root: {block[int(lengths.argmin())].place}: has a text in which the tokenizer finds no token: change or remove the text"
                     )
                 truncated += int((lengths > self.settings.max_length).sum())
                 yield SampleBlock(split, np.arange(start, start + len(block)), rows)
@@ -137,9 +150,10 @@ class TokenizedTexts:
 
 
 def find_tables(root: Path) -> dict[str, Path]:
-    """Return the table of each split; an empty dict if `root` is neither a table nor a folder with tables.
+    """Return a dict from each split to the path of its table. It is empty if `root` is neither a table nor a folder with tables.
 
-    Raises Refusal if a split has two tables, or if another split has a table and train has none.
+    If `root` is a table, it belongs to train. In a folder, the name of a table names its split. Raises Refusal if two tables belong to the
+    same split, or if a folder has tables, but none for train.
     """
     if not root.is_dir():
         return {TRAIN: root} if root.suffix.lower() in tables.FORMATS else {}
@@ -151,7 +165,10 @@ def find_tables(root: Path) -> dict[str, Path]:
         if split:
             found[split] = path
     if found and TRAIN not in found:
-        raise Refusal(f"source.root: {root}: has {', '.join(path.name for path in found.values())}, but no table train ({TABLES}): add it")
+        raise Refusal(
+            f"source.root: {root}: has {', '.join(path.name for path in found.values())}, but no table of train: "
+            f"add a table called train with one of the suffixes {TABLES}"
+        )
     return found
 
 
@@ -166,9 +183,10 @@ def refuse_unseen(rows: Mapping[str, list[Row]], paths: Mapping[str, Path], clas
 
 
 def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
-    """Return the text of each file.
+    """Return the samples of each split: one for each file that `layout` lists.
 
-    Raises Refusal if one cannot be read, is no text in UTF-8, is empty or too long, or if all together are too long.
+    `tree` gives access to the files. `root` is the folder or archive, for messages. Raises Refusal if a file cannot be read, is not UTF-8,
+    or has an empty or too long text. Raises Refusal if all texts together have more than MOST_CHARACTERS characters.
     """
     samples: dict[str, list[Sample]] = {split: [] for split in layout.targets}
     num_characters = 0
@@ -185,7 +203,7 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
             num_characters += len(found.text)
             if num_characters > MOST_CHARACTERS:
                 raise Refusal(
-                    f"source.root: {root}: its texts have more than {MOST_CHARACTERS} characters in total, which must fit into memory: remove some"
+                    f"source.root: {root}: its texts have more than {MOST_CHARACTERS} characters in total, too many to hold in memory: remove some texts"
                 )
             samples[sample.split].append(found)
     return samples

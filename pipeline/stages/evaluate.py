@@ -36,9 +36,9 @@ MAX_NAMES = 100
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
     """Score the model file on the test split, write metrics, tables and figures, and send them to tracking.
 
-    `sections` are all sections of `params.yaml`, for tracking only. Raises Refusal if the model file, the prepared data or the training
-    history is missing or damaged, or if the model was trained on other inputs or targets than the prepared data has. A Refusal of `judge`
-    is passed on.
+    `sections` is the content of `params.yaml`; only tracking uses it. Raises Refusal if the model file, the prepared data or the training
+    history is missing or damaged. Raises Refusal if the model does not fit the prepared data (see `refuse_other_data`), and for the reasons
+    that `judge` lists.
     """
     claimed = Machine.claim(environment)
     model, manifest = model_file.load(paths.model)
@@ -59,9 +59,10 @@ def judge(
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`. Write no files.
 
-    `claimed` is this machine, with the device that was chosen for the evaluation. The evaluator has the outputs for the unmodified inputs.
-    With test-time augmentation, the scores also have the accuracy of the averaged logits. Raises Refusal if the settings do not fit the
-    data or the machine, or if a logit is not finite.
+    `claimed` is this machine and the device on which the model is scored. With `evaluate.test_time_augmentation`, the logits of several
+    views of each image are averaged, and their accuracy is added to the scores. The evaluator does not have these averages, but the outputs
+    for the unmodified inputs. Raises Refusal if there is no test split, if the settings do not fit the data or the machine, or if a logit
+    or a loss is not finite.
     """
     spec = prepared.spec
     params.evaluate.refuse_other_task(spec.targets.kind)
@@ -96,11 +97,12 @@ def feed(
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
     """Raise Refusal unless the model can read the inputs of the prepared data, and has the same targets.
 
-    `expected` describes the data that the model was trained on, `found` the prepared data. Mean and standard deviation of images may
-    differ; the tokenizers of texts must be equal.
+    `expected` describes the data that the model was trained on, and `found` describes the prepared data. Mean and standard deviation of
+    images may differ; the tokenizers of texts must be equal. `model` and `data` are paths for the message.
     """
     if not expected.inputs.reads_samples_of(found.inputs) or expected.targets != found.targets:
-        raise Refusal(f"{model}: was trained on {shown(expected)}, but {data} has {shown(found)}: run `dvc repro`")
+        more = "" if shown(expected) != shown(found) else ", in another form, such as that of another tokenizer"
+        raise Refusal(f"{model}: was trained on {shown(expected)}, but {data} has {shown(found)}{more}: run `dvc repro`")
 
 
 def shown(spec: Spec) -> str:

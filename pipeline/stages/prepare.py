@@ -38,11 +38,10 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
-    """Return the dataset and, as a dict, the assignment of its samples: for each split of the source, the name of each sample's final
-    split.
+    """Return the dataset, and a dict that says into which split each of its samples goes.
 
-    Samples of train may be moved to valid or test. Reads only file names and targets, and decodes no sample. `workers` is the number of
-    processes that decode later; None means one for each usable CPU.
+    The dict maps each split of the source to an array with the name of a split for each sample. Samples of train may go to valid or test.
+    No image is decoded here. `workers` is the number of threads or processes that decode images later; None means one for each usable CPU.
     """
     source = params.source
     refuse_missing_root(source)

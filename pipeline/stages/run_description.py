@@ -38,7 +38,8 @@ def of_training(
 ) -> RunInfo:
     """Return the metadata of a training run.
 
-    `document` is the content of params.yaml, and `prepared` is the content of spec.json. `more` is added to the provenance.
+    `document` is the content of params.yaml, and `prepared` is the content of `data/prepared/spec.json`. `more` has further entries for the
+    provenance, which otherwise has facts about code, libraries and machine.
     """
     origin = facts.gather(environment)
     return RunInfo(
@@ -53,10 +54,10 @@ def of_training(
 
 
 def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return the metadata that an evaluation adds to the run that trained the model.
+    """Return the metadata of an evaluation. Tracking adds it to the run that trained the model.
 
-    If that run is not found, a new run gets this metadata, including the name and the description. `document` and `prepared` are as for
-    `of_training`.
+    If tracking does not find that run, it creates a run with this metadata; only then are `name` and `description` used. `document` is the
+    content of params.yaml, and `prepared` is the content of `data/prepared/spec.json`.
     """
     return RunInfo(
         params=params_of(document),
@@ -70,7 +71,11 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
 
 
 def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
-    """Return a dataset for each split in `splits` that was prepared. Its digest is that of the split's inputs and targets."""
+    """Return a `Dataset`, which describes a split for MLflow, for each of `splits` that was prepared.
+
+    Its digest covers the inputs and the targets of the split. `document` is the content of params.yaml, and `prepared` is the content of
+    `data/prepared/spec.json`.
+    """
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
         Dataset(
@@ -111,7 +116,8 @@ def subject(document: Mapping[str, Any]) -> str:
 def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
     """Return the run's name: model, dataset and the parameters changed since the last commit, such as "convnet-digits width=32 lr=5e-3".
 
-    At most `MOST_CHANGES` parameters are listed; the others are counted. If there is a DVC experiment, its name follows in brackets.
+    At most `MOST_CHANGES` parameters are listed; `+3` means that three more have changed. If there is a DVC experiment, its name follows in
+    brackets.
     """
     changes = changed_params(document, paths)
     more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
@@ -138,9 +144,9 @@ def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
 
 
 def short(value: Scalar) -> str:
-    """Return the text of a parameter's value for the name of a run: a float in its shortest form, such as `5e-3`, others as in YAML.
+    """Return the value of a parameter as a text for the name of a run.
 
-    The text is cut to `LONGEST_VALUE` characters.
+    A float has its shortest form, such as `5e-3`. Any other value is written as in params.yaml, cut to `LONGEST_VALUE` characters.
     """
     if not isinstance(value, float):
         return textwrap.shorten(formatted(value), LONGEST_VALUE, placeholder="...")
@@ -150,7 +156,11 @@ def short(value: Scalar) -> str:
 
 
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
-    """Log the files and the model of a finished training, and describe the run by its result. `info` is the metadata of the run."""
+    """Log the files and the model of a finished training to `run`.
+
+    Then set the description of the run to the scores of the validation, or of train if there was no validation. `info` is the metadata of
+    the run; the description ends with its `subject`.
+    """
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
@@ -163,9 +173,10 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
-    """Log the scores, the figures and the table of the classes, and describe the run by its result. `info` is the metadata of the run.
+    """Log the scores, tables and figures of an evaluation to `run`, and set the description of the run to the main scores.
 
-    `step` is the training step of the evaluated weights, at which the scores are logged.
+    `info` is the metadata of the run; the description ends with its `subject`. `step` is the training step of the evaluated weights; the
+    scores are logged at this step.
     """
     run.metrics(step, test_metrics(scores))
     run.describe(f"{recorded.result_line(scores)}; {info.subject}")
@@ -178,8 +189,9 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
 
 
 def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores as metrics named `test/NAME`. The scores of single classes are left out: among so many, the other metrics would be
-    hard to find in MLflow.
+    """Return the scores as metrics named `test/NAME`. The scores of single classes are left out.
+
+    With many classes, they would make the other metrics hard to find in MLflow.
     """
     overall = {name: value for name, value in scores.items() if name != PER_CLASS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}

@@ -21,10 +21,10 @@ from pipeline.training import Training
 
 
 def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
-    """Train from the beginning, or resume from the last complete checkpoint of an interrupted training with the same data, code, lock file,
-    parameters and machine (`identify`).
+    """Train a model on the prepared data, and write the model file, `history.csv` and `train.json`.
 
-    `sections` are all sections of `params.yaml`, as written there, for tracking only. The result depends on `params`, not on `sections`.
+    If a training with the same data, code, parameters and so on (see `identify`) was interrupted, resume from its last complete checkpoint.
+    Otherwise start from the beginning. `sections` is the content of `params.yaml`, as written there; only tracking uses it.
     """
     claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
@@ -46,10 +46,10 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
 
 
 def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.RunIdentity:
-    """Return everything that determines the bytes of the model file: data, code, lock file, parameters and machine.
+    """Return everything that determines the bytes of the model file: data, code, lock file, parameters, `model.weights` and machine.
 
-    `claimed` is this machine, with the device that was chosen for the training. The digest of the code covers the files that dvc.yaml lists
-    for the stage train.
+    `claimed` is this machine and the device on which the model is trained. The digest of the code covers the files that dvc.yaml lists for
+    the stage train. Raises Refusal if the file that `model.weights` names is missing, or if dvc.yaml does not describe the stage.
     """
     sections = params.model_dump(mode="json")
     listed = run_identity.dependencies("train", sections, paths.top)
@@ -66,8 +66,8 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Mac
 def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption) -> None:
     """Run all steps, send their metrics to tracking and the terminal, and save a checkpoint whenever one is due.
 
-    Samples per second and memory use are sent to tracking only, because equal trainings differ in them. After a signal, finish the current
-    step or validation batch, save a checkpoint, and raise Interrupted.
+    Samples per second and memory use are sent to tracking only, because they differ each time the same training is run. `interrupted`
+    records a signal to stop. After such a signal, finish the current step or validation batch, save a checkpoint, and raise Interrupted.
     """
     start_s, start_step = time.perf_counter(), training.state.step
     try:

@@ -12,9 +12,10 @@ from pipeline.runtime.environment import Environment
 
 @dataclass(frozen=True)
 class Address:
-    """The address of an MLflow server or database. `given` is the address as the user wrote it. A relative SQLite path is relative to `root`.
+    """The address of an MLflow server or database. `given` is the address as the user wrote it.
 
-    `given`, `credentials` and `secrets` may contain a password. So may `for_mlflow` if the address is that of a database.
+    If the address has a relative path of a SQLite file, this path starts at the folder `root`. Never print `given`, `credentials`, `secrets`
+    or `for_mlflow`: they may contain a password or token.
     """
 
     given: str
@@ -41,10 +42,10 @@ class Address:
 
     @property
     def for_mlflow(self) -> str:
-        """Return the address to pass to MLflow, with an absolute path if it is that of a SQLite database.
+        """Return the address to pass to MLflow. The path of a SQLite database is made absolute.
 
-        A server's address is returned without user and password, so that no message of MLflow contains them. MLflow reads them from
-        environment variables instead.
+        If the address of a server has a password, it is returned without user and password, so that no message of MLflow contains them.
+        MLflow then reads user and password from environment variables. A user without a password is not removed.
         """
         if self.credentials:
             return without_user(self.given).geturl()
@@ -60,12 +61,18 @@ class Address:
 
     @property
     def key(self) -> str:
-        """Return a digest of the address without user and password, under which `delivered.json` lists this server or database."""
+        """Return a digest of the address without user and password.
+
+        It is the key of this server or database in `delivered.json`, which records how much of a run each of them has received.
+        """
         return files.digest_of(without_user(self.for_mlflow).geturl())[:16]
 
     @property
     def secrets(self) -> list[str]:
-        """Return all secrets in the address and in environment variables, in all forms in which they may be printed."""
+        """Return all secrets in the address, and the values of all environment variables whose names mark them as secret.
+
+        The list has each secret in all forms in which it may be printed, such as percent-encoded.
+        """
         # If a server's address has a user name but no password, the user name is a token.
         found = [self._parts.password or (self._parts.username if self.is_server else None) or ""]
         found += [value for name, value in parse_qsl(self._parts.query) if redaction.SECRET.search(name)]

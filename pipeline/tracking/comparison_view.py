@@ -35,9 +35,9 @@ NO_BARS = ("/low", "/high", "/samples", "/tokens")
 
 
 def update(client: "MlflowClient", experiment_id: str) -> None:
-    """Update the comparison of an experiment, a shared view of its newest runs in the MLflow UI, and the experiment's description.
+    """Update two tags of an experiment: the comparison, which is a shared view of its newest runs in the MLflow UI, and the description.
 
-    Keep what a person edited in MLflow.
+    A tag that a person edited in MLflow is not changed.
     """
     found = client.search_runs([experiment_id], max_results=MOST_RUNS)
     runs = [run for run in found if "train.metric" in run.data.params]  # other programs may log to the same experiment
@@ -49,7 +49,10 @@ def update(client: "MlflowClient", experiment_id: str) -> None:
 
 
 def is_unedited(text: str) -> bool:
-    """Return True if this module generated a view or description and nobody edited it since: its digest matches its content."""
+    """Return True if this module wrote `text`, a view or description, and nobody has edited it since.
+
+    A generated text contains a digest of the rest of the text. After an edit, the digest does not match.
+    """
     try:
         envelope = json.loads(text)
         return bool(envelope["digest"] == files.digest_of(envelope["state"]))
@@ -63,9 +66,10 @@ def with_digest(text: str) -> str:
 
 
 def view(runs: "Sequence[Run]") -> str:
-    """Return the value of the tag `VIEW_TAG`: the comparison as a shared view in MLflow's format, with a digest of the view's state.
+    """Return the comparison of `runs` as a shared view in MLflow's format: the value of the tag `VIEW_TAG`.
 
-    The timestamps of the view are the start of the newest run, so that the same runs give the same view.
+    The first of `runs` is the newest. The view contains a digest, by which an edited view is recognised. Its timestamps are the start of
+    the newest run, so that the same runs give the same view.
     """
     time_ms = runs[0].info.start_time if runs else 0
     shown = json.dumps(state(runs), separators=(",", ":"))
@@ -76,7 +80,7 @@ def view(runs: "Sequence[Run]") -> str:
 
 
 def unpacked(text: str) -> dict[str, Any]:
-    """Return the state of the table and the charts, read from `text`, a value of the tag `VIEW_TAG`."""
+    """Decode `text`, a value of the tag `VIEW_TAG`. Return the state of the table and the charts, as the function `state` returns it."""
     packed = json.loads(text)["state"].removeprefix(COMPRESSED)
     return dict(json.loads(zlib.decompress(base64.b64decode(packed))))
 
@@ -132,7 +136,8 @@ def is_better_lower(metric: str) -> bool:
 def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names of the parameters that have more than one value among the runs, in the order of `SECTIONS_OF_PARAMS`.
 
-    `values_of_runs` has one mapping for each run, from names to values. A run that lacks a parameter does not count for this parameter.
+    `values_of_runs` has one mapping for each run, from names to values. Only values that exist are compared: if one run lacks a parameter
+    and the others agree, the parameter is not returned.
     """
     rank = {section: position for position, section in enumerate(SECTIONS_OF_PARAMS)}
     names = sorted({name for values in values_of_runs for name in values})
@@ -141,10 +146,10 @@ def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a chart for each metric, and, if `params` is not empty, one that compares these parameters.
+    """Yield a chart for each metric. If `params` is not empty, also yield a chart that compares the runs by these parameters.
 
-    `chosen` is the metric that selects the best weights, and `test_metric` is the same metric on the test split. These two come first
-    in their sections. A metric without a chart here would get one from MLflow, in a section before the others.
+    `chosen` is the metric that selects the best weights, and `test_metric` is the same metric on the test split. Each of the two has the
+    first chart in its section. For a metric without a chart here, MLflow adds one, in a section before all others.
     """
     for name in sorted(metrics, key=lambda name: (name != chosen, name != "train/objective", name)):
         if name.startswith("valid/"):
@@ -169,7 +174,10 @@ def line(metric: str, section: str) -> dict[str, Any]:
 
 
 def card(name: str, section: str, kind: str, **more: Any) -> dict[str, Any]:
-    """Return a chart called `name` for a section of the charts. `kind` is MLflow's type of chart; `more` has its further keys."""
+    """Return a chart called `name` for a section of the charts. `kind` is MLflow's type of chart, such as "LINE".
+
+    `more` has further keys of the chart, or other values for the keys that are set here.
+    """
     # With `isGenerated: true`, the UI shows line charts instead of bar charts.
     return {"uuid": name, "type": kind, "metricSectionId": section, "deleted": False, "isGenerated": False, **more}
 

@@ -134,7 +134,7 @@ REFUSED = {
         "has no file with text whose path matches `*.txt`: change source.pattern, or add files",
     ),
     "an empty file": ({"a.txt": ""}, {}, "source.pattern: ", "has no file with text"),
-    "a corpus shorter than a row": ({"a.txt": "abcdefghij"}, {}, "source.max_length: train has 7 tokens, less than the 8", "add text"),
+    "a corpus shorter than a row": ({"a.txt": "abcdefghij"}, {}, "source.max_length: train has 7 tokens, but a row needs 8", "add text"),
     "one file by files": ({"a.txt": LONG}, {"divide": "files"}, "source.valid: ", "nothing is left for valid: change the shares"),
     "two files in three": ({"a.txt": LONG, "b.txt": LONG}, {"divide": "files"}, "source.test: ", "nothing is left for train"),
     "a share of no character": ({"a.txt": LONG}, {"test": 0.001}, "source.test: ", "nothing is left for test"),

@@ -146,8 +146,8 @@ REFUSED = {
     "one class": ("a.tsv", "good\ta\ngood\tb\n", {}, "has only one class (good): add samples of a second class"),
     "no rows": ("a.tsv", "\n\n", {}, "source.text_column is 2, but the columns are 1"),
     "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
-    "no columns given": ("a.tsv", GOOD, FILES, "is a table: write the names or numbers of its columns"),
-    "columns of files": ("x/1.txt", "text", {}, "has no table train with a suffix of .tsv, .csv, .jsonl, .ndjson"),
+    "no columns given": ("a.tsv", GOOD, FILES, "holds its texts in a table: write the name or number of its column of texts here"),
+    "columns of files": ("x/1.txt", "text", {}, "give your table one of the suffixes .tsv, .csv, .jsonl, .ndjson"),
     "an empty file": ("x/1.txt", " \n", FILES, "x/1.txt: has an empty text"),
     "a file in latin-1": ("x/1.txt", b"a\ncaf\xe9", FILES, "x/1.txt:2: is not UTF-8"),
 }
@@ -175,7 +175,9 @@ def test_a_label_that_train_lacks_is_refused(tmp_path):
 
 def test_splits_without_train_or_with_two_tables_are_refused(tmp_path):
     write(tmp_path / "test.tsv", GOOD)
-    assert "has test.tsv, but no table train (.tsv, .csv, .jsonl, .ndjson): add it" in refusal(tmp_path)
+    assert "has test.tsv, but no table of train: add a table called train with one of the suffixes .tsv, .csv, .jsonl, .ndjson" in refusal(
+        tmp_path
+    )
     write(tmp_path / "train.tsv", GOOD)
     write(tmp_path / "train.csv", GOOD)
     assert "has two tables of train (train.csv, train.tsv): keep one" in refusal(tmp_path)
@@ -190,13 +192,13 @@ def test_files_with_more_text_than_the_bound_are_refused(tmp_path, monkeypatch):
     for name in ("a/1", "a/2", "b/1", "b/2"):
         write(tmp_path / f"data/{name}.txt", "fine rain")
     monkeypatch.setattr(text_classification, "MOST_CHARACTERS", 30)
-    with pytest.raises(Refusal, match=r"its texts have more than 30 characters in total, which must fit into memory: remove some"):
+    with pytest.raises(Refusal, match=r"its texts have more than 30 characters in total, too many to hold in memory: remove some texts"):
         run(tmp_path / "data", tmp_path, **FILES)
 
 
 def test_a_text_without_tokens_is_refused(tmp_path):
     path = write(tmp_path / "a.tsv", GOOD + "good\t\u0301\n" + GOOD)
-    with pytest.raises(Refusal, match=r"a\.tsv:3: has a text without tokens"):
+    with pytest.raises(Refusal, match=r"a\.tsv:3: has a text in which the tokenizer finds no token"):
         run(path, tmp_path, normalization=["strip_accents"])
 
 

@@ -15,7 +15,7 @@ from pipeline.io import files
 from pipeline.refusal import Refusal
 from pipeline.stages.evaluate import refuse_other_data
 from tests import project
-from tests.specs import image_spec
+from tests.specs import image_spec, text_spec
 
 FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png")
 
@@ -143,3 +143,11 @@ def test_inputs_of_another_kind_are_refused_though_their_shape_is_equal() -> Non
     refuse_other_data(images, images, model=Path("m"), data=Path("d"))
     with pytest.raises(Refusal, match=r"m: was trained on image inputs \(3, 3, 1\) .*, but d has voxels inputs \(3, 3, 1\)"):
         refuse_other_data(images, other, model=Path("m"), data=Path("d"))
+
+
+@pytest.mark.parametrize("classes", [None, ("a", "b")])
+def test_texts_of_another_tokenizer_are_refused_though_their_shape_is_equal(classes: tuple[str, ...] | None) -> None:
+    texts, other = (text_spec(letters=letters, classes=classes) for letters in ("abcd", "efgh"))
+    refuse_other_data(texts, texts, model=Path("m"), data=Path("d"))
+    with pytest.raises(Refusal, match=r"m: was trained on text inputs \(12,\) .*, in another form, such as that of another tokenizer"):
+        refuse_other_data(texts, other, model=Path("m"), data=Path("d"))

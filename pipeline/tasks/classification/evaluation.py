@@ -20,7 +20,10 @@ from pipeline.tasks.classification.targets import ClassTargets
 
 
 class Evaluator:
-    """Collects logits and class numbers batch by batch. To save memory, it keeps only the five values of `Predictions` for each sample."""
+    """Collects logits and class numbers batch by batch, and computes scores, tables and figures from them.
+
+    To save memory, it keeps no logits, but five numbers for each sample: the fields of `Predictions`.
+    """
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
         assert isinstance(spec.targets, ClassTargets)
@@ -51,10 +54,10 @@ class Evaluator:
         )
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:  # noqa: ARG002  # other tasks need the model
-        """Write the tables and figures of confusion and reliability, a figure of the training history, and the mistakes.
+        """Write the confusion matrix and the reliability curve, each as a table and as a figure, the training history, and mistakes.
 
-        The mistakes are a figure of images, or a table of texts. `inputs` are the inputs of the test split; only the samples of the shown
-        mistakes are read. `history` has the rows of `history.csv`.
+        The mistakes are the wrong predictions with the highest confidence: a figure of images, or a table of texts. `inputs` are the inputs
+        of the test split; of these, only the shown mistakes are read. `history` has the rows of `history.csv`. `model` is not used.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import confusion, mistakes, reliability

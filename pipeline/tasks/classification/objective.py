@@ -33,7 +33,7 @@ class Objective:
         return cross_entropy.summed(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the number of correct predictions, as a tensor on the device of `outputs`.
+        """Return a dict with one entry: `correct`, the number of correct predictions, as a tensor on the device of `outputs`.
 
         If the targets are class probabilities, a prediction is correct if it is the class with the highest probability.
         """

@@ -38,7 +38,7 @@ class Prediction:
 
 
 class Predictor:
-    """Makes predictions from logits. If there are fewer than `top_k` classes, `top` has them all."""
+    """Makes predictions from logits. Each prediction lists the `top_k` most likely classes, or all classes if there are fewer."""
 
     def __init__(self, spec: Spec, *, top_k: int) -> None:
         assert isinstance(spec.targets, ClassTargets)
@@ -54,10 +54,9 @@ class Predictor:
         return columns
 
     def predictions(self, names: Sequence[str], logits: NDArray[np.float32]) -> Iterator[Prediction]:
-        """Yield the prediction for each input, from logits (n, classes). Ties go to the lower class number. `names` are those of the
-        inputs.
+        """Yield the prediction for each input. `names` has the name of each input, and `logits` (n, classes) has its logits.
 
-        Raises Refusal if a logit is not finite.
+        Of two classes with equal logits, the one with the lower number counts as more likely. Raises Refusal if a logit is not finite.
         """
         for name, row in zip(names, logits.astype(np.float64), strict=True):
             if not np.isfinite(row).all():

@@ -18,7 +18,7 @@ MOST_NAMED = 5
 
 
 class ClassTargets(spec.Targets):
-    """Describes class numbers from 0, int64, with a name for each class."""
+    """Describes targets that are class numbers. They are stored as int64 and counted from 0; `classes` has the name of each class."""
 
     dtype: ClassVar[type[np.generic]] = np.int64
     has_classes: ClassVar[bool] = True
@@ -75,7 +75,7 @@ class ClassTargets(spec.Targets):
             raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:MOST_NAMED])}: add some, or remove the class")
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class number of each sample. A random split then takes the same share of each class."""
+        """Return the class number of each sample, so that each class is a stratum: a random split takes the same share of each class."""
         return targets
 
     def stratum_name(self, number: int) -> str:

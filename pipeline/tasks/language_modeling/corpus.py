@@ -32,18 +32,19 @@ Divided = Mapping[str, Sequence[Document]]
 class CorpusSettings(TextSettings):
     """Settings of a source of documents. `valid` and `test` are shares of the characters.
 
-    A split is the sequence END document END document ... END document. The target of each token is the next one; that of the last token is
-    the first END. The sequence is cut into rows of `max_length` tokens. An incomplete last row is dropped in train, and filled with PAD in
-    valid and test.
+    The tokens of a split form one sequence, in which the special token END precedes each document. The target of each token is the next
+    token. After the last token, the sequence begins again with its first END, unless padding follows. The sequence is cut into rows of
+    `max_length` tokens. If the last row is incomplete, train drops it; valid and test fill it with the padding token PAD.
     """
 
     divides: ClassVar[bool] = True
     task: ClassVar[str] = "language_modeling"
 
     def dataset(self, documents: Divided) -> RawDataset:
-        """Return the dataset, with its tokenizer fitted to the documents of train.
+        """Return the dataset of the documents of each split. Its tokenizer is fitted to the documents of train.
 
-        Raises Refusal if train has fewer than `max_length` tokens, or if valid or test has none.
+        Raises Refusal if no tokenizer can be fitted, if train has too few tokens for one row, or if the tokenizer finds no token in the
+        documents of valid or of test.
         """
         tokenizer = self.fit_tokenizer(document.text for document in documents[TRAIN])
         rows = {split: self.rows(tokenizer, found, split) for split, found in documents.items()}
@@ -58,9 +59,10 @@ class CorpusSettings(TextSettings):
         return RawDataset(NextTokenTargets(), statistics, targets, lambda: blocks(rows), report)
 
     def rows(self, tokenizer: Tokenizer, documents: Sequence[Document], split: str) -> NDArray[np.int32]:
-        """Return the tokens of a split in rows, (n, max_length).
+        """Return the tokens of the split called `split` in rows, (n, max_length). `documents` are the documents of this split.
 
-        Raises Refusal if train has fewer tokens than one row, or if the documents of another split have no tokens.
+        Raises Refusal if the split is train and has too few tokens for one row. Raises Refusal if it is valid or test, and the tokenizer
+        finds no token in its documents.
         """
         start = np.array([END], np.int32)
         tokens = np.concatenate([part for document in documents for part in (start, tokenizer.encode(document.text))])
@@ -68,8 +70,7 @@ class CorpusSettings(TextSettings):
         if split == TRAIN:
             if len(tokens) < length:
                 raise Refusal(
-                    f"source.max_length: train has {len(tokens)} tokens, less than the {length} of one row: write at most {len(tokens)}, "
-                    "or add text"
+                    f"source.max_length: train has {len(tokens)} tokens, but a row needs {length}: write at most {len(tokens)}, or add text"
                 )
             return tokens[: len(tokens) // length * length].reshape(-1, length)
         if len(tokens) == len(documents):
@@ -80,8 +81,8 @@ class CorpusSettings(TextSettings):
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
     """Cut the sequence of documents into train, valid and test, in this order. A document at a cut is divided.
 
-    `test` is the share of all characters, and `valid` the share of those that test leaves. Raises Refusal if a split would have no
-    characters.
+    `test` is a share of all characters. `valid` is a share of the characters that are not in test. If a share is 0, there is no such split.
+    Raises Refusal if train, or a split with a share above 0, would have no characters.
     """
     total = sum(len(document.text) for document in documents)
     num_test = round(test * total)
@@ -99,10 +100,11 @@ def divide_by_position(documents: Sequence[Document], *, valid: float, test: flo
 
 
 def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
-    """Assign whole documents to the splits, in the order of the SHA-256 of their names: first test, then valid, then train.
+    """Assign each document as a whole to one split. The documents are assigned in the order of the SHA-256 of their names.
 
-    Test takes documents until it has the share `test` of all characters, then valid until it has the share `valid` of those that are left.
-    Train gets the rest. Raises Refusal if a split would have no documents.
+    The first documents go to test, until it has the share `test` of all characters. The next documents go to valid, until it has the share
+    `valid` of the characters that are not in test. Train gets the rest. If a share is 0, there is no such split. Raises Refusal if train, or
+    a split with a share above 0, would have no documents.
     """
     ordered = sorted(documents, key=lambda document: hashlib.sha256(document.name.encode("utf-8", "surrogateescape")).digest())
     free = sum(len(document.text) for document in documents)
@@ -123,13 +125,17 @@ def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) 
 
 
 def without_empty(divided: Mapping[str, Sequence[Document]], *, valid: float, test: float) -> Divided:
-    """Leave out valid or test if its share is 0. Raises Refusal if a split is empty whose share is above 0, or if train is empty."""
+    """Return the splits that have documents. `valid` and `test` are the shares of these splits.
+
+    Raises Refusal if train has no documents, or if valid or test has none although its share is above 0.
+    """
     kept = {split: documents for split, documents in divided.items() if documents}
     for split, share in {VALID: valid, TEST: test, TRAIN: 1.0}.items():
         if share and split not in kept:
             raise Refusal(
                 f"source.{split if split != TRAIN else TEST}: the corpus has too few characters or files to divide: nothing is left for {split}: "
-                "change the shares source.valid and source.test, or add text; a source with the key `divide` can also divide it by position"
+                "change the shares source.valid and source.test, or add text; "
+                "with `source.name: text`, you can also write `source.divide: position`, which needs only enough characters"
             )
     return kept
 
@@ -143,7 +149,10 @@ def blocks(rows: Mapping[str, NDArray[np.int32]]) -> Generator[SampleBlock]:
 
 
 def describe(rows: NDArray[np.int32], num_documents: int) -> str:
-    """Return the number of documents and tokens of a split, and how many of the tokens are UNKNOWN."""
+    """Return a text for the terminal with the number of documents and of tokens of a split. `rows` are the tokens, and PAD is not counted.
+
+    If some tokens are UNKNOWN, the text says how many: they stand for what is not in the vocabulary.
+    """
     num_unknown = np.count_nonzero(rows == UNKNOWN)
     unknown = f", {num_unknown} of them not in the vocabulary" if num_unknown else ""
     return f"{num_documents} documents, {np.count_nonzero(rows)} tokens{unknown}"

@@ -26,7 +26,10 @@ CONTEXT_TOKENS = 32
 
 
 class Passage(NamedTuple):
-    """A piece of the test split: the position of its first token in the sequence of all tokens, its length in tokens, and its mean loss in nats."""
+    """A piece of the test split, with its length in tokens and its mean loss in nats.
+
+    `first` is the index of its first loss among the losses of the split. The token of this loss is the next one, at the index `first + 1`.
+    """
 
     first: int
     length: int
@@ -51,7 +54,10 @@ class Evaluator:
         """Characters and bytes of all targets so far."""
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
-        """Add the next batch: logits (n, length, num_tokens) and targets (n, length), the token after each token, IGNORED at the padding."""
+        """Add the next batch: logits (n, length, num_tokens) and targets (n, length).
+
+        The target at a position is the number of the token that follows, or IGNORED at the padding.
+        """
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         self.losses.append(loss.masked_fill(targets == IGNORED, torch.nan).cpu().numpy())
         self.correct += int((logits.argmax(-1) == targets).sum())
@@ -60,9 +66,9 @@ class Evaluator:
         self.size += self.sizes @ counts
 
     def scores(self) -> dict[str, Any]:
-        """Return the scores for `metrics/evaluate.json`. Raises Refusal if no windows were added, or if a loss is not finite.
+        """Return the scores for `metrics/evaluate.json`. Raises Refusal if no batch was added, or if a loss is not finite.
 
-        `samples` is the number of windows, `tokens` the number of predicted tokens.
+        The score `samples` is the number of rows of the test split, and `tokens` is the number of predicted tokens.
         """
         if not self.losses:
             raise Refusal("source.test: the test split is empty: write a share of the text, above 0, such as `source.test: 0.1`")
@@ -83,9 +89,9 @@ class Evaluator:
         }
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
-        """Write the loss by position, the most surprising passages, generated texts, and a figure of the training history.
+        """Write the mean loss at each position of a row, the passages with the highest loss, generated texts, and the training history.
 
-        `inputs` are the tokens of the test split (n, length).
+        `inputs` are the tokens of the test split (n, length). `history` has the rows of `history.csv`. `model` generates the texts.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import history as history_figure
@@ -125,10 +131,10 @@ class Evaluator:
 
 
 def surprising(losses: NDArray[np.float32], length: int, most: int) -> list[Passage]:
-    """Return at most `most` passages of `length` tokens with the highest mean loss, the highest first.
+    """Return the passages with the highest mean loss, the highest first, but at most `most` passages.
 
-    `losses` (tokens,) are the losses of consecutive tokens, NaN at the padding. Passages do not overlap; that at the end of `losses` may be
-    shorter.
+    `losses` (tokens,) are the losses of consecutive tokens, NaN at the padding. They are cut into passages of `length` tokens. The last
+    passage may be shorter.
     """
     starts = np.arange(0, len(losses), length)
     counted = ~np.isnan(losses)

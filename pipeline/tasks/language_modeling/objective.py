@@ -29,18 +29,21 @@ class Objective:
         self.chance_loss = math.log(spec.num_outputs)
         """The loss of guessing all tokens with equal probability."""
         self.sizes = torch.stack([torch.from_numpy(tokenizer.num_characters), torch.from_numpy(tokenizer.num_bytes)], dim=1)
-        """Characters and bytes of each token, (tokens, 2). The special tokens, such as padding, have 0."""
+        """Characters and bytes of each token, (tokens, 2). PAD and END have 0; UNKNOWN counts as one character and one byte."""
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed cross-entropy, in float32 at least."""
+        """Return the summed cross-entropy, in float32 at least. It equals `loss`, because a language model has no label smoothing."""
         return cross_entropy.summed(outputs, targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed cross-entropy, in float32 at least."""
+        """Return the cross-entropy, summed over all targets that are not IGNORED, in float32 at least."""
         return cross_entropy.summed(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the number of correct predictions, and the number of characters and of bytes of the targets, on the device of `outputs`."""
+        """Return a dict with three tensors on the device of `outputs`: `correct`, `characters` and `bytes`.
+
+        `correct` is the number of correct predictions. The other two are how many characters and bytes the target tokens have in total.
+        """
         if self.sizes.device != targets.device:
             self.sizes = self.sizes.to(targets.device)
         # IGNORED is negative: the number 0, of the padding, has no characters
@@ -49,6 +52,9 @@ class Objective:
         return {"correct": (best == targets).sum(), "characters": characters, "bytes": size_bytes}
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
-        """Return the metrics, computed from the totals of `sums` over `num_targets` targets."""
+        """Return perplexity, bits per character, bits per byte, and accuracy.
+
+        `sums` has the result of the method `loss` as `loss`, and the results of the method `sums`, each added up over `num_targets` targets.
+        """
         found = rates(sums["loss"], num_targets, characters=sums["characters"], size_bytes=sums["bytes"])
         return {**found, "accuracy": sums["correct"] / num_targets}

@@ -4,9 +4,10 @@ import math
 
 
 def rates(loss: float, num_tokens: float, *, characters: float, size_bytes: float) -> dict[str, float]:
-    """Return perplexity, bits per character and bits per byte from `loss`, the cross-entropy in nats, summed over `num_tokens` tokens.
+    """Return the perplexity, the bits per character and the bits per byte of a text of `num_tokens` tokens.
 
-    The tokens have `characters` characters and `size_bytes` bytes of UTF-8 together. The rate of a text without characters is infinite.
+    `loss` is the cross-entropy of all tokens in nats, summed. The text has `characters` characters and `size_bytes` bytes of UTF-8. If it
+    has no characters, its bits per character are infinite; if it has no bytes, its bits per byte are.
     """
     bits = loss / math.log(2)
     mean = loss / num_tokens

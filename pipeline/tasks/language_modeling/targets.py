@@ -10,7 +10,10 @@ from pipeline.inputs.text.description import TextInputs
 
 
 class NextTokenTargets(spec.Targets):
-    """The target of a token is the token that follows. Nothing is stored for it: a split's array of targets has rows of no elements."""
+    """Describes the targets of a language model: the target of each token is the token that follows.
+
+    The inputs contain these tokens already, so no targets are stored: the array of a split's targets has the shape (n, 0).
+    """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
     row_shape: ClassVar[tuple[int, ...]] = (0,)
