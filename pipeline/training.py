@@ -111,8 +111,8 @@ class Training:
     ) -> "Training":
         """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is no checkpoint.
 
-        `switches` are the changes of the micro-batch size that an earlier training recorded when it ran out of memory. The new training
-        uses the same sizes from the same steps on.
+        `switches` are for repeating an earlier training exactly: they are the changes of the micro-batch size that it made after running
+        out of memory. The new training uses the same sizes from the same steps on.
 
         Raises Refusal if the settings do not fit the data, the model or the machine, or if the checkpoint does not match this training.
         """
@@ -153,9 +153,10 @@ class Training:
         )
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
-        """Restore the state and the progress from a checkpoint that was read without errors.
+        """Restore the state and the progress of a training from `tensors` and `scalars`, the contents of an intact checkpoint file.
 
-        Raises Refusal if the checkpoint does not match this training, for example because another program wrote the file.
+        Raises Refusal if a value is missing or has another type or shape than this training needs. This happens if another program, or a
+        training with another model, wrote the file.
         """
         folder = self.saver.checkpoints.folder
         try:
@@ -165,7 +166,7 @@ class Training:
             if isinstance(error, RuntimeError) and torch_errors.is_out_of_memory(error):
                 raise
             raise Refusal(
-                f"{folder}: the checkpoint does not match this model and optimizer ({reason(error)}): remove this folder to start from the beginning"
+                f"{folder}: the checkpoint does not match this model and optimizer ({reason(error)}): remove this folder of checkpoints to train from the beginning"
             ) from None
         self.saver.saved_step = self.state.step
 
@@ -188,14 +189,17 @@ class Training:
         return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
-        """Run the training loop from the current step on, print its warnings, and yield its reports.
+        """Run the training loop from the current step on, and yield a report after each step. Print a warning if steps are skipped or the
+        loss is high.
 
         `pause()` is called after each batch of a validation, and may raise an exception to interrupt the validation. After a non-finite
-        loss or gradient, the batch of the first such step since the last report is saved, except with fp16.
+        loss or gradient, the batch of the first such step since the last report is saved to a file. With fp16 no batch is saved, because
+        such steps are normal.
 
-        Raises Refusal if a value becomes non-finite and the step is not skipped, or if every step is skipped. Raises Refusal if a step
-        runs out of memory and cannot be retried. Raises ValueError if the objective reports a metric that `metrics` of the task's
-        targets does not have.
+        Raises Refusal in these cases: the loss or gradient of a step is non-finite, `train.on_nonfinite` is `stop`, and the precision is
+        not fp16; a metric, a weight or an optimizer state is non-finite; all steps since the last report were skipped; a step runs out of
+        memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
+        targets.
         """
         forward = compilation.compiled(self.state.model, self.params.train.compile)
         batches = self.batches(self.state.step)
@@ -227,13 +231,13 @@ class Training:
             batches.close()  # this also ends the prefetch thread
 
     def is_diverging(self, report: fit.Report) -> bool:
-        """Return True if the mean training loss in `report` exceeds DIVERGED times the loss of guessing uniformly."""
+        """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
         return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
 
     def described(self, step: int, *, or_before: bool = False) -> str:
-        """Save the batch of `step`, a step with a non-finite loss or gradient, and return a description of the step.
+        """Describe `step`, which has a non-finite loss or gradient, and save its batch to a file. Return the description.
 
-        If `or_before` is True, an earlier step may be the cause. The batch of step `step - 1` is then saved and described, too.
+        With `or_before`, an earlier step may be the cause, most likely the one before. Its batch is then saved and described, too.
         """
         message = f"step {step} has a non-finite loss or gradient, {self.dumped(step)}"
         if or_before:
@@ -242,7 +246,7 @@ class Training:
         return message
 
     def dumped(self, step: int) -> str:
-        """Save the batch of `step` in the folder of the checkpoints. Return a description of the batch and its learning rate."""
+        """Save the batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file."""
         batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.save(
             batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder

@@ -15,13 +15,16 @@ MARKED_BYTES = 1 << 16
 
 @dataclass
 class Cursor:
-    """How much of a journal one MLflow store has received, and the ids of the journal's run and experiment in this store.
+    """How much of a journal, the local record of a run, one MLflow store has received. `delivered.json` of the journal has a cursor for
+    each store.
 
-    `offsets` has the number of received bytes of `events.jsonl` and of `system.jsonl`. `marks` has a digest of the last bytes before each
-    offset, by which a journal that was restored from a backup is recognised. `time_ms` is the time of the last received event.
-    `has_ended` is True once the run has its final status and the journal's copies of files are removed.
-    `has_failed` is True if MLflow failed to store an event. Then `offsets` are before this event, although events after it may have been
-    sent.
+    `run_id` and `experiment_id` are those of the run in the store. `offsets` maps `events.jsonl` and `system.jsonl`, the journal's files of
+    events, to the number of bytes that the store has received. `marks` maps each of them to a digest of the last bytes before its offset.
+    If the digest no longer matches, the journal was restored from a backup. `time_ms` is the time of the last event received from
+    `events.jsonl`.
+
+    `has_ended` is True once the run has its final status, and the journal's copies of the model and other files are removed. `has_failed`
+    is True if MLflow temporarily failed to store an event. `offsets` then stay before this event, even if later events were sent.
     """
 
     run_id: str | None = None
@@ -47,7 +50,7 @@ class Cursor:
         return cursor if is_same_journal else cls(cursor.run_id, cursor.experiment_id)
 
     def save(self, folder: Path, store: str) -> None:
-        """Write this cursor to `delivered.json`, under `store`, the `Address.key` of its store. Keep the cursors of other stores."""
+        """Write this cursor to `delivered.json`, and keep those of other stores. `store` is the `Address.key` of this cursor's store."""
         self.marks = self._find_marks(folder)
         files.write_json(folder / DELIVERED, read_stores(folder) | {store: asdict(self)})
 
@@ -56,9 +59,9 @@ class Cursor:
         return self.has_ended and not any(has_more(folder / name, offset) for name, offset in self.offsets.items())
 
     def _find_marks(self, folder: Path) -> dict[str, str]:
-        """Return a digest for each file of the journal in `folder`: that of the last `MARKED_BYTES` bytes before the file's offset.
+        """Return a digest for each file of events in the journal `folder`, by the file's name. Files with offset 0 are left out.
 
-        Raises OSError if a file cannot be read.
+        The digest covers the last `MARKED_BYTES` bytes before the file's offset. Raises OSError if a file cannot be read.
         """
         marks = {}
         for name in filter(self.offsets.get, (EVENTS, SYSTEM)):
@@ -70,7 +73,9 @@ class Cursor:
 
 
 def read_stores(folder: Path) -> dict[str, Any]:
-    """Return the content of `delivered.json`: a cursor for each store, as a dict. If the file is missing or damaged, return {}."""
+    """Return the content of `delivered.json`, a dict that maps the `Address.key` of each store to the fields of its cursor. If the file is
+    missing or damaged, return {}.
+    """
     try:
         stores = json.loads((folder / DELIVERED).read_bytes())
     except (OSError, ValueError):
@@ -79,8 +84,8 @@ def read_stores(folder: Path) -> dict[str, Any]:
 
 
 def is_pending(folder: Path) -> bool:
-    """Return True if the journal in `folder` has an event, and no MLflow store has the whole journal.
+    """Return True if the journal in `folder` has an event, and no MLflow store has received the whole journal.
 
-    A journal that one store has completely is not sent to another.
+    Once one store has received the whole journal, the journal is not pending for any other store.
     """
     return has_more(folder / EVENTS, 0) and not any(Cursor.load(folder, store).is_complete(folder) for store in read_stores(folder))

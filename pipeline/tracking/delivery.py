@@ -27,17 +27,21 @@ REMOVED = f"{COPIES}.removed"
 
 
 class Delivery:
-    """The delivery of one journal to one MLflow store. It starts at the position saved in `delivered.json`.
+    """Sends one journal to one MLflow store. It begins at the position that `delivered.json` has saved for this store.
 
-    If MLflow is reachable but fails to store an event, the events after it are sent nevertheless, and the saved position stays before the
-    failed event. After `RETRY_AFTER_S` seconds, or in the next delivery, all events from the failed one on are sent again. This is safe: a
-    repeated metric point has the same timestamp, that of the journal, so MLflow ignores it. Repeated tags and files replace the earlier
-    ones.
+    If MLflow rejects an event, the event is left out. If MLflow is reachable but temporarily fails to store an event, the later events are
+    sent nevertheless, and the saved position stays before the failed event. All events from the failed one on are sent again in the next
+    delivery, or in this one: after `RETRY_AFTER_S` seconds at first, and after twice the time at each further retry.
+
+    Sending an event twice is safe. Metric points keep the timestamps that they have in the journal, so MLflow ignores repeated points.
+    Repeated tags and files replace the earlier ones.
     """
 
     def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
-        """Read the saved position of the journal in `folder`. `build` loads a model file for its export to MLflow (`logged_model.Build`).
-        `deadline_s` is the value of `time.monotonic()` at which to stop sending.
+        """Read the position that is saved for the MLflow store `store` in the journal `folder`.
+
+        `build` loads a model file for its export to MLflow (`logged_model.Build`). Sending stops when `time.monotonic()` exceeds
+        `deadline_s`.
         """
         self._folder = folder
         self._store = store
@@ -76,7 +80,11 @@ class Delivery:
         return self._cursor.is_complete(self._folder)
 
     def _find_run(self) -> "Run":
-        """Return the journal's run in MLflow. If it is not the run that earlier deliveries used, start at the beginning of the journal."""
+        """Return the journal's run in MLflow.
+
+        If this is not the run that was saved, because that run was deleted or none was saved yet, go to the beginning of the journal. Then
+        save the id of the run and this position.
+        """
         first = next(events.read(self._folder / EVENTS), None)
         run = self._store.run_for(self._folder.name, first.fields if first and first.kind == "start" else {}, self._cursor.run_id)
         if run.info.run_id != self._cursor.run_id:
@@ -98,10 +106,11 @@ class Delivery:
             self._advance(name, batch[-1])
 
     def _send(self, batch: list[Event], sender: Sender) -> None:
-        """Send a batch of events. If MLflow rejects several events, send each of them alone.
+        """Send a batch of events. If MLflow rejects a batch of several events, send each of its events alone.
 
-        If an event fails, set a tag of the run to the reason: `pipeline.refused` if MLflow rejects the event, which is then left out, or
-        `pipeline.delayed` if it can be sent again later. If this tag cannot be set, MLflow is unreachable, and its exception is raised.
+        If MLflow rejects a single event, leave it out, and set the run's tag `pipeline.refused` to the reason. If MLflow temporarily fails
+        to store a batch, set the tag `pipeline.delayed` to the reason: the batch is sent again later. If the tag cannot be set, MLflow is
+        unreachable. Raises the exception of this attempt to set the tag.
         """
         try:
             send_twice(sender, batch)
@@ -133,10 +142,11 @@ class Delivery:
             self._update_comparison()
 
     def _finish(self, run: "Run") -> None:
-        """Set the status KILLED if the stage exited without an `end` event, and update the comparison.
+        """Finish the delivery after the stage has exited. If there was no `end` event, set the run's status to KILLED.
 
-        If no event has failed, remove the tag `pipeline.delayed` and the journal's copies of files, and only then save that the run is
-        complete. If this process is killed earlier, the next delivery does all of this again.
+        Also update the experiment's comparison of runs (`comparison_view`). If no event has failed, then remove the tag `pipeline.delayed`
+        and the journal's copies of files, and only after that save that the run is complete. If this process is killed earlier, the next
+        delivery does all of this again.
         """
         client, run_id = self._store.client, run.info.run_id
         if not self._has_ended:
@@ -167,7 +177,10 @@ class Delivery:
         return True
 
     def _update_comparison(self) -> None:
-        """Update the experiment's comparison of runs. If this fails, only print the error: the next run updates the comparison again."""
+        """Update the view in the MLflow UI that compares the runs of the experiment (`comparison_view`).
+
+        If this fails, only print the error: the next run updates the view again.
+        """
         try:
             comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
@@ -179,10 +192,10 @@ class Delivery:
 
 
 def send_twice(sender: Sender, batch: list[Event]) -> None:
-    """Send a batch of events. After a temporary failure, such as a reset connection, send it once more.
+    """Send a batch of events. After a temporary failure, such as a reset connection, send the batch once more.
 
-    If the first attempt took longer than `LONGEST_FIRST_S` seconds, as a request that times out does, there is no second attempt. Raises
-    the exception of the last attempt.
+    There is no second attempt if the first one took longer than `LONGEST_FIRST_S` seconds, for example because the request timed out.
+    Raises the exception of the last attempt.
     """
     begin_s = time.monotonic()
     try:

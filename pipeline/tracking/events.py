@@ -29,7 +29,9 @@ ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=
 
 @dataclass(frozen=True)
 class Event:
-    """One event. `fields` is the JSON object of its line. `end` is the byte offset in the file at which the line ends."""
+    """One event, read from a line of a file of events. `fields` is the JSON object in this line. `end` is the byte offset in the file after
+    this line.
+    """
 
     end: int
     fields: Mapping[str, Any]
@@ -81,10 +83,11 @@ def has_more(path: Path, offset: int) -> bool:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """Return the JSON object in a line of a journal.
+    """Return the event in a line of a journal as a dict.
 
-    Return `{"kind": "unreadable"}` if the line is not a JSON object, or if a required field is missing or has the wrong type. If the kind
-    of the event is not in `FIELDS`, only `kind` and `time_ms` are required.
+    If the line is not a JSON object, or if a required field is missing or has the wrong type, return `{"kind": "unreadable"}`. Every event
+    requires the fields `kind` and `time_ms`. `FIELDS` lists the further required fields of each known kind. An event of an unknown kind is
+    returned as it is.
     """
     try:
         fields = dict(json.loads(line))

@@ -47,7 +47,7 @@ def journals(root: Path) -> list[Path]:
 
 
 def has_begun(folder: Path) -> bool:
-    """Return True if the journal has an event. A kill can leave a journal without one; the resumed training then begins it again."""
+    """Return True if the journal has an event. It has none if a process was killed while it created the journal."""
     return events.has_more(folder / events.EVENTS, 0)
 
 
@@ -61,7 +61,9 @@ def find(root: Path, model_digest: str) -> Path | None:
 
 
 def is_written(folder: Path) -> bool:
-    """Return True while a stage has the journal open for writing. When the stage ends or is killed, the kernel releases its lock."""
+    """Return True if a process, usually the stage, has the journal open for writing. This process holds a lock until it closes the journal,
+    ends or is killed.
+    """
     with (folder / WRITER_LOCK).open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check at the same time both succeed
@@ -72,9 +74,10 @@ def is_written(folder: Path) -> bool:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock that only one process, the writer of the journal, can hold. Raises BlockingIOError if it is not free within a second.
+    """Hold the journal's lock in the block, so that no other process can write the journal or remove its files.
 
-    This function waits, because a process that calls `is_written` holds the lock for a moment.
+    If the lock is taken, wait up to a second, because another process that calls `is_written` holds it for a moment. Raises BlockingIOError
+    if it is still taken then.
     """
     for _ in range(LOCK_ATTEMPTS):
         with files.locked(folder / WRITER_LOCK, wait=False) as taken:
@@ -93,7 +96,10 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, stage: str, amends: bool) -> None:
-        """Open a journal for `create` or `reopen`. Raises BlockingIOError if another process has it open for writing."""
+        """Open the journal in `folder` for the stage called `stage`. `create` and `reopen` call this method; others call those.
+
+        With `amends`, `metrics` also accepts changed values. Raises BlockingIOError if another process has the journal open for writing.
+        """
         self.folder = folder
         self._amends = amends
         self._step = 0
@@ -106,10 +112,12 @@ class Journal:
 
     @classmethod
     def create(cls, root: Path, *, stage: str, info: RunInfo, name: str | None = None, **more: str | None) -> "Journal":
-        """Create a journal called `name` (default: a new name) for the stage called `stage`, and append the event `start`.
+        """Create a journal called `name` (default: a new name) for the stage called `stage`, and append the event `start` with the metadata
+        `info`.
 
-        `more` has further fields of this event: the name of the MLflow `experiment`, the `run_id` that the user set, and, if the journal is
-        an addition to the run of a model, `model_sha256`. Raises BlockingIOError if another process has this journal open for writing.
+        `more` has further fields of this event: `experiment` is the name of the MLflow experiment, and `run_id` is the id of the MLflow run
+        that the user set. If the journal does not record a training but adds to the run of a model, such as an evaluation, `model_sha256`
+        is the digest of the model file. Raises BlockingIOError if another process has this journal open for writing.
         """
         folder = journals_folder(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,10 +130,11 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path, *, stage: str, info: RunInfo, amends: bool = False) -> "Journal":
-        """Reopen a journal for the stage called `stage`, and append the event `reopen`.
+        """Reopen a journal for the stage called `stage`, and append the event `reopen` with the metadata `info`.
 
-        With `amends`, `metrics` accepts another value of a metric at the metric's last recorded step. Raises FileNotFoundError if the folder
-        has no journal, and BlockingIOError if another process has it open for writing.
+        With `amends`, a stage that runs again can replace its metrics: `metrics` accepts a changed value at the last recorded step of a
+        metric. Raises FileNotFoundError if the folder has no journal with an event, and BlockingIOError if another process has it open for
+        writing.
         """
         if not has_begun(folder):
             raise FileNotFoundError(f"{folder} has no journal with an event")
@@ -134,10 +143,11 @@ class Journal:
         return journal
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append the values of metrics at a step.
+        """Append the values of metrics, by name, at a step.
 
-        A resumed training repeats steps, so a metric is left out if this stage already recorded it at this step or at a later one. With
-        `amends`, a metric that was last recorded at this very step is appended again if its value has changed.
+        A resumed training repeats steps. So a metric is left out if this stage has already recorded it at this step or at a later one.
+        There is one exception: if the journal was opened with `amends`, a changed value at the last recorded step of the metric is
+        appended.
         """
         fresh = {}
         for name, value in values.items():
@@ -191,9 +201,10 @@ class Journal:
         self._writer.append({"kind": kind, "time_ms": self._time_ms, **fields})
 
     def _recall(self, stage: str) -> int:
-        """Read the journal's last timestamp and step, and the last value of each metric that the stage called `stage` recorded.
+        """Read `events.jsonl`, and set the attributes of this object that continue from it: the last timestamp, the last step, and the last
+        value of each metric that the stage called `stage` recorded.
 
-        Return the byte offset after the last whole line.
+        Return the byte offset after the last whole line of the file.
         """
         end = 0
         stage_of_line = ""

@@ -26,9 +26,12 @@ LONGEST_LIST = 500
 def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
     """Log the model file `path`, whose SHA-256 is `digest`, to the run `run_id`, unless the run already has the whole model.
 
-    `step` is the training step of the weights, and `points` are the run's metrics at this step. `add_scores` adds those of the test split,
-    whose dataset the run has only once the model is evaluated. If an earlier attempt was interrupted,
-    complete the logged model that it began. Raises LookupError if the file is not in the journal, and the exceptions of `build` and MLflow.
+    `step` is the training step of the weights, and `points` are the run's metrics at this step. Those of the train and valid splits are
+    logged with the model. `add_scores` logs those of the test split, whose dataset the run has only once the model is evaluated. If an
+    earlier attempt was interrupted, complete the logged model that it began.
+
+    Raises LookupError if `path` is missing, because another store has received it and it was then removed. Passes on the exceptions of
+    `build`, which loads the model file, and of MLflow.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
@@ -70,7 +73,10 @@ def add_scores(client: "MlflowClient", run_id: str, points: "list[Metric]") -> N
 
 
 def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
-    """Return the points as metrics of the logged model, linked to the run's dataset for their split. Leave out NaN and infinity."""
+    """Return the points as metrics of the logged model, each linked to the run's dataset for the split in the metric's name.
+
+    A metric of a split without a dataset gets no link. NaN and infinity are left out.
+    """
     from mlflow.entities import Metric
 
     datasets = {each.dataset.name.rpartition(" ")[2]: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else [])}

@@ -46,10 +46,10 @@ def sync(environment: Environment, build: Build) -> int:
 
 
 def follow(folder: Path, environment: Environment, build: Build) -> int:
-    """Deliver the journal of a running stage until the stage has exited and MLflow has all events. If this fails, return 1.
+    """Send the journal of a running stage to MLflow until the stage has exited and MLflow has all events. Return 1 if this fails, else 0.
 
-    Then deliver journals of earlier runs that MLflow lacks, for up to `OTHERS_S` seconds, and return 0. Those with an event that MLflow
-    failed to store come last.
+    If it succeeds, spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. Journals with an event
+    that MLflow temporarily failed to store come last. A failure of these deliveries does not change the result.
     """
     store = Store(environment)
     with redacted_output(store.address.secrets):
@@ -66,10 +66,11 @@ def follow(folder: Path, environment: Environment, build: Build) -> int:
 
 
 def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler) -> bool:
-    """Deliver the journal of a running stage. Return True once the stage has exited and MLflow has all events.
+    """Send the journal of a running stage to MLflow. Return True once the stage has exited and MLflow has all events, else False.
 
-    While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler` and make at most `LAST_ATTEMPTS`
-    more attempts. If one of these takes longer than `HANGING_S` seconds and fails, make no other. Return False if events are left then.
+    While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
+    metrics, and make at most `LAST_ATTEMPTS` more attempts. Give up earlier if an attempt fails after more than `HANGING_S` seconds and the
+    stage has exited by then.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0

@@ -58,7 +58,8 @@ def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | N
 def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environment, limit_s: float) -> None:
     """Wait up to `limit_s` seconds for the mirror process of the journal in `folder`, then kill it if it still runs.
 
-    If events of the journal are not in MLflow yet, print how many. If the run named in MLFLOW_RUN_ID is not used, print that.
+    Print how many events of the journal are not in MLflow yet, if there are any. If the user set MLFLOW_RUN_ID but the journal was sent to
+    another run, print the ids of both.
     """
     try:
         process.wait(limit_s)

@@ -22,15 +22,16 @@ SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files 
 
 
 class Sender:
-    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads the model file, as `logged_model.Build` says."""
+    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads a model file (`logged_model.Build`)."""
 
     def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: Build) -> None:
         self._client, self._run_id, self._folder, self._build = client, run_id, folder, build
 
     def send(self, batch: list[events.Event]) -> None:
-        """Send one event of any kind, or consecutive events of the kind `metrics`.
+        """Send one event of any kind, or several consecutive events of the kind `metrics`.
 
-        Raises MLflow's exceptions, LookupError if a file is neither in the journal nor in the run, and what `build` raises for a model.
+        Raises LookupError if the journal no longer has the file of an event, and the run does not have it either. Passes on the exceptions
+        of MLflow, and those of `build` for a model that it cannot load.
         """
         fields = batch[-1].fields
         match batch[-1].kind:
@@ -53,7 +54,8 @@ class Sender:
                 )
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
-        """Send an event `start` or `reopen`, given by its fields: status, params, tags, datasets and provenance of the run.
+        """Send an event `start` or `reopen`. Set the run's status to RUNNING, and log the params, tags, datasets and provenance in
+        `fields`, the fields of the event.
 
         MLflow's params cannot change. If the run already has another value of the param NAME, that value stays, and the tag
         `pipeline.changed.NAME` gets the new value.

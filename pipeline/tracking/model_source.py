@@ -28,10 +28,11 @@ FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
 
 @contextlib.contextmanager
 def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]:
-    """Yield the path of the model file that `name` denotes; a download is removed at the end of the block.
+    """Yield the path of the model file that `name` denotes. A file that was downloaded from MLflow is removed when the `with` block ends.
 
-    `name` is a model file, a run as in `subject.find`, the id of any run in MLflow, or the address of a model in MLflow, such as
-    `models:/NAME/VERSION` (`FORMS`). Raises Refusal if there is no such model, or if its model file cannot be had.
+    `name` can be the path of a model file, a run with a journal in this checkout (see `subject.find`), the id of any other run in MLflow,
+    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if nothing has this name, or if the model
+    file is neither on this machine nor can be downloaded.
     """
     if name.startswith("models:"):
         if not REGISTERED.fullmatch(name):
@@ -52,39 +53,44 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
 
 
 def whole(found: subject.Subject, paths: Paths, root: Path) -> Path | None:
-    """Return the model file of `found`, a model file or a run (`subject.find`).
+    """Return the path of the model file that `found` denotes. `found` is the result of `subject.find`: a model file, or a run.
 
-    Return None if it is a run, and this machine no longer has the model that it trained.
+    For a run, this is any file on this machine with the SHA-256 of the run's model, or None if there is no such file.
     """
     return found.model if found.record is None else on_this_machine(found.record.model_digest, paths, root)
 
 
 def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
-    """Return the path of a model file with this SHA-256, in the checkout or in a journal; None if there is none."""
+    """Return the path of a file with the SHA-256 `digest`; None if there is none. Only the model files of this checkout and of its journals
+    are searched.
+    """
     copies = [folder / journal.MODEL for folder in journal.journals(root)]
     return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
 
 
 def run_id_of(found: subject.Subject, root: Path) -> str:
-    """Return the id in MLflow of the run of a subject. Raises Refusal if MLflow has not received the run."""
+    """Return the MLflow id of the run that `found` denotes. Raises Refusal if `delivered.json` of its journal has no such id, because the
+    run was never sent to MLflow.
+    """
     assert found.record
     stores = cursor.read_stores(journal.journals_folder(root) / found.record.name)
     for store in stores.values():
         if isinstance(store, Mapping) and store.get("run_id"):
             return str(store["run_id"])
     raise Refusal(
-        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: check out its commit, then `dvc checkout`"
+        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: check out the run's commit, then run `dvc checkout`"
     )
 
 
 def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path) -> Path:
-    """Return the model file of a logged model of MLflow: a file on this machine with its digest, else one downloaded to `folder`.
+    """Return the path of the model file that belongs to a logged model of MLflow.
 
-    `name` is the id of a run, or the address of a model in MLflow, such as `models:/NAME/VERSION` (`FORMS`). Raises Refusal if it cannot be
-    had.
+    If this machine has a file with the same SHA-256, return that file. Otherwise download the file to `folder`. `name` is the id of a run,
+    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if MLflow is not installed or cannot be
+    reached, if it has no such model, or if the download fails.
     """
     if find_spec("mlflow") is None:
-        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install it, or give a model file")
+        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install MLflow, or give a model file")
     if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
         raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
     store = Store(environment)
@@ -97,15 +103,15 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
         raise
     except Exception as error:  # whatever MLflow raises
         raise Refusal(
-            f"{shown(name)}: cannot be had from MLflow ({store.address.redacted(reason(error))}): "
+            f"{shown(name)}: could not get this model from MLflow ({store.address.redacted(reason(error))}): "
             "check the name and MLFLOW_TRACKING_URI, or give a model file"
         ) from None
 
 
 def find_logged(name: str, store: Store) -> "LoggedModel":
-    """Return the logged model of a run or of a version in the model registry.
+    """Return the logged model that `name` denotes: the id of a run, or a model in MLflow, written as in `FORMS`.
 
-    Raises Refusal if the run or version has none, or has one that this pipeline did not log.
+    Raises Refusal if there is no logged model for `name`, or if another program logged it. Passes on MLflow's exceptions.
     """
     match = REGISTERED.fullmatch(name)
     if match is None:
@@ -113,7 +119,7 @@ def find_logged(name: str, store: Store) -> "LoggedModel":
         model = find_model(store.client, run, run.data.tags.get(MODEL_TAG))
         if model is None:
             raise Refusal(
-                f"{name}: this run has no model in MLflow: its training did not finish, or `python -m pipeline sync` has not sent it"
+                f"{name}: this run has no model in MLflow, because its training did not finish or its model was not sent: finish the training, or run `python -m pipeline sync` where it ran"
             )
         return model
     model_id = match["name"]
@@ -125,7 +131,9 @@ def find_logged(name: str, store: Store) -> "LoggedModel":
         # A database store returns no `model_id`; the source is the address of the logged model or its folder, and both contain the id.
         logged = MODEL_ID.search(version.model_id or version.source or "")
         if not logged:
-            raise Refusal(f"{shown(name)}: was not registered from a logged model of this pipeline: give a model file")
+            raise Refusal(
+                f"{shown(name)}: this version in the model registry does not come from a model that this pipeline logged: give a model file"
+            )
         model_id = logged[0]
     model = store.client.get_logged_model(model_id)
     if MODEL_TAG not in model.tags:
@@ -134,7 +142,10 @@ def find_logged(name: str, store: Store) -> "LoggedModel":
 
 
 def download(name: str, model: "LoggedModel", digest: str, store: Store, folder: Path) -> Path:
-    """Download the model file that is stored beside the exported program. Raises Refusal if it is missing or is another file."""
+    """Download the model file of the logged model `model` to `folder`, and return its path.
+
+    Raises Refusal if the download fails, or if the SHA-256 of the file is not `digest`. The message names the model by `name`.
+    """
     from mlflow import artifacts
 
     try:
@@ -143,9 +154,11 @@ def download(name: str, model: "LoggedModel", digest: str, store: Store, folder:
     except Exception as error:  # each kind of artifact store raises its own
         text = store.address.redacted(reason(error))
         raise Refusal(
-            f"{shown(name)}: MLflow gives no {journal.MODEL} for it ({text}). A model that was logged by an older version of this pipeline has none: "
-            f"give the file itself, whose SHA-256 is {digest}"
+            f"{shown(name)}: could not download {journal.MODEL} from MLflow ({text}). A model that was logged by an older version of this pipeline lacks this file: "
+            f"give a model file with the SHA-256 {digest}"
         ) from None
     if files.digest(path) != digest:
-        raise Refusal(f"{shown(name)}: the file in MLflow is damaged: its SHA-256 is not {digest}: give a model file with this SHA-256")
+        raise Refusal(
+            f"{shown(name)}: the file in MLflow is damaged, because its SHA-256 is not {digest}: give a model file with this SHA-256"
+        )
     return path

@@ -55,7 +55,7 @@ class Run:
         self._write(lambda journal: journal.model(path))
 
     def end(self, status: Status) -> None:
-        """Record the status and close the journal. Then wait, with a time limit, until MLflow has all of it."""
+        """Record the status and close the journal. Then wait, with a time limit, until the whole journal is in MLflow."""
         self._write(lambda journal: journal.end(status))
         self._write(lambda journal: journal.close())
         if self.folder and self._mirror:
@@ -102,10 +102,11 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 
 
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
-    """Add to the run that trained the model file `model`, for example an evaluation. `info` is metadata to add, `stage` the stage's name.
+    """Record something about the model file `model`, for example an evaluation, in the run that trained it.
 
-    Reopen the journal of that run. If this checkout does not have it, or another process is writing it, create a new journal. Its events
-    are sent to the run that trained the model, or to a new run if MLflow does not have that run.
+    `info` is the metadata to add, and `stage` the name of the stage. Reopen the journal of that run. If this checkout does not have that
+    journal, or another process is writing it, create a new journal. The new journal is sent to the run that MLFLOW_RUN_ID names, else to
+    the run that trained the model. If MLflow has neither, it becomes a new run.
     """
 
     def open_journal() -> Journal:
@@ -122,7 +123,9 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
 
 
 def destination(environment: Environment) -> dict[str, str | None]:
-    """Return the MLflow experiment and run that the user set, as fields of a journal's first event. `run_id` is None if it is not set."""
+    """Return where the user wants runs to be sent, as fields of a journal's first event: `experiment` is the name of the MLflow experiment,
+    and `run_id` is MLFLOW_RUN_ID, or None if this variable is not set.
+    """
     return {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
 
 

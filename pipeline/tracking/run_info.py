@@ -9,7 +9,9 @@ from pipeline.flatten import Scalar
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split of the data, for MLflow. `context` is MLflow's term for its use, such as "training". `profile` describes the split."""
+    """One split of the data, for MLflow. `context` says what the split is used for, in MLflow's terms, such as "training". `profile` has
+    facts about the split.
+    """
 
     name: str
     digest: str

@@ -41,10 +41,11 @@ def expected(inputs: Inputs) -> str:
 
 
 def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", spec: Spec) -> None:
-    """Write an MLflow model to `folder/model`: the module as exported by `torch.export`, `served_model.py`, which checks the input and, for
-    texts, has the tokenizer, and the model file `path`, which `predict` reads.
+    """Write an MLflow model to `folder/model`. It contains the module, exported by `torch.export`; the code of `served_model.py`, which
+    checks the input and, for texts, applies the tokenizer; and the model file `path`, which `predict` reads.
 
-    `model` is the logged model in MLflow to which the files will be uploaded.
+    `model` is the logged model in MLflow to which the files will be uploaded. `module` maps stored inputs to outputs, as `spec` describes
+    them.
     """
     import mlflow.pyfunc
     import mlflow.pytorch

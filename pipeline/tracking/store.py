@@ -36,7 +36,7 @@ QUIET = {
 
 
 class Store:
-    """The MLflow server or database that the environment variables name."""
+    """The MLflow server or database to which runs are sent. `Address.of(environment)` is its address."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -60,11 +60,13 @@ class Store:
         return True
 
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
-        """Return the MLflow run of the journal called `journal`, creating the run if it does not exist.
+        """Return the MLflow run for the journal called `journal`. `start` has the fields of the journal's first event.
 
-        `start` has the fields of the journal's first event. The run is the first that exists of: the run with the id `known`, which an earlier
-        delivery used; the run that the user named (`start["run_id"]`); the run whose tag has the journal's name; the run that trained the
-        model with the SHA-256 `start["model_sha256"]`. If the run that the user named is not used, print that. Raises MLflow's exceptions.
+        The first of these runs that exists and is not deleted is returned: 1. the run with the id `known`, to which an earlier delivery
+        sent this journal; 2. the run that the user named, `start["run_id"]`; 3. the run in the experiment whose tag `pipeline.journal` is
+        the journal's name; 4. the run in the experiment that trained the model with the SHA-256 `start["model_sha256"]`. If there is none,
+        create a run. If 3, 4 or a new run is returned although the user named a run, print that the named run is not used. Passes on
+        MLflow's exceptions.
         """
         named = start.get("run_id")
         for run_id in (known, named):
@@ -83,7 +85,7 @@ class Store:
         return found
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
-        """Return the newest run of the experiment whose tag `tag` has this value; None if there is none."""
+        """Return the newest run of the experiment whose tag called `tag` has the value `value`; None if there is none."""
         runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
 
@@ -109,7 +111,9 @@ class Store:
         return str(self.client.create_experiment(name, artifact_location=location))
 
     def _set_variables(self) -> None:
-        """Set the environment variables that MLflow reads: those in `QUIET` that are not set yet, and the user and password of the address."""
+        """Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
+        server, if its address contains them. Remove MLFLOW_RUN_ID and MLFLOW_TRACKING_URI.
+        """
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         # MLflow's fluent API would use these two implicitly.
@@ -121,9 +125,10 @@ class Store:
 
 @contextlib.contextmanager
 def locked_database(address: Address) -> Iterator[None]:
-    """Hold a lock, so that only one process opens the database in the block. If a SQLite file does not exist, create it first.
+    """Hold a lock in the block, so that only one process at a time opens the database. If the SQLite file does not exist, create it first.
 
-    Raises Refusal if the block cannot open an existing SQLite file. Passes on other exceptions, such as that of an unreachable database.
+    Raises Refusal if the SQLite file cannot be opened, for example because it is damaged. Passes on OSError, the error of a database that
+    is locked by another process, and all errors of databases other than SQLite.
     """
     from sqlalchemy import make_url
 
@@ -179,7 +184,9 @@ def describing(text: str) -> dict[str, str]:
 
 
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
-    """Return the message that the run `named`, given by MLFLOW_RUN_ID, is not used, and that the journal goes to the run `run_id`."""
+    """Return a message for a user whose MLFLOW_RUN_ID has no effect. It says that the run `named`, the value of this variable, is not used,
+    and that the journal called `journal` is sent to the run `run_id` instead.
+    """
     return (
         f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, or the model already has a run. "
         f"The journal {journal} is delivered to the run {run_id}"
@@ -187,7 +194,10 @@ def unused_run_message(named: str, journal: str, run_id: str) -> str:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return True if the same request may succeed later, as after a lost connection or on a full disk; False if MLflow rejects its content."""
+    """Return True if the same request may succeed later, for example after a lost connection or when a full disk has space again.
+
+    Return False if MLflow rejects the content of the request, or if the error is a LookupError, TypeError or ValueError, but no OSError.
+    """
     from mlflow.exceptions import MlflowException
 
     if isinstance(error, MlflowException):

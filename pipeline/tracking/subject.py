@@ -12,7 +12,10 @@ from pipeline.tracking import cursor, events, journal
 
 
 class Record(NamedTuple):
-    """What the journal of a run records: SHA-256 of the model file, provenance of the training, and test scores by metric."""
+    """What a journal recorded about its run. `name` is the name of the journal, and `model_digest` the SHA-256 of the model file.
+
+    `provenance` has facts about the training, such as the git commit. `scores` are the test metrics by name; {} if there was no evaluation.
+    """
 
     name: str
     model_digest: str
@@ -21,18 +24,21 @@ class Record(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a user named: a model file, or the model file of a run and the record of this run."""
+    """What a user named: a model file, or a run. `model` is the path of the model file. `record` is what the run's journal recorded, or
+    None if the user named a file.
+    """
 
     model: Path
     record: Record | None = None
 
 
 def find(name: str, paths: Paths, environment: Environment) -> Subject:
-    """Return the model file or the run that `name` denotes. Raises Refusal if there is none, or if the run has no model.
+    """Return the model file or the run that `name` denotes. A name that ends in `.safetensors` is a model file, even if the file does not
+    exist.
 
-    A run is denoted by the path or name of its journal, the folder that records it, by the last part of that name, or by its run id in
-    MLflow. Its model is the copy in the journal. If that copy is damaged, or was deleted because MLflow has the model, the checkout's model
-    file is taken.
+    A run is denoted by the path or the name of its journal, by the last part of this name, or by its run id in MLflow. The model of a run
+    is the copy in its journal. If this copy is damaged, or was removed because MLflow has the model, the path of the checkout's model file
+    is returned, which may be another model. Raises Refusal if there is neither a file nor a run with this name, or if the run has no model.
     """
     path, known = Path(name), journal.journals(environment.root)
     if path.is_file() or path.suffix == paths.model.suffix:
@@ -43,12 +49,12 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
             record, copy = read(folder), folder / paths.model.name
             is_whole = copy.is_file() and files.digest(copy) == record.model_digest
             return Subject(copy if is_whole else paths.model, record)
-    newest = f"the newest run is {known[-1].name}" if known else "this folder has no runs"
+    newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
     raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}: {newest}")
 
 
 def read(folder: Path) -> Record:
-    """Return the record of the run with the journal `folder`. Raises Refusal if its training did not finish, so that it has no model."""
+    """Return what the journal in `folder` recorded. Raises Refusal if the journal has no model, because the training did not finish."""
     provenance: dict[str, Any] = {}
     scores: dict[str, float] = {}
     for event in events.read(folder / events.EVENTS):

@@ -20,7 +20,9 @@ class Sampler(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Stop the thread after its current sample. Wait at most 5 s until it has stopped, so that the file is complete afterwards."""
+        """Tell the thread to stop, and wait at most 5 s for it. The thread first finishes the sample that it is recording, so that the last
+        line of `system.jsonl` is complete.
+        """
         self._stopped.set()
         if self.is_alive():
             self.join(timeout=5)

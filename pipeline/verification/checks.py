@@ -33,9 +33,11 @@ RESTORE = "check out the run's commit, then run `dvc checkout`"
 
 
 def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
-    """Yield the comparisons: first the data, the code and the parameters, and last the scores, which depend on them.
+    """Yield one comparison after another, from the causes to the result: the model file, the data, the code, the parameters, the machine,
+    and then the scores. For a run, the model file and the commit are also compared with the journal.
 
-    With `retrain`, also train again and compare the weights. Stop at the first difference: later comparisons assume that there was none.
+    With `retrain`, finally train again and compare the new model file. The caller should stop at the first difference, because each
+    comparison assumes that there was none before. Raises Refusal if a file that is needed is missing or invalid.
     """
     model, record = subject
     if record:
@@ -63,15 +65,18 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
 def compare_run(record: Record, model: Path) -> Comparison:
     """Compare the SHA-256 of the model file with that in the journal of the run. Raises Refusal if the file is missing."""
     if not model.is_file():
-        raise Refusal(f"{model}: is missing, and the journal of {record.name} has no copy, because MLflow has the model: {RESTORE}")
+        raise Refusal(
+            f"{model}: is missing, and the journal of {record.name} has no intact copy (copies are removed once MLflow has the model): {RESTORE}"
+        )
     sides = Sides("the journal", f"{model}, which is the model of another run, or damaged: {RESTORE}")
     return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
 def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weights: Path | None) -> Iterator[Comparison]:
-    """Compare data, code, lock file, parameters and machine with what the model file records. Raises Refusal if no data was prepared.
+    """Compare data, code, lock file, parameters and machine with those in `manifest`, the metadata of the model file.
 
-    `weights` is the file from which the training started, if any; its digest is compared too.
+    `weights` is the file from which the training started, if any; its digest is compared too. Raises Refusal if there is no prepared data,
+    or if `params.yaml` is invalid.
     """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = run_identity.dependencies("train", manifest.params, paths.top)
@@ -99,10 +104,10 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weight
 
 
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
-    """Compare the commit and the uncommitted changes in the journal with those of the checkout.
+    """Compare the commit and the uncommitted changes that the journal recorded with those of the checkout.
 
-    If the journal lacks one of them, or has recorded it as unknown, that is a difference. Commits that differ only in the files of results
-    count as equal.
+    A value that the journal recorded as unknown differs from every value. A value that the journal lacks differs, unless the checkout lacks
+    it, too. Two commits count as equal if they differ only in the files of results.
     """
     current, sides = facts.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
@@ -120,7 +125,8 @@ def compare_scores(
 ) -> Iterator[Comparison]:
     """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
 
-    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, or if `judge` of the stage evaluate raises it.
+    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, if the settings in `params.yaml` do not fit the data
+    or the machine, or if an output of the model is not finite.
     """
     path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
     expected, label = recorded.read(path)
@@ -143,7 +149,8 @@ def compare_retraining(
 ) -> Iterator[Comparison]:
     """Train again, and compare the weights, the manifest (the metadata of the model file) and the bytes of the exported file.
 
-    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). All files are in a temporary folder.
+    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). The new training writes only to a
+    temporary folder, which is deleted at the end.
     """
     set_determinism(params.train.deterministic)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:

@@ -19,9 +19,9 @@ NOTHING, UNKNOWN, LONGEST = "nothing", "unknown: ", 200
 
 @dataclass(frozen=True)
 class Sides:
-    """The places that the two compared values come from, as messages name them, such as "the file" and "this machine".
+    """Names for the origins of the two compared values, for messages: `expected` is, for example, "the file", and `found` "this machine".
 
-    A message ends with `found`, so this text may contain a remedy.
+    A message ends with the text `found`, so this text may contain a remedy.
     """
 
     expected: str

@@ -11,10 +11,10 @@ from pipeline.verification.comparison import Comparison, Sides
 
 
 def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepared, machine: Machine) -> Comparison:
-    """Compare the spec and the precision in the manifest with those that data, settings and machine imply.
+    """Compare the manifest, the metadata of the model file, with what the prepared data, the settings and the machine imply.
 
-    Also check that, under these settings, a complete training could have exported its weights after the manifest's `step`, and could have
-    halved the micro-batch as its `switches` say.
+    The spec and the precision must be the implied ones. `step` must be a step after which a complete training can export its weights.
+    `switches`, the changes of the micro-batch size, must be possible results of out-of-memory retries.
     """
     num_steps = settings.num_steps(len(prepared.train))
     earlier = steps_of_early_exports(settings, num_steps)
@@ -30,9 +30,10 @@ def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepa
 
 
 def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
-    """Return the steps before the last step (`num_steps`) after which a complete training can export its weights.
+    """Return the steps before the last one, `num_steps`, whose weights a complete training may export.
 
-    With `export_weights: best`, these are all steps with a validation; else only those at which `patience` can stop the training.
+    If `train.export_weights` is `best`, these are all steps with a validation. Otherwise, these are the steps at which `train.patience` can
+    end the training early; there are none without `train.patience`.
     """
     every = settings.validate_every_steps
     if settings.export_weights == "best":
@@ -41,7 +42,10 @@ def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
 
 
 def are_halvings(switches: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
-    """Return True if the steps of `switches` increase and each halves the micro-batch, once or more, as out-of-memory retries do."""
+    """Return True if `switches`, the changes of the micro-batch size in a manifest, can be the result of out-of-memory retries.
+
+    Their steps must increase, from 1 to `num_steps` at most. Each size must be the size before, halved once or several times.
+    """
     steps = [0, *(switch["step"] for switch in switches), num_steps + 1]
     sizes = [settings.micro_batch_size, *(switch["micro_batch_size"] for switch in switches)]
     halved = all(after in {before >> times for times in range(1, before.bit_length())} for before, after in pairwise(sizes))

@@ -364,7 +364,7 @@ def test_bad_input_is_refused(checkout: Path, refused: Callable[..., list[str]])
         "foreign.safetensors": "is not a complete safetensors file",
         "checkpoint.safetensors": "is not a model file of this pipeline (params: Field required)",
         "nowhere.safetensors": "is missing",
-        "nobody": f"is neither a file nor a run in {checkout}/.pipeline/journal: the newest run is {run_name()}",
+        "nobody": f"is neither a file nor a run in {checkout}/.pipeline/journal: give a model file or a run, such as the newest, {run_name()}",
     }.items():
         (line,) = refused("verify", name)
         assert message in line

@@ -75,11 +75,11 @@ def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("models:/digits@worst", "models:/digits@worst: cannot be had from MLflow .*alias worst not found"),
-        ("models:/digits/77", "models:/digits/77: cannot be had from MLflow .*not found"),
-        ("models:/m-77", "models:/m-77: cannot be had from MLflow .*not found"),
+        ("models:/digits@worst", "models:/digits@worst: could not get this model from MLflow .*alias worst not found"),
+        ("models:/digits/77", "models:/digits/77: could not get this model from MLflow .*not found"),
+        ("models:/m-77", "models:/m-77: could not get this model from MLflow .*not found"),
         ("models:/digits/Production", "models:/digits/Production: is not a model in MLflow: write models:/NAME@ALIAS"),
-        ("f" * 32, "cannot be had from MLflow .*not found"),
+        ("f" * 32, "could not get this model from MLflow .*not found"),
     ],
 )
 def test_what_mlflow_does_not_have_is_refused(names: Names, elsewhere: Environment, tmp_path: Path, name: str, message: str) -> None:
@@ -95,8 +95,8 @@ def artifact(tracked: Tracked, names: Names) -> Path:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.write_bytes(b"other"), "the file in MLflow is damaged: its SHA-256 is not"),
-        (Path.unlink, "logged by an older version of this pipeline has none: give the file itself, whose SHA-256 is [0-9a-f]{64}"),
+        (lambda path: path.write_bytes(b"other"), "the file in MLflow is damaged, because its SHA-256 is not"),
+        (Path.unlink, "logged by an older version of this pipeline lacks this file: give a model file with the SHA-256 [0-9a-f]{64}"),
     ],
     ids=["damaged", "missing"],
 )
