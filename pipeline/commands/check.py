@@ -83,9 +83,9 @@ def line_number(text: str) -> int:
 def check_all(document: Document, environment: Environment | None, problems: Problems, paths: Paths) -> str:
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
-    Problems are added to `problems`. Raises Refusal with all problems so far before torch is imported, which takes seconds, and again
-    before anything is downloaded. A failed download is only added, and the caller raises it. `environment` is None if an environment
-    variable is invalid; the caller has already added this problem.
+    Problems are added to `problems`. If there are any, raises Refusal with all of them at two points: before the import of torch, which
+    takes seconds, and before the first download. A failed download is only added, and the caller raises it. `environment` is None if an
+    environment variable is invalid; the caller has already added this problem.
     """
     prepare = problems.gather(lambda: load(document, PrepareParams))
     train = problems.gather(lambda: load_without_torch(document, TrainParams))
@@ -124,8 +124,8 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Return the names of the splits, and the number of classes or None.
 
-    For the user's own files, both are found by reading file names and targets; None means that the data has no classes. The settings of a
-    published dataset declare both, so no file is read; None means that they declare no number of classes.
+    For the user's own files, file names and targets are read. None means that the data has no classes. For a published dataset, no file is
+    read: its settings declare the splits, and mostly the number of classes. None means that they do not declare it.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 

@@ -115,7 +115,7 @@ def standard_input(reader: Reader) -> Iterator[Path]:
 def kind_of(path: Path) -> str:
     """Return what is at `path`: "folder", "archive" (tar or zip), "array" (.npy) or "file". The first bytes decide; the name does not.
 
-    If the path cannot be opened, return "file". The attempt to read this file then gives the reason.
+    If the path cannot be opened, return "file": reading it later raises the error that says why.
     """
     try:
         if path == STREAM:

@@ -79,7 +79,7 @@ class TokenizerDescription(BaseModel):
         for merge in merges:
             left, _, right = merge.partition(" ")
             if left not in known or right not in known:
-                raise ValueError("has a pair with a token that is neither a byte nor the result of an earlier pair")
+                raise ValueError("has a merge of a token that is neither a byte nor the result of an earlier merge")
             known.add(left + right)
         if len(set(merges)) < len(merges):
             raise ValueError("has the same pair twice")

@@ -77,9 +77,9 @@ class Tokenizer:
     def num_characters(self) -> NDArray[np.int64]:
         """Return the number of characters of each token, (num_tokens,). PAD and END have 0. UNKNOWN counts as 1.
 
-        If the bytes of a character are in several tokens, the token with its first byte has the character. The sum over the tokens of a
-        text is thus its number of characters. With `word`, this number does not include the white space, and each unknown word counts as
-        one character.
+        If the bytes of a character are in several tokens, it counts for the token with its first byte. The sum over the tokens of a text is
+        thus its number of characters. A tokenizer of the kind `word` does not count white space, and counts an unknown word as one
+        character.
         """
         return self.table(len(token) for token in self.description.tokens)
 

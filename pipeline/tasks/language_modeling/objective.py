@@ -32,7 +32,7 @@ class Objective:
         """Characters and bytes of each token, (tokens, 2). PAD and END have 0; UNKNOWN counts as one character and one byte."""
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed cross-entropy, in float32 at least. It equals `loss`, because a language model has no label smoothing."""
+        """Return the summed cross-entropy, in float32 at least. A language model has no label smoothing."""
         return cross_entropy.summed(outputs, targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
