@@ -89,7 +89,7 @@ def test_another_architecture_and_a_damaged_file_are_refused_with_the_line(chang
         ({"train.freeze": ["*"]}, "train.freeze", "freezes every parameter"),
         ({"train.freeze": "1.*"}, "train.freeze", "should be"),
         ({"optimizer.groups": [group("1.*"), group("9.*")]}, "optimizer.groups.1.patterns", "9.* matches no parameter"),
-        ({"optimizer.groups": [group("*"), group("1.*")]}, "optimizer.groups.1.patterns", "belong to earlier groups"),
+        ({"optimizer.groups": [group("*"), group("1.*")]}, "optimizer.groups.1.patterns", "belongs to an earlier group"),
         ({"optimizer.groups": [group("1.*", lr_scale=0.0)]}, "optimizer.groups.0.lr_scale", "should be greater than 0"),
         ({"optimizer.groups": [group()]}, "optimizer.groups.0.patterns", "at least 1 item"),
         (

@@ -192,7 +192,7 @@ def test_the_largest_class_names_fit_the_model_file(tmp_path):
 def test_the_largest_tokenizer_and_class_names_fit_the_model_file_together(tmp_path):
     words = [f"{'w' * 100}{number:05d}" for number in range(8_600)]
     tokenizer = SETTINGS.fit_tokenizer([" ".join(words)]).description
-    with pytest.raises(Refusal, match="more than 1048576"):
+    with pytest.raises(Refusal, match="at most 1048576"):
         SETTINGS.fit_tokenizer([" ".join(words), " ".join(f"{'v' * 100}{number:05d}" for number in range(500))])
     names = tuple(f"{'n' * 240}{number:04d}" for number in range(6_140))
     refuse(names)
