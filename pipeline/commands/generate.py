@@ -114,10 +114,11 @@ def show(prompt: str, tokens: Sequence[int], generated: Iterable[int], decode: C
     `tokens` are those of the prompt. `decode` turns tokens into text.
     """
     text, count = Text(decode, tokens), 0
-    write(prompt)
-    for token in generated:
-        write(text.add(token))
+    for token in generated:  # raises Refusal for an unusable prompt before anything is printed
+        write((prompt if count == 0 else "") + text.add(token))
         count += 1
+    if count == 0:
+        write(prompt)
     write(text.rest() + "\n")
     return count
 

@@ -92,12 +92,12 @@ def values(field: dict[str, Any]) -> str:
     """Return a short description of the values that a key may have: their type and bounds. `field` is the JSON schema of the key."""
     if "anyOf" in field:
         return " or ".join(values(option) for option in field["anyOf"])
-    if field.get("type") == "array":
-        return "list of sections" if "$ref" in field["items"] else "list of texts"
+    if field.get("type") == "array" and "$ref" in field["items"]:
+        return "list of sections"
     if "enum" in field or "const" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":
-        return f"list of {values(field['items'])}"
+        return f"list, each: {values(field['items'])}"
     kind = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}[
         field["type"]
     ]

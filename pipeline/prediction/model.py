@@ -51,15 +51,15 @@ class LoadedModel:
     def __init__(self, network: Model, manifest: Manifest, device: torch.device, *, workers: int) -> None:
         """Move the model to the device. `workers` is the number of threads that read files.
 
-        Raises Refusal if this pipeline cannot read the model's kind of inputs, if it has no predictions for the model's task, or if the GPU
-        does not support the model's precision.
+        Raises Refusal if this pipeline cannot read the model's kind of inputs, if it has no predictions for the model's task, as for a
+        language model, or if the GPU does not support the model's precision.
         """
         self.manifest, self.spec, self.device, self.workers = manifest, manifest.spec, device, workers
         inputs, targets = self.spec.inputs, self.spec.targets
         refuse_missing(INPUTS, inputs.kind, "reading", "files and values cannot be turned into such inputs")
-        refuse_missing(
-            TASKS, targets.kind, "prediction", "this task has no prediction for a single input. If this is a language model, use `generate`"
-        )
+        if targets.per_token:
+            raise Refusal("this is a language model, which has no prediction for a single input: use `python -m pipeline generate`")
+        refuse_missing(TASKS, targets.kind, "prediction", "this task has no prediction for a single input")
         self.reader: Reader = INPUTS.module(inputs.kind, "reading").Reader(inputs)
         self.precision = precision_on(device, manifest.precision)
         self.network = network.to(device)
