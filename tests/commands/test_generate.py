@@ -113,6 +113,11 @@ def test_wrong_arguments_are_refused(model: Model, refused: Callable[..., list[s
     assert refused("generate", model(TRANSFORMER), *arguments) == [message]
 
 
+def test_a_prompt_that_is_refused_is_not_printed(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", model(TRANSFORMER), "--prompt", "a" * 20]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_a_classifier_and_a_missing_file_are_refused(model: Model, refused: Callable[..., list[str]]) -> None:
     assert refused("generate", model(CLASSIFIERS[0])) == [
         "model.safetensors: is a model of the task classification, which generates no text: choose a language model"
