@@ -76,4 +76,6 @@ def server(folder: Path, *, address: str) -> Iterator[Postgres]:
         call(*as_user, str(folder_of_programs / "createdb"), "-h", address, "-p", str(port), "-U", "mlflow", "mlflow")
         yield Postgres(port, password)
     finally:
+        if as_user:
+            make_accessible(folder)  # another pytest that begins meanwhile closes the common parent of their folders to other users
         call(*control, "--wait", "--mode", "immediate", "stop")
