@@ -11,7 +11,7 @@ from pipeline.refusal import Refusal
 
 
 class Adjustment(NamedTuple):
-    """What `optimizer.groups` and `optimizer.layer_decay` change for one parameter.
+    """Holds what `optimizer.groups` and `optimizer.layer_decay` change for one parameter.
 
     The learning rate of the parameter is multiplied by `lr_scale`. If `weight_decay` is not None, it replaces the parameter's weight decay,
     unless that is 0 for its kind, as for biases.

@@ -17,7 +17,7 @@ from pipeline.spec import Spec
 
 MOST_NAMED = 5
 SMALLEST_SHARE = 0.5
-"""Of a file that does not describe its model, at least this share of the network's values must fit."""
+"""At least this share of the network's values must fit, if the file does not describe its model."""
 
 
 def load(network: nn.Module, model: ModelSettings, spec: Spec) -> frozenset[str]:

@@ -29,7 +29,7 @@ MAX_STANDARD_INPUT_BYTES = 4 * 2**30
 BLOCK_BYTES = 1 << 20
 NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 TAR_MARK = slice(257, 262)
-"""Where a tar archive has the word `ustar`."""
+"""The bytes of a tar archive that contain the word `ustar`."""
 Advance = Callable[[int], None]
 
 

@@ -22,13 +22,18 @@ from pipeline.commands import predict as command
 from pipeline.data.batches import loader
 from pipeline.data.prepared import Split
 from pipeline.engine import inference, model_file
+from pipeline.engine.model_file import Manifest
 from pipeline.inputs.image.reading import Reader
 from pipeline.io import files, tensor_file
 from pipeline.io.reading.decoding import Decoder
 from pipeline.io.reading.file_tree import Member
+from pipeline.registry import MODELS
 from pipeline.reports.predictions import Predictions
+from tests.conftest import preset
 from tests.faults.corpus.images import png
+from tests.models.text_models import LANGUAGE_MODELS
 from tests.prediction.conftest import CLASSES, Predict, Shape
+from tests.specs import text_spec
 
 WriteModel = Callable[..., Path]
 
@@ -304,3 +309,16 @@ def test_progress_on_a_terminal_leaves_the_lines_on_stdout_alone(write_model: Wr
     assert len([json.loads(line) for line in done.stdout.decode().splitlines()]) == 20
     assert "predict" in shown
     assert "class" not in shown
+
+
+def test_a_language_model_is_refused_with_the_verb_that_it_has(tmp_path: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec, section = text_spec(), LANGUAGE_MODELS[0]
+    weights = MODELS.settings(section["name"])(**section).build(spec).state_dict()
+    params = preset({"model": section})
+    manifest = Manifest(params=params, spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
+    model_file.export(tmp_path / "model.safetensors", weights, manifest)
+    found = predict("-")
+    assert found.code == 2
+    assert "this is a language model" in found.errors[0]
+    assert "use `python -m pipeline generate`" in found.errors[0]

@@ -76,7 +76,7 @@ class BlockBatch:
     positions: slice
     at_once: bool
     rows_are: ClassVar[str] = "samples"
-    """What the rows of the batch index are, for messages."""
+    """Names, in messages, the things that the rows of the batch index count."""
 
     @cached_property
     def batch_index(self) -> BatchIndex:

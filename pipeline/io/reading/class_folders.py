@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """What the file names of a dataset say: its class names, its samples, and the class numbers of the samples of each split, `targets`.
+    """Holds what the file names of a dataset say: its class names, its samples, and the class numbers of the samples of each split, `targets`.
 
     `classes` are in byte order, and a class number is an index in `classes`. `samples` are in the order of the file names in the Listing.
     """

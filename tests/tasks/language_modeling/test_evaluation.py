@@ -111,6 +111,10 @@ def test_tables_figures_and_texts_are_written_and_repeat(tmp_path: Path) -> None
         rows = list(csv.DictReader(file))
     assert len(rows) == SETTINGS.passages
     whole = "".join("abcdé"[token - NUM_SPECIAL] for token in TOKENS.tolist() if token != PAD)
+    losses = cross_entropy(LOGITS.flatten(0, 1), TARGETS.flatten(), reduction="none")
+    for row in rows:  # the loss at a position is that of the token that follows
+        first = int(row["token"]) - 1
+        assert float(row["loss"]) == pytest.approx(losses[first : first + len(row["passage"])].mean().item(), rel=1e-5)
     assert all(whole[int(row["token"]) :].startswith(row["passage"]) for row in rows)
     assert all(whole[: int(row["token"])].endswith(row["before"]) for row in rows)
     text = (tmp_path / "one/samples.md").read_text(encoding="utf-8")
