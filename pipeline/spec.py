@@ -72,6 +72,15 @@ class Inputs(Description):
         return generator.integers(0, 256, shape).astype(self.dtype)
 
     @classmethod
+    def example(cls) -> Self | None:
+        """Return a description of typical data, for which `check` builds the network before the real data is prepared.
+
+        Names of parameters and refused combinations of settings must not depend on it. If it returns None, as in the base class, `check`
+        builds no network, and such a mistake is found when the training begins.
+        """
+        return None
+
+    @classmethod
     def of(cls, spec: "Spec") -> Self:
         """Return the inputs of `spec`. Raises Refusal if they are not an instance of this class."""
         if not isinstance(spec.inputs, cls):
@@ -99,6 +108,11 @@ class Targets(Description):
     consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
     metrics: ClassVar[Mapping[str, Direction]]
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
+
+    @classmethod
+    def example(cls) -> Self | None:
+        """Return a description of typical targets, or None: see `Inputs.example`."""
+        return None
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -18,12 +18,12 @@ from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
-from pipeline.registry import TASKS
+from pipeline.registry import INPUTS, TASKS
 from pipeline.runtime import checkout_lock, dvc_locks, interruption
 from pipeline.runtime.environment import Environment
 
 if TYPE_CHECKING:
-    from pipeline.spec import Targets
+    from pipeline.spec import Spec, Targets
 
 Result = TypeVar("Result")
 
@@ -42,7 +42,7 @@ def run() -> None:
     problems.gather(lambda: refuse_curly_brace(paths.top))
     environment = problems.gather(Environment.read)
     document = problems.gather(lambda: Document.read(paths.params))
-    plan = check_all(document, environment, problems, paths) if document else None
+    plan = check_all(document, environment, problems) if document else None
     problems.refuse()
     print(f"check: {paths.params} is valid: {plan}")
 
@@ -80,7 +80,7 @@ def line_number(text: str) -> int:
     return int(number[1]) if number else 0
 
 
-def check_all(document: Document, environment: Environment | None, problems: Problems, paths: Paths) -> str:
+def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
     """Validate everything, download missing files, and return a text with model, data, device and precision.
 
     Problems are added to `problems`. If there are any, raises Refusal with all of them at two points: before the import of torch, which
@@ -103,7 +103,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     assert environment
     params = problems.gather(lambda: load(document, TrainParams))
     if params:
-        problems.gather(lambda: with_line(document, lambda: refuse_unfit_network(params, paths)))
+        problems.gather(lambda: with_line(document, lambda: refuse_unfit_network(params, prepare.source)))
     device = problems.gather(lambda: describe_machine(train, environment, document))
     problems.refuse()  # before anything is downloaded
     assert params
@@ -176,29 +176,32 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
         settings.refuse_misfit(num_classes)
 
 
-def refuse_unfit_network(params: TrainParams, paths: Paths) -> None:
-    """Raise Refusal if the weights file that `model.weights` names cannot be used, or if `train.freeze` or the optimizer's `groups` or
-    `layer_decay` does not fit the network.
+def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
+    """Raise Refusal if the settings of the model do not fit each other or the source's kind of task, if the weights file that
+    `model.weights` names cannot be used, or if `train.freeze` or the optimizer's `groups` or `layer_decay` does not fit the network.
 
-    The network is built only to get the names of its parameters, which do not depend on the data. It is built for the data that the weights
-    file describes, or else for the prepared data. If the prepared data is missing or out of date, the training checks the names when it
-    begins.
+    The network is built without memory, for the data that the weights file describes, or else for an example of data of the same kind.
+    What depends on the real data is checked when the training begins: whether the images are large enough, for example.
     """
-    optimizer = params.optimizer
-    has_patterns = bool(params.train.freeze or optimizer.groups or optimizer.layer_decay)
-    if not (params.model.weights or has_patterns):
-        return
-    from pipeline.data.prepared import read_record  # late: most checks need neither
-    from pipeline.engine import freezing, meta_model, parameter_groups, starting_weights
+    from pipeline.engine import freezing, meta_model, parameter_groups, starting_weights  # late: a typing error is reported before
 
-    spec = starting_weights.inspect(params.model)
-    if not has_patterns:
+    spec = starting_weights.inspect(params.model) or example_spec(source)
+    if spec is None:
         return
-    if spec is None and not would_run("prepare"):
-        spec = read_record(paths.prepared).spec
-    if spec and (network := meta_model.build_on_meta(params.model, spec)):
+    if network := meta_model.build_on_meta(params.model, spec):
         freezing.freeze(network, params.train.freeze)
-        parameter_groups.adjustments(network, optimizer)
+        parameter_groups.adjustments(network, params.optimizer)
+
+
+def example_spec(source: SourceSettings) -> "Spec | None":
+    """Return the description of an example of data: its inputs and targets are of the same kinds as those of `source`.
+
+    Return None if these kinds have no example.
+    """
+    from pipeline.spec import Spec
+
+    inputs, targets = INPUTS.module(source.inputs, "description").Inputs.example(), targets_of(source).example()
+    return Spec(inputs=inputs, targets=targets) if inputs and targets else None
 
 
 def fetch_data(prepare: PrepareParams) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.commands import check
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import WEIGHTS_FOLDER
 from tests import project
 
@@ -106,7 +107,7 @@ def test_another_architecture_and_a_damaged_file_are_refused_with_the_line(chang
         ({"optimizer.layer_decay": 1.5}, "optimizer.layer_decay", "should be less than or equal to 1"),
     ],
 )
-@pytest.mark.parametrize("weights", [BASE.name, None], ids=["with a file", "with prepared data alone"])
+@pytest.mark.parametrize("weights", [BASE.name, None], ids=["with a file", "with an example of the data"])
 def test_patterns_that_do_not_fit_the_network_are_refused_with_their_line(
     change, refused: Refused, changes: dict[str, Any], key: str, message: str, weights: str | None
 ) -> None:
@@ -142,7 +143,27 @@ def test_published_weights_and_a_file_exclude_each_other(change, refused: Refuse
     assert "model.pretrained: cannot be combined with model.weights: write null for one of the two" in said
 
 
-def test_names_are_left_to_the_training_if_no_data_are_prepared(change, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "would_run", lambda _stage: True)
+def test_names_are_left_to_the_training_if_the_kind_of_inputs_has_no_example(change, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageInputs, "example", lambda: None)
     change({"train.freeze": ["hidden.*"]})
     assert main(["check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "changes", "message"),
+    [
+        ("digits", {"train.freeze": ["hidden.*"]}, "train.freeze: hidden.* matches no parameter"),
+        ("texts", {"model.tied_embeddings": True}, "model.tied_embeddings: the outputs of a classifier are not tokens"),
+        ("texts", {"model.pooling": None}, "model.pooling: a classifier needs one vector for each text"),
+        ("code", {"model.pooling": "mean"}, "model.pooling: a language model has an output for each token"),
+        ("code-lstm", {"model.bidirectional": True}, "model.bidirectional: a language model must not read the tokens that it predicts"),
+    ],
+)
+def test_a_setting_of_the_model_that_does_not_fit_the_task_is_refused_before_any_stage_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused, setting: str, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(project.make(tmp_path, changes, setting=setting))
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    [said] = refused("check")
+    assert re.match(r"params\.yaml:\d+: ", said)
+    assert message in said

@@ -1,6 +1,6 @@
 """Describes images of one size, with the mean and standard deviation that normalise them."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -32,6 +32,11 @@ class ImageInputs(spec.Inputs):
         if len(values) != channels:
             raise ValueError(f"has {len(values)} numbers, but must have {channels}: one for each channel of the images")
         return values
+
+    @classmethod
+    def example(cls) -> Self:
+        """Return the description of RGB images of 224x224 pixels, which every architecture accepts."""
+        return cls(height=224, width=224, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
 
     @property
     def row_shape(self) -> tuple[int, int, int]:

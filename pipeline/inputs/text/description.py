@@ -113,6 +113,11 @@ class TextInputs(spec.Inputs):
     length: Annotated[int, Field(ge=1, le=65_536)]
     tokenizer: TokenizerDescription
 
+    @classmethod
+    def example(cls) -> Self:
+        """Return the description of rows of 64 bytes."""
+        return cls(length=64, tokenizer=TokenizerDescription(kind="byte"))
+
     @property
     def row_shape(self) -> tuple[int]:
         """Return the shape of a stored row: a tuple with the number of tokens."""

@@ -35,6 +35,11 @@ class ClassTargets(spec.Targets):
             raise ValueError(f"two classes are named {untrusted.shown(repeated, 60)}: rename one")
         return classes
 
+    @classmethod
+    def example(cls) -> Self:
+        """Return the description of two classes."""
+        return cls(classes=("first", "second"))
+
     def enlarged_if_other(self, new: spec.Description) -> Self | None:
         same = isinstance(new, ClassTargets) and new.classes == self.classes
         return None if same else self.model_copy(update={"classes": (*self.classes, "one more")})

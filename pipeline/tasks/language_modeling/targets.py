@@ -1,7 +1,7 @@
 """Describes targets that are the next token at each position of a text."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -27,6 +27,10 @@ class NextTokenTargets(spec.Targets):
     }
 
     kind: Literal["language_modeling"] = "language_modeling"
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls()
 
     def num_outputs(self, inputs: spec.Inputs) -> int:
         """Return the number of different tokens."""
