@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pipeline.paths import Paths
@@ -42,7 +41,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     environment = Environment.read()
     with model_source.located(model, Paths(), environment) as path:
         loaded, manifest = model_file.load(path)
-        tokenizer = Tokenizer(texts_of(manifest.spec, path).tokenizer)
+        tokenizer = Tokenizer(texts_of(manifest.spec, model).tokenizer)
     tokens = encode(prompt, tokenizer)
     loaded.to(machine.Machine.claim(environment).device)
     machine.set_determinism(manifest.inference.train.deterministic)
@@ -84,16 +83,16 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def texts_of(spec: "Spec", path: Path) -> "TextInputs":
+def texts_of(spec: "Spec", name: str) -> "TextInputs":
     """Return the description of the texts that the model was trained on, with its tokenizer.
 
-    `spec` is the description of the model's inputs and targets. `path` is the path of the model file. Raises Refusal if
+    `spec` is the description of the model's inputs and targets. `name` is the model as the user named it. Raises Refusal if
     the model is no language model.
     """
     from pipeline.inputs.text.description import TextInputs
 
     if not spec.targets.per_token:
-        raise Refusal(f"{path}: is a model of the task {spec.targets.kind}, which generates no text: choose a language model")
+        raise Refusal(f"{name}: is a model of the task {spec.targets.kind}, which generates no text: choose a language model")
     return TextInputs.of(spec)
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeline.batch import num_targets
 from pipeline.engine.inference import Padded, predict
 from pipeline.engine.objective import Objective
 from pipeline.engine.precision import ChosenPrecision
+
+MOST_VALUES = 2**24
+"""Outputs that are turned into float64 at once: 128 MiB. A language model has an output for each token of the vocabulary and each position."""
 
 
 def score(
@@ -30,9 +33,16 @@ def score(
     for outputs, targets in predict(model, batches(), precision=precision, device=device):
         pause()
         assert targets is not None
-        sums = {"loss": objective.loss(outputs.double(), targets), **objective.sums(outputs, targets)}
+        sums = {"loss": exact_loss(objective, outputs, targets), **objective.sums(outputs, targets)}
         names = tuple(sums)
         totals = totals + torch.stack([*(total.double() for total in sums.values()), num_targets(targets).double()])
     *sums_of_split, count = totals.tolist()
     by_name = dict(zip(names, sums_of_split, strict=True))
     return {"loss": by_name["loss"] / count, **objective.averages(by_name, count)}
+
+
+def exact_loss(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the summed loss, computed in float64 for some samples at a time: at most MOST_VALUES outputs, or one sample."""
+    samples = max(1, MOST_VALUES // max(1, outputs[:1].numel()))
+    parts = zip(torch.split(outputs, samples), torch.split(targets, samples), strict=True)
+    return torch.stack([objective.loss(part.double(), of_part) for part, of_part in parts]).sum()

@@ -72,7 +72,8 @@ def export(path: Path, name: str, target: Path, paths: Paths, environment: Envir
             raise Unequal(f"{target}: was not written, because its outputs on {origin} are not those of the model: {difference}")
     shape = ", ".join(map(str, program.shape(inputs)))
     yield f"{target} ({size / 1e6:.2f} MB) takes ({shape}) {inputs.dtype.__name__}, returns float32"
-    yield f"compared on {origin}: {difference}"
+    shortened = ", and on two of them cut to half their length" if program.has_variable_length(inputs) else ""
+    yield f"compared on {origin}{shortened}: {difference}"
 
 
 def refuse_output(target: Path, *, model: Path) -> None:

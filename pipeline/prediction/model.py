@@ -1,5 +1,6 @@
 """`load_model`: from a model file, a run or a registered model to predictions, in Python."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from pipeline.prediction.protocols import Prediction, Predictor, Reader, Reading
 from pipeline.refusal import Refusal
 from pipeline.registry import INPUTS, TASKS, Registry
 from pipeline.runtime import cgroup, machine
-from pipeline.runtime.environment import Environment
+from pipeline.runtime.environment import DEVICE, DEVICE_NAMES, Environment
 from pipeline.tracking import model_source
 
 BATCH_SIZE, TOP_K = 64, 3
@@ -39,6 +40,8 @@ def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel"
     model's task or kind of inputs.
     """
     environment = Environment.read()
+    if device is not None and not re.fullmatch(DEVICE, device):
+        raise Refusal(f"device: {DEVICE_NAMES}, not {device!r}")
     with model_source.located(str(model), Paths(), environment) as path:
         network, manifest = model_file.load(path)
     workers = environment.workers or cgroup.usable_cpus()

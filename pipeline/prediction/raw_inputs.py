@@ -1,5 +1,6 @@
 """Reads the inputs that a user names: files, folders, archives, arrays and standard input. Only file names are held in memory."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -206,6 +207,8 @@ def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> I
         if path == STREAM:
             yield from reader.lines(name, sys.stdin.buffer)
             return
+        if not os.path.lexists(path):
+            raise Refusal("there is no such file: to predict a text, pipe it to the input `-`")
         untrusted.size_bytes(path)  # raises OSError for a pipe or a device, from which reading might never end
         with path.open("rb") as stream:
             yield from reader.lines(name, stream)

@@ -14,7 +14,8 @@ from pipeline.refusal import Refusal
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
 RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
-DEVICES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
+DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"
+DEVICE_NAMES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 
 SUMMARY_FOLLOWS = "PIPELINE_SUMMARY_FOLLOWS"
 
@@ -26,7 +27,7 @@ class Environment(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore")
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")] = Field("auto", validation_alias="PIPELINE_DEVICE")
+    device: Annotated[str, Field(pattern=DEVICE)] = Field("auto", validation_alias="PIPELINE_DEVICE")
     threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
     workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
     checkpoint_every_s: NonNegativeFloat = Field(30.0, validation_alias="PIPELINE_CHECKPOINT_EVERY_S")
@@ -102,5 +103,5 @@ def is_address(text: str) -> bool:
 def explain(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
-    expected = DEVICES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
+    expected = DEVICE_NAMES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
     return f"{expected.partition(', unable')[0]}, not {problem['input']!r}"

@@ -32,6 +32,23 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: M
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
 
 
+def test_outputs_are_turned_into_float64_for_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score, "MOST_VALUES", 7)
+    sizes = []
+
+    class Counting(type(OBJECTIVE)):
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            sizes.append((len(outputs), outputs.dtype))
+            return super().loss(outputs, targets)
+
+    objective = Counting.__new__(Counting)
+    objective.__dict__ |= OBJECTIVE.__dict__
+    outputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    found = score.exact_loss(objective, outputs, targets)
+    assert sizes == [(2, torch.float64), (2, torch.float64), (1, torch.float64)]
+    assert found.item() == pytest.approx(cross_entropy(outputs.double(), targets, reduction="sum").item(), rel=1e-14)
+
+
 def test_scoring_leaves_the_module_as_it_was(prepared: Prepared, model: Model, cpu: torch.device) -> None:
     images = loader.SplitTensors(prepared.split("test"), cpu)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

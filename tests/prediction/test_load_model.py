@@ -15,6 +15,7 @@ from PIL import Image
 
 import pipeline
 from pipeline import load_model
+from pipeline.refusal import Refusal
 from tests.imports import TOP
 from tests.prediction.conftest import CLASSES
 
@@ -93,6 +94,8 @@ def test_settings_of_the_process_are_as_before(write_model: WriteModel) -> None:
 def test_an_unknown_device_or_name_is_refused(write_model: WriteModel) -> None:
     with pytest.raises(ValueError, match=r"no CUDA GPU can be used|this machine has"):
         load_model(write_model(), device="cuda:77")
+    with pytest.raises(Refusal, match=r"device: should be `auto`, `cpu`, `cuda` or `cuda:N`, not 'gpu'"):
+        load_model(write_model(), device="gpu")
     with pytest.raises(AttributeError, match="has no attribute 'load_models'"):
         _ = pipeline.load_models
 

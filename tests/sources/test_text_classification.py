@@ -131,9 +131,9 @@ REFUSED = {
     "a row of one column": ("a.tsv", GOOD + "good\n", {}, "a.tsv:3: has 1 columns, but line 1 has 2"),
     "latin-1": ("a.tsv", GOOD.encode() + b"good\tcaf\xe9\n", {}, "a.tsv:3: is not UTF-8 (byte 0xE9): convert the file, such as by `iconv"),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
-    "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1: source.text_column is 3, but the columns are 1, 2: write one"),
-    "a missing name": ("a.csv", "text,class\n", NAMED, "source.label_column is label, but the columns are text, class: write one"),
-    "a name twice": ("a.csv", "text,label,text\n", NAMED, "source.text_column is text, but the columns are text, label, text"),
+    "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),
+    "a missing name": ("a.csv", "text,class\n", NAMED, "a.csv:1 has the columns text, class: write one"),
+    "a name twice": ("a.csv", "text,label,text\n", NAMED, "a.csv:1 has the columns text, label, text"),
     "a field of megabytes": ("a.csv", "text,label\n" + "x" * (2**20 + 1) + ",a\n", NAMED, "a.csv:2: is not valid CSV (field larger than"),
     "an overlong text": ("a.tsv", "good\t" + "x" * (2**20 + 1), {}, "a.tsv:1: has a text of 1048577 characters, more than 1048576"),
     "an open quote": ("a.csv", 'text,label\nx,a\n"y,b\nz,c\n', NAMED, "a.csv:3: is not valid CSV"),
@@ -144,7 +144,7 @@ REFUSED = {
     "a label of true": ("a.jsonl", '{"text": "a", "label": true}\n', NAMED, "a.jsonl:1: has the label true"),
     "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
     "one class": ("a.tsv", "good\ta\ngood\tb\n", {}, "has only one class (good): add samples of a second class"),
-    "no rows": ("a.tsv", "\n\n", {}, "source.text_column is 2, but the columns are 1"),
+    "no rows": ("a.tsv", "\n\n", {}, "a.tsv:1 has the columns 1"),
     "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
     "no columns given": ("a.tsv", GOOD, FILES, "holds its texts in a table: write the name or number of its column of texts here"),
     "columns of files": ("x/1.txt", "text", {}, "give your table one of the suffixes .tsv, .csv, .jsonl, .ndjson"),
@@ -244,3 +244,8 @@ def test_trec_is_read_as_it_is_published(tmp_path):
     assert prepared.spec.targets.classes == ("abbr", "desc", "enty", "hum", "loc", "num")
     assert texts_of(prepared, "test")[0] == ("num", "how far is it from denver to ?")
     assert json.loads((tmp_path / "data/prepared/spec.json").read_text())["spec"]["inputs"]["length"] == 24
+
+
+def test_a_column_that_no_table_has_is_reported_at_its_own_key(tmp_path):
+    write(tmp_path / "train.tsv", GOOD)
+    assert refusal(tmp_path, label_column=4).startswith("source.label_column: is 4, but ")

@@ -117,7 +117,7 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, text: Column, label
     for key, column in {"text_column": text, "label_column": label}.items():
         if known.count(column) != 1:
             raise Refusal(
-                f"{place}:{first}: source.{key} is {shown(column)}, but the columns are {shown(', '.join(map(str, known)))}: write one of these "
+                f"source.{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
                 "(it must not occur twice); if the first line has no column names, write the number of the column, from 1"
             )
     positions = {column: known.index(column) for column in (text, label)}
