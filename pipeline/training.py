@@ -12,6 +12,7 @@ from pipeline import nonfinite_dump, seeding
 from pipeline.data.augment.augmentation import Augmentation, images_of
 from pipeline.data.batches import loader
 from pipeline.data.batches.blocks import BlockBatch
+from pipeline.data.batches.shard import WHOLE, Shard
 from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import (
     activation_checkpointing,
@@ -38,6 +39,7 @@ from pipeline.refusal import Refusal
 from pipeline.registry import TASKS
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
+from pipeline.runtime.processes import ALONE, Processes
 
 Pause = Callable[[], None]
 DIVERGED = 10
@@ -59,7 +61,7 @@ def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
     return preprocessed
 
 
-def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -> TrainState:
+def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, processes: Processes) -> TrainState:
     """Build the model, optimizer, gradient scaler and EMA, and return them as the state before the first step.
 
     The initial weights are drawn from the seed, or taken from the file of `model.weights`. Raises Refusal if the settings do not fit the data, the model or the machine.
@@ -82,7 +84,15 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device) -
         model.frozen_norms = freezing.freeze(network, settings.freeze, untrained=untrained)
         model.train()
         print(f"train: {freezing.summary(network)}", flush=True)
-    state = TrainState.begin(model, params.optimizer, precision=chosen, ema_decay=settings.ema_decay, device=device)
+    state = TrainState.begin(
+        model,
+        params.optimizer,
+        precision=chosen,
+        ema_decay=settings.ema_decay,
+        device=device,
+        processes=processes,
+        lanes=settings.lanes,
+    )
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
         raise Refusal(
             f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"
@@ -97,6 +107,7 @@ class Training:
     params: TrainParams
     prepared: Prepared
     machine: Machine
+    processes: Processes
     objective: Objective
     state: TrainState
     progress: Progress
@@ -107,22 +118,30 @@ class Training:
 
     @classmethod
     def begin(
-        cls, params: TrainParams, prepared: Prepared, machine: Machine, checkpoints: Checkpoints, *, switches: Sequence[Switch] = ()
+        cls,
+        params: TrainParams,
+        prepared: Prepared,
+        machine: Machine,
+        checkpoints: Checkpoints,
+        *,
+        switches: Sequence[Switch] = (),
+        processes: Processes = ALONE,
     ) -> "Training":
         """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is no checkpoint.
 
         `switches` are for repeating an earlier training exactly: they are the changes of the micro-batch size that it made after running
-        out of memory. The new training uses the same sizes from the same steps on.
+        out of memory. The new training uses the same sizes from the same steps on. `processes` are those that train together.
 
         Raises Refusal if the settings do not fit the data, the model or the machine, or if the checkpoint does not match this training.
         """
         settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
         settings.refuse_unknown_metric(targets.metrics)
+        settings.refuse_undivided(processes.size)
         if params.augment:
             params.augment.refuse_misfit(*images_of(prepared.spec).row_shape)
         objective = TASKS.module(targets.kind, "objective").Objective(prepared.spec, settings)
-        state = begin_state(params, prepared, machine.device)
+        state = begin_state(params, prepared, machine.device, processes)
         plan = Plan(
             settings,
             params.schedule,
@@ -133,7 +152,7 @@ class Training:
             switches={switch["step"]: switch["micro_batch_size"] for switch in switches},
         )
         progress = Progress(settings.micro_batch_size)
-        training = cls(params, prepared, machine, objective, state, progress, plan, Saver(checkpoints), time.monotonic())
+        training = cls(params, prepared, machine, processes, objective, state, progress, plan, Saver(checkpoints), time.monotonic())
         training.resume()
         return training
 
@@ -185,8 +204,16 @@ class Training:
         return loader.SplitTensors(train, self.machine.device, augmentation)
 
     def batches(self, start: int) -> Generator[BlockBatch]:
-        """Yield the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
-        return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start)
+        """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
+        return self.batches_of(self.shard, start)
+
+    def batches_of(self, shard: Shard, start: int) -> Generator[BlockBatch]:
+        return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start, shard=shard)
+
+    @property
+    def shard(self) -> Shard:
+        """Return the share of this process in every batch."""
+        return Shard(self.processes.rank, self.processes.size, self.state.lanes.own if self.state.lanes else 1)
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, and yield a report after each step. Print a warning if steps are skipped or the
@@ -202,6 +229,8 @@ class Training:
         targets.
         """
         forward = compilation.compiled(self.state.model, self.params.train.compile)
+        if self.state.lanes:
+            forward = self.state.lanes.wrap(forward)
         batches = self.batches(self.state.step)
         loop = fit.fit(
             self.state,
@@ -247,7 +276,7 @@ class Training:
 
     def dumped(self, step: int) -> str:
         """Save the batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file."""
-        batch, rate = next(self.batches(step - 1)), self.plan.learning_rate(step - 1)
+        batch, rate = next(self.batches_of(WHOLE, step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.save(
             batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
         )
@@ -270,12 +299,14 @@ class Training:
         if VALID not in self.prepared.splits:
             return None
         split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device)
-        batches = partial(loader.scoring, split, batch_size=min(self.params.train.micro_batch_size, len(split)))
+        batch_size = min(self.params.train.micro_batch_size, len(split))
+        batches = partial(loader.scoring, split, batch_size=batch_size, shard=self.shard)
         return partial(
             score.score,
             self.state.scored,
             batches,
             self.objective,
+            processes=self.processes,
             precision=self.state.precision,
             device=self.machine.device,
             pause=pause,

@@ -1,5 +1,6 @@
 """`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read the stage's sections of params.yaml and call the stage."""
 
+import sys
 from contextlib import nullcontext
 from importlib import import_module
 
@@ -24,7 +25,11 @@ def call(stage: str) -> None:
     document = Document.read(paths.params)
     params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
-    with checkout_lock.held(environment.root) if environment.dvc_stage else nullcontext():
+    with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
+        if stage == "train" and environment.processes != 1:
+            launch = import_module("pipeline.runtime.launch")  # no import of this module: it decides nothing in a result
+            if (count := launch.num_processes(environment)) > 1:
+                sys.exit(launch.run(["-m", "pipeline", stage], count, environment))
         try:
             function(params, paths, environment, **({} if stage == "prepare" else {"sections": document.data}))
         except Refusal as refusal:

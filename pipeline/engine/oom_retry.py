@@ -6,11 +6,22 @@ from typing import TypeVar
 
 import torch
 
-from pipeline.engine.state import Progress, TrainState
+from pipeline.engine.state import Progress, Switch, TrainState
 from pipeline.engine.torch_errors import is_out_of_memory
 from pipeline.refusal import Refusal
 
 Result = TypeVar("Result")
+
+
+class Shared(Exception):
+    """Raised after an OOM in a step that several processes share: none of them can repeat its part of the step alone.
+
+    All processes must continue from a checkpoint, with micro-batches of at most `micro_batch_size` samples from `step` on.
+    """
+
+    def __init__(self, step: int, micro_batch_size: int) -> None:
+        super().__init__(f"out of memory at step {step}")
+        self.switch: Switch = {"step": step, "micro_batch_size": micro_batch_size}
 
 
 def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
@@ -18,6 +29,7 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
 
     Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete.
     `whole` is True if the batch must not be split. Raises Refusal after an OOM if `whole` is True or the micro-batch size is already 1.
+    Raises Shared after an OOM if several processes train together.
     """
     while True:
         try:
@@ -31,6 +43,8 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
                 f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`"
             )
         make_room(state)
+        if state.lanes and state.lanes.processes.size > 1:
+            raise Shared(state.step + 1, smaller(state, progress))
         halve(state, progress)
 
 
@@ -45,14 +59,21 @@ def make_room(state: TrainState) -> None:
 
 def halve(state: TrainState, progress: Progress) -> None:
     """Halve the micro-batch size from the current step on, and print the new size. Raises Refusal if the size is already 1."""
-    step, size = state.step + 1, progress.micro_batch_size // 2
-    if not size:
-        raise Refusal(
-            f"train.micro_batch_size: out of memory at step {step} with one sample: choose a smaller model or image, "
-            "set `train.activation_checkpointing: true`, or free memory that other processes use"
-        )
-    progress.switch(step, size)
+    size = smaller(state, progress)
+    progress.switch(state.step + 1, size)
     print(
-        f"train: out of memory at step {step}: using micro-batches of {size} from this step on; to start with this size, write `train.micro_batch_size: {size}` in params.yaml",
+        f"train: out of memory at step {state.step + 1}: using micro-batches of {size} from this step on; "
+        f"to start with this size, write `train.micro_batch_size: {size}` in params.yaml",
         flush=True,
     )
+
+
+def smaller(state: TrainState, progress: Progress) -> int:
+    """Return half the micro-batch size. Raises Refusal if the size is already 1."""
+    size = progress.micro_batch_size // 2
+    if not size:
+        raise Refusal(
+            f"train.micro_batch_size: out of memory at step {state.step + 1} with one sample: choose a smaller model or image, "
+            "set `train.activation_checkpointing: true`, or free memory that other processes use"
+        )
+    return size

@@ -9,6 +9,7 @@ from pipeline.batch import num_targets
 from pipeline.engine.inference import Padded, predict
 from pipeline.engine.objective import Objective
 from pipeline.engine.precision import ChosenPrecision
+from pipeline.runtime.processes import ALONE, Processes
 
 MOST_VALUES = 2**24
 """Outputs that are turned into float64 at once: 128 MiB. A language model has an output for each token of the vocabulary and each position."""
@@ -21,24 +22,34 @@ def score(
     *,
     precision: ChosenPrecision,
     device: torch.device,
+    processes: Processes = ALONE,
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the mean loss and the metrics of `model` over a split, by name.
 
-    `batches()` returns an iterator over the batches of the split. `pause()` is called after each batch. It may raise an exception to end
-    the computation early. The host synchronises with the device only once, at the end.
+    `batches()` returns an iterator over the batches of the split, or of every n-th batch if there are n `processes`. `pause()` is called
+    after each batch of a process that is alone. It may raise an exception to end the computation early. The host synchronises with the
+    device only once, at the end. The result is the same for every number of processes.
     """
-    totals = torch.zeros((), dtype=torch.float64, device=device)
+    rows: list[Tensor] = []
     names: tuple[str, ...] = ()
     for outputs, targets in predict(model, batches(), precision=precision, device=device):
-        pause()
+        if processes.size == 1:  # otherwise the others would wait for this process
+            pause()
         assert targets is not None
         sums = {"loss": exact_loss(objective, outputs, targets), **objective.sums(outputs, targets)}
         names = tuple(sums)
-        totals = totals + torch.stack([*(total.double() for total in sums.values()), num_targets(targets).double()])
+        rows.append(torch.stack([*(total.double() for total in sums.values()), num_targets(targets).double()]))
+    totals = sum(in_order(torch.stack(rows), processes), torch.zeros((), dtype=torch.float64, device=device))
+    assert isinstance(totals, Tensor)
     *sums_of_split, count = totals.tolist()
     by_name = dict(zip(names, sums_of_split, strict=True))
     return {"loss": by_name["loss"] / count, **objective.averages(by_name, count)}
+
+
+def in_order(rows: Tensor, processes: Processes) -> Tensor:
+    """Return one row for each batch of the split, in order. `rows` are those of this process: one of every n-th batch, for n processes."""
+    return processes.gathered(rows).view(processes.size, *rows.shape).transpose(0, 1).flatten(0, 1)
 
 
 def exact_loss(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from pipeline.engine import optimizers
 from pipeline.engine.buffer_snapshot import BufferSnapshot
 from pipeline.engine.ema import EMA
+from pipeline.engine.lanes import Lanes
 from pipeline.engine.model import Model
 from pipeline.engine.precision import ChosenPrecision, scaler
 from pipeline.engine.step_metrics import Row, StepMetrics
 from pipeline.io.tensor_file import Tensors
 from pipeline.params.optimizer import OptimizerSettings
+from pipeline.runtime.processes import ALONE, Processes
 
 Switch = dict[str, int]
 
@@ -31,6 +33,8 @@ class TrainState:
     precision: ChosenPrecision
     device: torch.device
     buffers: BufferSnapshot
+    lanes: Lanes | None = None
+    """The lanes of this process; None if the batch is one lane in one process."""
     step: int = 0
 
     @cached_property
@@ -43,16 +47,26 @@ class TrainState:
 
     @classmethod
     def begin(
-        cls, model: Model, optimizer: OptimizerSettings, *, precision: ChosenPrecision, ema_decay: float, device: torch.device
+        cls,
+        model: Model,
+        optimizer: OptimizerSettings,
+        *,
+        precision: ChosenPrecision,
+        ema_decay: float,
+        device: torch.device,
+        processes: Processes = ALONE,
+        lanes: int = 1,
     ) -> "TrainState":
         """Return the state before the first step: move the model to `device`, and build its optimizer, gradient scaler and EMA.
 
-        If `ema_decay` is 0, no EMA is built.
+        If `ema_decay` is 0, no EMA is built. `processes` train together, and `lanes` is `train.lanes`.
         """
         model = model.to(device)
         ema = EMA(model, ema_decay) if ema_decay else None
         built = optimizers.build(model.network, optimizer)
-        return cls(model, built, scaler(precision, device), ema, precision, device, BufferSnapshot(model.network))
+        buffers = BufferSnapshot(model.network)
+        divided = Lanes(model.network, buffers, processes, lanes=lanes) if lanes > 1 or processes.size > 1 else None
+        return cls(model, built, scaler(precision, device), ema, precision, device, buffers, divided)
 
     def drop_gradients(self) -> None:
         """Set all gradients to None. `zero_grad` has the same effect, but takes 0.1 ms longer because of its profiler hook."""

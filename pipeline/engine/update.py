@@ -1,6 +1,7 @@
 """Performs one optimizer update on one batch. The gradients are accumulated over micro-batches."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -21,13 +22,14 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class WholeBatch(Protocol):
-    """The batch of one step, before it is divided. `num_targets` is the number of targets in the batch. `parts(most)` divides the batch
-    into micro-batches of at most `most` samples.
+    """The batch of one step, before it is divided. `num_targets` is the number of targets in the batch. `parts(most, lane)` divides a lane
+    of this process, which is the whole batch if there is only one, into `num_parts(most)` micro-batches of at most `most` samples.
     """
 
     @property
     def num_targets(self) -> int: ...
-    def parts(self, most: int) -> Iterator[Batch]: ...
+    def num_parts(self, most: int) -> int: ...
+    def parts(self, most: int, lane: int = 0) -> Iterator[Batch]: ...
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,38 @@ def accumulate_gradients(
     correct weights.
     """
     state.drop_gradients()
+    gradients = partial(lane_gradients, state, batch, micro_batch_size, step_settings=step_settings, objective=objective, forward=forward)
+    lanes = state.lanes
+    return gradients(0) if lanes is None else lanes.total([gradients(lane) for lane in lanes.each()])
+
+
+def lane_gradients(
+    state: TrainState,
+    batch: WholeBatch,
+    micro_batch_size: int,
+    lane: int,
+    *,
+    step_settings: StepSettings,
+    objective: Objective,
+    forward: Forward,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Add the gradients of a lane of `batch` to those of the parameters. Return the share of the lane in the batch's mean loss, and its sums.
+
+    `lane` is the number of the lane in this process. Dropout in the first lane of all draws as in a training without lanes.
+    """
     losses: list[Tensor] = []
     sums: dict[str, list[Tensor]] = {}
-    for number, part in enumerate(batch.parts(micro_batch_size)):
-        reseed(state.device, step_settings.seed, "step", state.step, number)
-        with autocast(state.precision, state.device):
-            outputs = forward(part.inputs)
-        assert part.targets is not None
-        loss = objective.training_loss(outputs, part.targets) / batch.num_targets
-        torch.autograd.backward(state.scaler.scale(loss))
+    last = batch.num_parts(micro_batch_size) - 1
+    number_of_all = state.lanes.first + lane if state.lanes else 0
+    purpose = ("lane", number_of_all, "step") if number_of_all else ("step",)
+    for number, part in enumerate(batch.parts(micro_batch_size, lane)):
+        reseed(state.device, step_settings.seed, *purpose, state.step, number)
+        with state.lanes.syncing(lane, is_last_part=number == last) if state.lanes else nullcontext():
+            with autocast(state.precision, state.device):
+                outputs = forward(part.inputs)
+            assert part.targets is not None
+            loss = objective.training_loss(outputs, part.targets) / batch.num_targets
+            torch.autograd.backward(state.scaler.scale(loss))
         losses.append(loss.detach())
         for name, value in objective.sums(outputs.detach(), part.targets).items():
             sums.setdefault(name, []).append(value)

@@ -1,15 +1,16 @@
 """The section `train`: length, batch size, precision, reports and validation of the training loop, and which weights it exports."""
 
 from collections.abc import Container, Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from pipeline.io import untrusted
 from pipeline.params.section import Count, Patterns, Section, Share, Steps
 from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
 
+Lanes = Annotated[int, Field(ge=1, le=1024)]
 Precision = Literal["auto", "bf16", "fp16", "fp32", "bf16-true"]
 
 
@@ -24,6 +25,9 @@ class LoopSettings(Section):
     """Largest number of samples per forward and backward pass; a smaller number needs less memory. docs/training.md explains its effect on
     BatchNorm and dropout.
     """
+    lanes: Lanes
+    """Number of equal parts of a batch whose gradients are added in a fixed order: 1, or a power of two. The result is the same, to the
+    bit, for every number of processes that divides it."""
     precision: Precision
     """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `bf16-true` keeps the weights
     themselves in bf16."""
@@ -74,11 +78,25 @@ class LoopSettings(Section):
             )
         return ema_decay
 
+    @field_validator("lanes")
+    @classmethod
+    def refuse_unequal_lanes(cls, lanes: int, info: ValidationInfo) -> int:
+        if lanes & (lanes - 1):
+            raise ValueError(f"is not a power of two: write {1 << lanes.bit_length()} or {1 << lanes.bit_length() - 1}")
+        batch_size = info.data.get("batch_size", lanes)
+        if batch_size % lanes:
+            raise ValueError(
+                f"does not divide train.batch_size ({batch_size}): write another number of lanes, or a multiple of {lanes} as batch_size"
+            )
+        return lanes
+
     @field_validator("compile")
     @classmethod
     def refuse_graphs_of_micro_batches(cls, mode: str, info: ValidationInfo) -> str:
         if mode == "graphs" and info.data.get("micro_batch_size") != info.data.get("batch_size"):
             raise ValueError("`graphs` needs micro_batch_size equal to batch_size: write `train.compile: default`, or make them equal")
+        if mode == "graphs" and info.data.get("lanes", 1) > 1:
+            raise ValueError("`graphs` needs one lane: write `train.compile: default`, or `train.lanes: 1`")
         return mode
 
     @field_validator("activation_checkpointing")
@@ -114,6 +132,23 @@ class LoopSettings(Section):
                 raise Refusal(
                     f"{setting} needs a validation split: set source.valid above 0, or write `train.export_weights: last` and `train.patience: null`"
                 )
+
+    def refuse_undivided(self, num_processes: int) -> None:
+        """Raise Refusal if the lanes or the batch cannot be shared equally by `num_processes` processes."""
+        if num_processes == 1:
+            return
+        if self.lanes > 1 and self.lanes % num_processes:
+            raise Refusal(
+                f"train.lanes: {self.lanes} lanes cannot be shared equally by {num_processes} processes: "
+                "change PIPELINE_PROCESSES, or write `train.lanes: 1`"
+            )
+        if self.batch_size % num_processes:
+            raise Refusal(
+                f"train.batch_size: {self.batch_size} samples cannot be shared equally by {num_processes} processes: "
+                f"write a multiple of {num_processes}, or change PIPELINE_PROCESSES"
+            )
+        if self.compile == "graphs":
+            raise Refusal("train.compile: `graphs` works with one process only: write `train.compile: default`")
 
     def refuse_unknown_metric(self, metrics: Iterable[str]) -> None:
         """Raise Refusal if `metric` is not among the metrics of the task."""

@@ -1,16 +1,18 @@
 """Settings of the machine and the job that do not change the result: the variables PIPELINE_*, MLFLOW_* and DVC_*."""
 
+import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
+from pipeline.runtime.interruption import STARTED_BY_TORCHRUN
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
 RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
@@ -35,6 +37,19 @@ class Environment(BaseSettings):
     checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
+    processes: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = Field(1, validation_alias="PIPELINE_PROCESSES")
+    """Processes of a training on this machine; `auto` is one per GPU."""
+    restarts: NonNegativeInt = Field(3, validation_alias="PIPELINE_RESTARTS")
+    """How often a training of several processes is started again after one of them has died."""
+    timeout_s: PositiveFloat = Field(600.0, validation_alias="PIPELINE_TIMEOUT_S")
+    """Longest time that a process waits for the others in a step."""
+    rank: NonNegativeInt = Field(0, validation_alias="RANK")
+    """The variables from here to `master_port` are set by torch.distributed.run for the processes that it starts."""
+    world_size: PositiveInt = Field(1, validation_alias="WORLD_SIZE")
+    local_rank: NonNegativeInt = Field(0, validation_alias="LOCAL_RANK")
+    local_world_size: PositiveInt = Field(1, validation_alias="LOCAL_WORLD_SIZE")
+    master_addr: str | None = Field(None, validation_alias="MASTER_ADDR")
+    master_port: str | None = Field(None, validation_alias="MASTER_PORT")
     summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
     """True if the job ends with the verb `summary`. That verb prints the result, so the stage evaluate does not print it."""
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
@@ -51,6 +66,11 @@ class Environment(BaseSettings):
             # the message omits the address: it may contain a password
             raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable")
         return address
+
+    @property
+    def is_rank(self) -> bool:
+        """Return True if torch.distributed.run has started this process."""
+        return self.master_addr is not None and STARTED_BY_TORCHRUN in os.environ
 
     @property
     def root(self) -> Path:

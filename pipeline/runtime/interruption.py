@@ -12,6 +12,7 @@ from types import FrameType
 
 from pipeline.io import files
 
+STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 UNCOUNTED_STOP = signal.SIGUSR1
 """Stops a stage like SIGTERM, but never counts as the second signal. It is sent by `parent_watch`, and by the container's `supervision`,
@@ -51,6 +52,8 @@ class Interruption:
 def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
     """Within the block, call `handler` with the number of the first stop signal. A second SIGTERM or SIGINT kills the process.
 
+    A process that torch.distributed.run started is not killed: it may get the same signal from a terminal or from Slurm, and from its agent.
+
     The stop signals are SIGTERM, SIGINT and UNCOUNTED_STOP, which `parent_watch` and the container's supervision send. If UNCOUNTED_STOP is
     the first signal, `handler` is called with SIGTERM. The next SIGTERM or SIGINT may have the same cause, so it is ignored, and only the
     one after it kills the process. If UNCOUNTED_STOP is not the first signal, it has no effect.
@@ -60,7 +63,9 @@ def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal received
         first, received = not received, True
-        if number != UNCOUNTED_STOP:  # after UNCOUNTED_STOP, SIGTERM or SIGINT may arrive for the same reason: do not count it
+        if (
+            number != UNCOUNTED_STOP and STARTED_BY_TORCHRUN not in os.environ
+        ):  # after UNCOUNTED_STOP, SIGTERM or SIGINT may arrive for the same reason: do not count it
             for other in STOP_SIGNALS:
                 signal.signal(other, signal.SIG_DFL)
         if first:

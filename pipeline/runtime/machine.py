@@ -35,10 +35,10 @@ class Machine:
         """
         # cuBLAS reads this variable at its start; without it, the workspace and the order of summation may differ between runs
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        threads = environment.threads or cgroup.usable_cpus()
+        threads = environment.threads or max(1, cgroup.usable_cpus() // environment.local_world_size)
         torch.set_num_threads(threads)
         keep_freed_memory()
-        return cls(choose_device(environment.device), threads)
+        return cls(choose_device(device_of_rank(environment)), threads)
 
     @property
     def name(self) -> str:
@@ -62,6 +62,21 @@ class Machine:
             return {}
         peaks = torch.cuda.memory_stats(self.device)  # called once: it takes as long as several kernel launches
         return {f"memory/{kind}_megabytes": peaks.get(f"{kind}_bytes.all.peak", 0) / 1e6 for kind in ("allocated", "reserved")}
+
+
+def device_of_rank(environment: Environment) -> str:
+    """Return the name of the device for this process. If it is one of several on this machine, each gets a GPU of its own.
+
+    Raises Refusal if PIPELINE_DEVICE names one GPU for several processes.
+    """
+    requested = environment.device
+    if environment.local_world_size == 1 or requested == "cpu":
+        return requested
+    if requested.startswith("cuda:"):
+        raise Refusal(
+            f"PIPELINE_DEVICE={requested}: is one GPU, but there are {environment.local_world_size} processes: use `cuda` or `auto`"
+        )
+    return f"cuda:{environment.local_rank}" if requested == "cuda" or cuda_is_available() else requested
 
 
 def choose_device(requested: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Stops a stage when the DVC process that started it ends.
+"""Stops a stage when the process that started it ends: DVC, or the agent of torch.distributed.run.
 
 If the stage ran on, its result would be lost, and the next `dvc repro` could start the stage a second time.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.runtime import interruption
+from pipeline.runtime.interruption import STARTED_BY_TORCHRUN
 
 STARTED_BY_DVC = "DVC_STAGE"
 GRACE_S = 0.2  # if a signal killed DVC's whole process group, this process received it too and handles it in this time
@@ -20,13 +21,18 @@ GRACE_S = 0.2  # if a signal killed DVC's whole process group, this process rece
 def start() -> None:
     """Start a thread that stops this process when DVC ends, or when a process between DVC and this process (such as a shell) ends.
 
-    If one of these processes has already ended, stop at once. To stop, this process sends itself UNCOUNTED_STOP. Do nothing if DVC did not
-    start this process, or if DVC or a process between belongs to another user.
+    If torch.distributed.run started this process without DVC, the process that is watched is its agent. If one of these processes has
+    already ended, stop at once. To stop, this process sends itself UNCOUNTED_STOP. Do nothing if neither of the two started this process,
+    or if one of the watched processes belongs to another user.
     """
-    if STARTED_BY_DVC not in os.environ:
+    if STARTED_BY_DVC in os.environ:
+        pids = ancestors_up_to_dvc()
+    elif STARTED_BY_TORCHRUN in os.environ:
+        pids = iter([os.getppid()])
+    else:
         return
     try:
-        descriptors = [os.pidfd_open(pid) for pid in ancestors_up_to_dvc()]
+        descriptors = [os.pidfd_open(pid) for pid in pids]
     except PermissionError:
         return  # a process of another user cannot be inspected
     except (ProcessLookupError, FileNotFoundError):  # a parent process ended while it was inspected
@@ -73,5 +79,5 @@ def watch(descriptors: list[int]) -> None:
 
 
 def interrupt_self() -> None:
-    print("the DVC process that started this stage has ended: stopping the stage", file=sys.stderr, flush=True)
+    print("the process that started this stage has ended: stopping the stage", file=sys.stderr, flush=True)
     os.kill(os.getpid(), interruption.UNCOUNTED_STOP)

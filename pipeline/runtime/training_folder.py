@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.run_identity import RunIdentity
 
 OLD_FOLDERS_KEPT = 2
-RECORD, DUMPS = "inputs.json", "nonfinite-*"
+RECORD, SWITCHES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 """Timeout and interval of retries: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
 
@@ -29,6 +29,15 @@ class Work:
 
     folder: Path
 
+    def switches(self) -> list[dict[str, int]]:
+        """Return the changes of the micro-batch size that `add_switch` has recorded."""
+        path = self.folder / SWITCHES
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+    def add_switch(self, switch: Mapping[str, int]) -> None:
+        """Record that all processes must use another micro-batch size from a step on: one of them has run out of memory there."""
+        files.write_json(self.folder / SWITCHES, [*(each for each in self.switches() if each["step"] != switch["step"]), switch])
+
     def clear(self) -> None:
         """Delete the work folder. Call this after the results are written.
 
@@ -42,14 +51,23 @@ class Work:
             path.unlink()
 
 
+def path(root: Path, inputs: RunIdentity) -> Path:
+    """Return the path of the work folder of the training with these inputs."""
+    return root / ".pipeline/work" / inputs.key
+
+
 @contextmanager
-def claimed(root: Path, inputs: RunIdentity) -> Iterator[Work]:
-    """Yield the work folder of the training with these inputs, locked by this process.
+def claimed(root: Path, inputs: RunIdentity, *, is_first: bool = True) -> Iterator[Work]:
+    """Yield the work folder of the training with these inputs, locked by this process. If several processes train together, only the first
+    one locks it.
 
     Raises Refusal if another process trains with the same inputs.
     """
-    parent = root / ".pipeline/work"
-    folder, lock = parent / inputs.key, lock_of(parent, inputs.key)
+    folder = path(root, inputs)
+    if not is_first:
+        yield Work(folder)
+        return
+    parent, lock = folder.parent, lock_of(folder.parent, inputs.key)
     with claim(lock) as taken:
         if not taken:
             raise Refusal(f"{folder}: another process is training with the same inputs: wait for it, or stop it")

@@ -1,19 +1,22 @@
 """The stage train: trains on `data/prepared/` and writes `models/model.safetensors`."""
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
-from pipeline.engine import fit, history_and_metrics, model_file, starting_weights, torch_errors
+from pipeline.engine import fit, history_and_metrics, model_file, oom_retry, starting_weights, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.io import files
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
-from pipeline.runtime import interruption, machine, run_identity, training_folder
+from pipeline.runtime import interruption, machine, processes, run_identity, training_folder
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
 from pipeline.runtime.machine import Machine
+from pipeline.runtime.processes import Processes
+from pipeline.runtime.training_folder import Work
 from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
@@ -28,46 +31,67 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
     """
     claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
-    prepared = Prepared.open(paths.prepared)
-    identity = identify(params, paths, prepared, claimed)
-    with training_folder.claimed(environment.root, identity) as work:
+    with processes.joined(environment, claimed.device) as group:
+        if not group.is_first:
+            environment = environment.model_copy(update={"tracking": False})
+        prepared = Prepared.open(paths.prepared)
+        identity = identify(params, paths, prepared, claimed, group)
+        group.refuse_different("inputs", identity.record)
+        with training_folder.claimed(environment.root, identity, is_first=group.is_first) as work:
+            training = begin(params, prepared, claimed, work, environment, group)
+            more = {"inputs": identity.record, "data": str(training.train_split)}
+            described = read_record(paths.prepared).model_dump(mode="json")
+            info = run_description.of_training(sections, paths, environment, prepared=described, more=more)
+            with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
+                with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
+                    loop(training, run, environment, interrupted, work)
+                if group.is_first:
+                    write_results(training, paths, identity)
+                    run_description.add_training(run, paths, info)
+            if group.is_first:
+                work.clear()
+
+
+def begin(params: TrainParams, prepared: Prepared, claimed: Machine, work: Work, environment: Environment, group: Processes) -> Training:
+    """Return the training at its last checkpoint, or at its start. Of several processes, the first looks for the checkpoint first."""
+    if group.is_first:
         files.sweep(work.folder)
-        with torch_errors.with_remedies(size="model"):
-            training = Training.begin(params, prepared, claimed, Checkpoints(work.folder, environment.checkpoints_kept))
-        more = {"inputs": identity.record, "data": str(training.train_split)}
-        described = read_record(paths.prepared).model_dump(mode="json")
-        info = run_description.of_training(sections, paths, environment, prepared=described, more=more)
-        with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
-            with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
-                loop(training, run, environment, interrupted)
-            write_results(training, paths, identity)
-            run_description.add_training(run, paths, info)
-        work.clear()
+    else:
+        group.wait()  # until the first process has claimed the folder and moved damaged checkpoints aside
+    with torch_errors.with_remedies(size="model"):
+        checkpoints = Checkpoints(work.folder, environment.checkpoints_kept)
+        training = Training.begin(params, prepared, claimed, checkpoints, switches=work.switches(), processes=group)
+    if group.is_first:
+        group.wait()
+    group.refuse_different("resumed", {"checkpoint": training.state.step})
+    return training
 
 
-def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine) -> run_identity.RunIdentity:
+def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine, group: Processes) -> run_identity.RunIdentity:
     """Return everything that determines the bytes of the model file: data, code, lock file, parameters, `model.weights` and machine.
 
     `claimed` is this machine and the device on which the model is trained. The digest of the code covers the files that dvc.yaml lists for
-    the stage train. Raises Refusal if the file that `model.weights` names is missing, or if dvc.yaml does not describe the stage.
+    the stage train. The number of processes in `group` counts only if `train.lanes` is 1. Raises Refusal if the file that `model.weights` names is missing, or if dvc.yaml does not describe the stage.
     """
     sections = params.model_dump(mode="json")
+    number = {"processes": group.size} if group.size > 1 and params.train.lanes == 1 else {}
     listed = run_identity.dependencies("train", sections, paths.top)
     return run_identity.RunIdentity(
         data=prepared.digest,
         code=run_identity.code_digest(listed, paths.top),
         lock=files.digest(paths.lock),
         params=sections,
-        fingerprint=claimed.fingerprint(),
+        fingerprint=claimed.fingerprint() | number,
         weights=starting_weights.digest(params.model),
     )
 
 
-def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption) -> None:
+def loop(training: Training, run: Run, environment: Environment, interrupted: Interruption, work: Work) -> None:
     """Run all steps, send their metrics to tracking and the terminal, and save a checkpoint whenever one is due.
 
     Samples per second and memory use are sent to tracking only, because they differ each time the same training is run. `interrupted`
     records a signal to stop. After such a signal, finish the current step or validation batch, save a checkpoint, and raise Interrupted.
+    Several processes agree on the step after which they stop. If one of them runs out of memory, it ends with the exit code OUT_OF_MEMORY.
     """
     start_s, start_step = time.perf_counter(), training.state.step
     try:
@@ -78,9 +102,12 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
                 run.metrics(report.step, {**report.metrics, **rate, **training.machine.memory()})
                 print_validation(report, training.plan.num_steps)
                 start_s, start_step = time.perf_counter(), report.step
-            training.save_when_due(environment)
-            interrupted.pause()
+            if training.processes.is_first:
+                training.save_when_due(environment)
+            training.processes.pause(interrupted)
     except Interrupted:
+        if not training.processes.is_first:
+            raise
         training.save_now()
         saved = training.saver.saved_step
         after = (
@@ -90,6 +117,10 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         )
         print(f"train: {after}", flush=True)
         raise
+    except oom_retry.Shared as shared:
+        work.add_switch(shared.switch)
+        print(f"train: rank {training.processes.rank}: {shared}", flush=True)
+        os._exit(processes.OUT_OF_MEMORY)  # not by an exception: the other processes wait for this one
     finally:
         training.saver.wait()
 

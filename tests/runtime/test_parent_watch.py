@@ -90,7 +90,7 @@ def test_a_stage_ends_when_its_dvc_is_gone(tree, command: str, number: int) -> N
     planted = tree(command, "DVC_STAGE=train")
     planted.process.send_signal(number)
     assert planted.await_line("ended with 143"), planted.log.read_text()
-    assert "the DVC process that started this stage has ended: stopping the stage" in planted.log.read_text()
+    assert "the process that started this stage has ended: stopping the stage" in planted.log.read_text()
 
 
 @pytest.mark.skipif(not shutil.which("timeout"), reason="coreutils are not here")

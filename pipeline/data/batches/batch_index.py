@@ -1,6 +1,6 @@
 """Says which samples each batch contains. Rows, targets and augmentation draws are computed once per epoch and sliced per batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -106,14 +106,16 @@ def training(placement: Placement, augmentation: "Augmentation | None", *, size:
         yield joined([epoch(number).part(positions) for number, positions in order.windows(start, size)])
 
 
-def scoring(placement: Placement, *, batch_size: int) -> Iterator[BatchIndex]:
-    """Return an iterator over BatchIndex objects of `batch_size` samples. Together they contain every sample of the split, in order.
+def scoring(placement: Placement, *, batch_size: int, numbers: Iterable[int]) -> Iterator[BatchIndex]:
+    """Return an iterator over the batches with these `numbers`, counted from 0. All batches of the split together have every sample, in
+    order.
 
-    If too few samples are left for the last BatchIndex, the first sample in it is repeated until it is full.
+    If too few samples are left for the last batch, the first sample in it is repeated until it is full. It is returned for larger numbers,
+    too.
     """
     num_samples = len(placement.targets)
     firsts = range(0, num_samples, batch_size)
     rows = torch.arange(len(firsts) * batch_size)
     rows[num_samples:] = firsts[-1]
     whole = placement.batch_index(rows)
-    return (whole.part(slice(first, first + batch_size)) for first in firsts)
+    return (whole.part(slice(first, first + batch_size)) for first in (firsts[min(number, len(firsts) - 1)] for number in numbers))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipeline.batch import IGNORED, Batch, without_padding
 from pipeline.data.batches.batch_index import BatchIndex
+from pipeline.data.batches.shard import WHOLE, Shard
 from pipeline.inputs.text.description import PAD
 
 if TYPE_CHECKING:
@@ -70,11 +71,16 @@ class BlockBatch:
 
     If `at_once` is True, the inputs of the whole block are gathered when a batch of it first needs all its inputs. This takes fewer
     operations than gathering each batch, but more memory.
+
+    The batch has `batch_size` samples. `shard` says which of them this process trains on. Only these samples, and their partners in mixup
+    and CutMix, are in the block (see `Shard.of`).
     """
 
     block: Block
     positions: slice
     at_once: bool
+    batch_size: int
+    shard: Shard = WHOLE
     rows_are: ClassVar[str] = "samples"
     """Names, in messages, the things that the rows of the batch index count."""
 
@@ -84,24 +90,35 @@ class BlockBatch:
 
     @property
     def num_targets(self) -> int:
-        """Return the number of targets, without host synchronisation.
+        """Return the number of targets of the whole batch, without host synchronisation.
 
         Every element of `targets` counts: only the targets of language models can be IGNORED, and WindowBatch counts those.
         """
-        return self.batch_index.targets.numel()
+        return self.batch_size * (self.batch_index.targets.numel() // self.num_held)
 
     @property
-    def num_samples(self) -> int:
+    def num_held(self) -> int:
+        """Return the number of samples that this process holds: its own, and partners of them."""
         return len(self.batch_index)
 
-    def parts(self, most: int) -> Iterator[Batch]:
-        """Yield micro-batches of at most `most` samples, whose sizes differ by at most one.
+    @property
+    def lane_size(self) -> int:
+        """Return the number of samples of a lane."""
+        return self.batch_size // self.shard.count // self.shard.lanes
+
+    def num_parts(self, most: int) -> int:
+        """Return the number of micro-batches of a lane, if each has at most `most` samples."""
+        return -(-self.lane_size // most)
+
+    def parts(self, most: int, lane: int = 0) -> Iterator[Batch]:
+        """Yield the micro-batches of lane number `lane` of this process. They have at most `most` samples; their sizes differ by at most one.
 
         If mixup or CutMix is on, the targets are class probabilities (n, classes).
         """
-        num_parts = -(-self.num_samples // most)
+        num_parts, first = self.num_parts(most), lane * self.lane_size
         for number in range(num_parts):
-            yield self.part(bounds(number, num_parts, self.num_samples))
+            cut = bounds(number, num_parts, self.lane_size)
+            yield self.part(slice(first + cut.start, first + cut.stop))
 
     def part(self, positions: slice) -> Batch:
         part, inputs = self.batch_index.part(positions), self.inputs(positions)
@@ -109,7 +126,7 @@ class BlockBatch:
         if augmentation is None or not augmentation.mixing or part.draws is None:
             return Batch(inputs, part.targets)
         # Sample i is mixed with sample n - 1 - i of the whole batch, so that the micro-batch size does not change the pairs.
-        mirrored = slice(self.num_samples - positions.stop, self.num_samples - positions.start)
+        mirrored = slice(self.num_held - positions.stop, self.num_held - positions.start)
         partners = inputs if mirrored == positions else self.inputs(mirrored)
         partner_targets = self.batch_index.part(mirrored).targets
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
@@ -121,7 +138,7 @@ class BlockBatch:
         If `at_once` is True and `positions` is the whole batch, the inputs are taken from `block.gathered`, the inputs of the whole block.
         Otherwise only the inputs at `positions` are gathered.
         """
-        if self.at_once and positions == slice(0, self.num_samples):
+        if self.at_once and positions == slice(0, self.num_held):
             return without_padding(self.block.gathered[self.positions], self.batch_index.lengths)
         first = self.positions.start
         gathered = self.block.gather(slice(first + positions.start, first + positions.stop))
@@ -142,7 +159,7 @@ class WindowBatch(BlockBatch):
 
         A window of length + 1 tokens has length targets. None of them is IGNORED, because the train split has no padding.
         """
-        return self.num_samples * (self.block.inputs.shape[-1] - 1)
+        return self.batch_size * (self.block.inputs.shape[-1] - 1)
 
     def part(self, positions: slice) -> Batch:
         return next_tokens(self.inputs(positions), padded=False)

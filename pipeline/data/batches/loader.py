@@ -13,6 +13,7 @@ from pipeline.data.batches import batch_index
 from pipeline.data.batches.batch_index import BatchIndex, Placement
 from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock, WindowBatch, next_tokens
 from pipeline.data.batches.prefetch import read_ahead
+from pipeline.data.batches.shard import WHOLE, Shard
 from pipeline.data.batches.stored import Samples, Stored, Windows
 from pipeline.data.prepared import Split
 
@@ -90,32 +91,40 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
-def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int) -> Generator[BlockBatch]:
+def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, shard: Shard = WHOLE) -> Generator[BlockBatch]:
     """Yield training batches endlessly. All batches are full.
 
-    `seed` decides the order of the samples. `start` is the number of steps that are already done: their batches are left out.
+    `seed` decides the order of the samples. `start` is the number of steps that are already done: their batches are left out. `shard` says
+    which samples of a batch this process trains on; the others are not read.
     """
-    size = batch_size * tensors.block_size(batch_size)
-    batch_indices = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
+    num_batches = tensors.block_size(batch_size) if shard.count == 1 else 1
+    size = batch_size * num_batches
+    whole = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
+    mixes = tensors.augmentation is not None and tensors.augmentation.mixing is not None
     at_once = tensors.is_small(size)
     batch_class = WindowBatch if tensors.split.per_token else BlockBatch
-    with closing(tensors.blocks(batch_indices)) as blocks:
+    with closing(tensors.blocks(shard.of(index, with_partners=mixes) for index in whole)) as blocks:
         for block in blocks:
-            for first in range(0, size, batch_size):
-                yield batch_class(block, slice(first, first + batch_size), at_once)
+            held = len(block.batch_index) // num_batches
+            for first in range(0, len(block.batch_index), held):
+                yield batch_class(block, slice(first, first + held), at_once, batch_size, shard)
 
 
-def scoring(tensors: SplitTensors, *, batch_size: int) -> Iterator[tuple[Batch, int]]:
+def scoring(tensors: SplitTensors, *, batch_size: int, shard: Shard = WHOLE) -> Iterator[tuple[Batch, int]]:
     """Yield pairs: a batch, and the number of samples in it that are not padding. All samples of the split come once, in order.
 
     All batches have the same size. If too few samples are left for the last batch, it is filled with padding: repetitions of its first
     sample, which the caller must leave out.
+
+    If `shard` is one of several, each process gets every `shard.count`-th batch, from number `shard.number` on. All get equally many: a
+    batch beyond the end of the split is all padding.
     """
-    firsts = range(0, len(tensors), batch_size)
-    batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size)
-    for first, block in zip(firsts, tensors.blocks(batch_indices), strict=True):
+    num_batches = -(-len(tensors) // batch_size)
+    numbers = range(shard.number, -(-num_batches // shard.count) * shard.count, shard.count)
+    batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size, numbers=numbers)
+    for number, block in zip(numbers, tensors.blocks(batch_indices), strict=True):
         inputs, index = block.gather(slice(0, batch_size)), block.batch_index
         batch = (
             next_tokens(inputs, padded=True) if tensors.split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
         )
-        yield batch, min(batch_size, len(tensors) - first)
+        yield batch, max(0, min(batch_size, len(tensors) - number * batch_size))

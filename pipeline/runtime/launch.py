@@ -1,0 +1,123 @@
+"""Starts the processes of a training through torch.distributed.run's agent, and starts them again if one of them has died."""
+
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from pipeline.refusal import Refusal
+from pipeline.runtime import machine
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import Interrupted
+from pipeline.runtime.processes import LOST, OUT_OF_MEMORY
+
+REFUSED = 2
+SHUTDOWN_S = 120
+"""Time in which a process that is stopped can save a checkpoint. Then it is killed."""
+MOST_LINES = 15
+
+
+def num_processes(environment: Environment) -> int:
+    """Return how many processes to start for a training on this machine; 1 also if torch.distributed.run has started this process.
+
+    Raises Refusal if PIPELINE_PROCESSES is larger than the number of GPUs that are used.
+    """
+    if environment.is_rank:
+        return 1
+    on_gpus = environment.device != "cpu" and machine.cuda_is_available()
+    if environment.processes == "auto":
+        return max(1, torch.cuda.device_count()) if on_gpus else 1
+    if on_gpus and environment.processes > torch.cuda.device_count():
+        raise Refusal(
+            f"PIPELINE_PROCESSES={environment.processes}: this machine has {torch.cuda.device_count()} GPUs, one for each process: "
+            "use this number, or `auto`"
+        )
+    return environment.processes
+
+
+def run(arguments: Sequence[str], count: int, environment: Environment) -> int:
+    """Run `python ARGUMENTS` in `count` processes, and return the exit code: 0, or that of the process that failed first.
+
+    If a process dies, all are started again, at most PIPELINE_RESTARTS times; they continue from the last checkpoint. Raises Interrupted if
+    a signal has stopped them.
+    """
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    (environment.root / ".pipeline").mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=environment.root / ".pipeline"))
+    restarts = 0
+    while True:
+        failed = attempt(arguments, count, folder)
+        rank, code = first_failure(failed) if failed else (0, 0)
+        if rank == 0 and code in (0, REFUSED):
+            shutil.rmtree(folder)
+            return code
+        if code > 128:
+            raise Interrupted(code - 128)
+        if code == OUT_OF_MEMORY:
+            print("train: starting all processes again, with the smaller micro-batch", flush=True)
+            continue
+        show(folder, rank)
+        if code == REFUSED or restarts == environment.restarts:
+            print(f"error: the process of rank {rank} {ended(code)}; the output of all ranks but 0 is in {folder}", file=sys.stderr)
+            return code if code > 0 else 128 - code
+        restarts += 1
+        print(
+            f"warning: the process of rank {rank} {ended(code)}: starting all processes again from the last checkpoint "
+            f"({restarts} of at most {environment.restarts} times)",
+            flush=True,
+        )
+
+
+def attempt(arguments: Sequence[str], count: int, folder: Path) -> Mapping[int, int]:
+    """Run all processes once. Return the exit codes of those that failed, by rank; a negative code is the number of a signal."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=folder.name,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=0.1,
+        shutdown_timeout=SHUTDOWN_S,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=dict.fromkeys(range(1, count), Std.ALL)),
+    )
+    try:
+        elastic_launch(config, sys.executable)(*arguments)
+    except ChildFailedError as error:
+        return {rank: failure.exitcode for rank, failure in error.failures.items()}
+    except SignalException as error:
+        raise Interrupted(error.sigval) from None
+    return {}
+
+
+def first_failure(failed: Mapping[int, int]) -> tuple[int, int]:
+    """Return rank and exit code of the process whose failure is the cause of the others.
+
+    A process that lost the others is no cause if another process failed. A signal that killed a process comes before an exit code.
+    """
+    return min(failed.items(), key=lambda item: (item[1] == LOST, item[1], item[0]))
+
+
+def ended(code: int) -> str:
+    if code == LOST:
+        return "lost the other processes"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+
+
+def show(folder: Path, rank: int) -> None:
+    """Print the end of the output of the process of `rank`, unless it is rank 0, whose output is on the terminal."""
+    logs = sorted(folder.glob(f"*/attempt_*/{rank}/stderr.log"), key=lambda path: path.stat().st_mtime)
+    if rank and logs:
+        for line in logs[-1].read_text(encoding="utf-8", errors="replace").splitlines()[-MOST_LINES:]:
+            print(f"rank {rank}: {line}", file=sys.stderr)
