@@ -59,7 +59,10 @@ class Parts:
     def num_targets(self) -> int:
         return sum(len(targets) for _, targets in self.given)
 
-    def parts(self, most: int):
+    def num_parts(self, most: int) -> int:
+        return len(self.given)
+
+    def parts(self, most: int, lane: int = 0):
         return (Batch(*part) for part in self.given)
 
 

@@ -162,6 +162,6 @@ def test_a_batch_is_untouched_until_the_next_one_is_asked_for(cpu: torch.device)
     """However far the reader is ahead by then."""
     split = Split(np.arange(50, dtype=np.uint8).reshape(50, 1, 1, 1).repeat(4, axis=3), np.zeros(50, np.int64))
     images = loader.SplitTensors(split, cpu, resident=False)
-    for number, batch in enumerate(images.blocks(batch_index.scoring(images.placement, batch_size=5))):
+    for number, batch in enumerate(images.blocks(batch_index.scoring(images.placement, batch_size=5, numbers=range(10)))):
         threading.Event().wait(0.01)
         assert batch.inputs[:, 0, 0, 0].tolist() == list(range(5 * number, 5 * number + 5))
