@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
-from pipeline.runtime.interruption import Interrupted, record_exit_code
+from pipeline.runtime.interruption import STARTED_BY_TORCHRUN, Interrupted, record_exit_code
 
 VERBS = {
     "repro": "run check, `dvc repro` and summary; no other container can use the checkout meanwhile",
@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return print_error(str(refusal), BAD_INPUT)
     except Interrupted as interrupted:
         record_exit_code(interrupted.exit_code)
+        if STARTED_BY_TORCHRUN in os.environ:
+            return interrupted.exit_code  # its agent says it for all processes
         return print_error(str(interrupted), interrupted.exit_code)
     except KeyboardInterrupt:
         return print_error("interrupted", INTERRUPTED)

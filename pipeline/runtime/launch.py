@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipeline.refusal import Refusal
@@ -50,13 +50,12 @@ def run(arguments: Sequence[str], count: int, environment: Environment) -> int:
     If a process dies, all are started again, at most PIPELINE_RESTARTS times; they continue from the last checkpoint. Raises Interrupted if
     a signal has stopped them.
     """
-    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # `run` says it in one line
     (environment.root / ".pipeline").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=environment.root / ".pipeline"))
     restarts = 0
     while True:
-        failed = attempt(arguments, count, folder)
-        rank, code = first_failure(failed) if failed else (0, 0)
+        rank, code = attempt(arguments, count, folder)
         if rank == 0 and code in (0, REFUSED):
             shutil.rmtree(folder)
             return code
@@ -77,8 +76,11 @@ def run(arguments: Sequence[str], count: int, environment: Environment) -> int:
         )
 
 
-def attempt(arguments: Sequence[str], count: int, folder: Path) -> Mapping[int, int]:
-    """Run all processes once. Return the exit codes of those that failed, by rank; a negative code is the number of a signal."""
+def attempt(arguments: Sequence[str], count: int, folder: Path) -> tuple[int, int]:
+    """Run all processes once. Return rank and exit code of the process that failed first; a negative code is the number of a signal.
+
+    If none failed, return (0, 0).
+    """
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -95,18 +97,19 @@ def attempt(arguments: Sequence[str], count: int, folder: Path) -> Mapping[int, 
     try:
         elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
-        return {rank: failure.exitcode for rank, failure in error.failures.items()}
+        return first_failure(error.failures)
     except SignalException as error:
         raise Interrupted(error.sigval) from None
-    return {}
+    return 0, 0
 
 
-def first_failure(failed: Mapping[int, int]) -> tuple[int, int]:
-    """Return rank and exit code of the process whose failure is the cause of the others.
+def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, int]:
+    """Return rank and exit code of the process whose failure is the cause of the others: the agent then stops them.
 
-    A process that lost the others is no cause if another process failed. A signal that killed a process comes before an exit code.
+    Failures are recorded to the second. In the same second, a process that was killed comes first, and one that lost the others last.
     """
-    return min(failed.items(), key=lambda item: (item[1] == LOST, item[1], item[0]))
+    rank = min(failures, key=lambda rank: (failures[rank].timestamp, failures[rank].exitcode == LOST, failures[rank].exitcode))
+    return rank, failures[rank].exitcode
 
 
 def ended(code: int) -> str:

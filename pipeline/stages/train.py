@@ -45,6 +45,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
             with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
                 with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
                     loop(training, run, environment, interrupted, work)
+                group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
                 if group.is_first:
                     write_results(training, paths, identity)
                     run_description.add_training(run, paths, info)
