@@ -140,18 +140,20 @@ def test_the_counts_of_a_linear_layer_are_those_computed_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10-resnet", "shakespeare-transformer"])
-def test_flops_are_those_of_torchs_counter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    counters: list[FlopCounterMode] = []
+def test_flops_are_those_of_torchs_counter_and_bytes_grow_with_the_samples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[int, int]] = []
     count = step_work.count
 
     def counted(*arguments):
         with FlopCounterMode(display=False) as counter:
-            counters.append(counter)
-            return count(*arguments)
+            operations = count(*arguments)
+        found.append((counter.get_total_flops(), operations.moved_bytes))
+        return operations
 
     monkeypatch.setattr(step_work, "count", counted)
     work = work_of_preset(name)
-    assert [counter.get_total_flops() for counter in counters] == [2 * work.sample_flops, 4 * work.sample_flops]
+    assert found == [(samples * work.sample_flops, work.pass_bytes + samples * work.sample_bytes) for samples in (2, 4)]
+    assert work.pass_bytes > 2 * work.num_weights  # the weights are read in bf16
 
 
 def test_gradients_have_as_many_bytes_as_the_trained_weights() -> None:
