@@ -27,6 +27,10 @@ GRAPH_LAUNCH_S = 1e-6
 LARGER = 8
 """Factor of the larger batch, and number of lanes, in the table of switches."""
 ADAPTER_BYTES_PER_S = 400e9 / 8
+COLLECTIVE_LATENCY_S = 14e-6
+"""Latency of any collective in NCCL's own model (protocol LL128). The steps of its algorithm come on top."""
+TREE_STEP_S, RING_STEP_S = (1.25e-6, 8.5e-6), (1.9e-6, 4.0e-6)
+"""Latency of a step in a node, and between nodes."""
 BUCKET_BYTES = 25 * 2**20
 """Size of a bucket of gradients in DDP."""
 BACKWARD = 2 / 3
@@ -62,7 +66,7 @@ class Cluster:
         If `direct` is True, it is an all-to-all: each GPU sends its own chunks to all others, and no node adds them before.
         """
         inside, nodes = self.divide(gpus)
-        latency_s = 0.0 if gpus == 1 else 10e-6 + (gpus - nodes) * 1.9e-6 + (nodes - 1) * 4.0e-6
+        latency_s = COLLECTIVE_LATENCY_S + (gpus - nodes) * RING_STEP_S[0] + (nodes - 1) * RING_STEP_S[1] if gpus > 1 else 0.0
         near, far = (inside - 1) / (gpus if direct else inside), (nodes - 1) / nodes / (1 if direct else inside)
         network_bytes_per_s = self.adapters * ADAPTER_BYTES_PER_S / self.node_gpus
         return latency_s * parts + size_bytes * (near / self.nvlink_bytes_per_s + far / network_bytes_per_s)
@@ -70,7 +74,7 @@ class Cluster:
     def all_reduce_s(self, size_bytes: float, gpus: int, *, parts: int) -> float:
         """Return the time of an all-reduce in `parts` collectives: a reduce-scatter and an all-gather, with the latency of NCCL's tree."""
         inside, nodes = self.divide(gpus)
-        latency_s = 0.0 if gpus == 1 else 14e-6 + 2 * ((inside - 1) * 1.2e-6 + math.log2(nodes) * 8.5e-6)
+        latency_s = COLLECTIVE_LATENCY_S + 2 * ((inside - 1) * TREE_STEP_S[0] + math.log2(nodes) * TREE_STEP_S[1]) if gpus > 1 else 0.0
         return latency_s * parts + 2 * self.one_way_s(size_bytes, gpus, parts=0)
 
 
@@ -104,7 +108,7 @@ def step(work: Work, gpus: int, cluster: Cluster, *, lanes: int = 1, sharded: bo
         "launches": passes * work.kernels * cluster.launch_s,
     }
     bound = max(times, key=times.__getitem__)
-    compute_s = times[bound] * work.slowdown
+    compute_s = times[bound]
     if sharded:
         exchange_s = passes * sharded_exchange_s(work, gpus, cluster, pass_s=compute_s / passes)
     else:
@@ -251,8 +255,21 @@ def with_measurements(works: list[Work], measured_s: Mapping[str, float], cluste
         raise Refusal(
             f"--measured: {unknown[0]!r} is none of the calculated presets: write one of {', '.join(work.name for work in works)}"
         )
-    slowdowns = {work.name: measured_s[work.name] / step(work, 1, cluster).compute_s for work in works if work.name in measured_s}
-    return [replace(work, slowdown=slowdowns.get(work.name, 1.0)) for work in works]
+    return [fitted(work, measured_s[work.name], cluster) if work.name in measured_s else work for work in works]
+
+
+def fitted(work: Work, measured_s: float, cluster: Cluster) -> Work:
+    """Return `work` with a computation that takes `measured_s` on one GPU. If that is longer, only its slowest part becomes slower."""
+    alone = step(work, 1, cluster)
+    factor = measured_s / alone.compute_s
+    computing, launching = (min(1.0, factor), factor) if alone.bound == "launches" else (factor, min(1.0, factor))
+    return replace(
+        work,
+        sample_flops=computing * work.sample_flops,
+        sample_bytes=computing * work.sample_bytes,
+        pass_bytes=computing * work.pass_bytes,
+        kernels=launching * work.kernels,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -44,13 +44,11 @@ class Work:
     """Memory traffic of a sample in a pass."""
     pass_bytes: float
     """Memory traffic of a pass that does not depend on its samples, such as reading the weights."""
-    kernels: int
+    kernels: float
     """Kernels of a pass."""
     num_weights: int
     gradient_bytes: int
     blocks: int
-    slowdown: float = 1.0
-    """Measured computation of a step on one GPU, divided by the calculated one."""
 
 
 class Operations(TorchDispatchMode):

@@ -67,9 +67,9 @@ def test_between_nodes_an_eighth_of_the_bytes_crosses_each_adapter() -> None:
 
 
 def test_a_collective_of_every_bucket_has_the_latency_of_nccl() -> None:
-    assert CLUSTER.all_reduce_s(0, 2, parts=1) == pytest.approx(14e-6 + 2 * 1.2e-6)
-    assert CLUSTER.all_reduce_s(0, 1024, parts=3) == pytest.approx(3 * (14e-6 + 2 * (7 * 1.2e-6 + 7 * 8.5e-6)))
-    assert CLUSTER.one_way_s(0, 16, parts=2) == pytest.approx(2 * (10e-6 + 14 * 1.9e-6 + 4e-6))
+    assert CLUSTER.all_reduce_s(0, 2, parts=1) == pytest.approx(14e-6 + 2 * 1.25e-6)
+    assert CLUSTER.all_reduce_s(0, 1024, parts=3) == pytest.approx(3 * (14e-6 + 2 * (7 * 1.25e-6 + 7 * 8.5e-6)))
+    assert CLUSTER.one_way_s(0, 16, parts=2) == pytest.approx(2 * (14e-6 + 14 * 1.9e-6 + 4e-6))
 
 
 def test_an_exchange_hides_behind_the_backward_pass_but_for_its_last_bucket() -> None:
@@ -173,10 +173,17 @@ def test_a_step_of_a_billion_weights_computes_six_flops_a_weight_and_token() -> 
     assert (work.blocks, work.gradient_bytes) == (18, 4 * work.num_weights)
 
 
-def test_a_measured_step_replaces_the_calculated_one() -> None:
+@pytest.mark.parametrize("measured_s", [1e-5, 2.5])
+@pytest.mark.parametrize("work", [WORK, replace(WORK, sample_flops=0, sample_bytes=0)])
+def test_a_measured_step_replaces_the_calculated_one(work: Work, measured_s: float) -> None:
+    (found,) = scaling.with_measurements([work], {"work": measured_s}, CLUSTER)
+    assert step(found, 1, CLUSTER).compute_s == pytest.approx(measured_s)
+
+
+def test_a_slow_measured_step_of_much_arithmetic_launches_no_slower() -> None:
     (found,) = scaling.with_measurements([WORK], {"work": 2.5}, CLUSTER)
-    assert step(found, 1, CLUSTER).compute_s == pytest.approx(2.5)
     assert step(found, 4, CLUSTER).compute_s == pytest.approx(2.5 / 4)
+    assert found.kernels == WORK.kernels
 
 
 @pytest.mark.parametrize(("gpus", "lanes"), [(0, 1), (3, 1), (2048, 1), (8, 4), (2, 3), (1, 2048)])
