@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.sgd import sgd
 
 from pipeline.engine.activation_checkpointing import blocks
 from pipeline.engine.lanes import Lanes
@@ -47,6 +49,29 @@ class Sharding(Lanes):
         return norm
 
 
+class ShardedSGD(torch.optim.SGD):
+    """Applies torch's fused SGD to the shards of this process. torch does not apply it to divided parameters itself."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Apply one update."""
+        assert closure is None
+        for group in self.param_groups:
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            sgd(
+                [local(parameter) for parameter in trained],
+                [local(parameter.grad) for parameter in trained],
+                [local(self.state[parameter]["momentum_buffer"]) if group["momentum"] else None for parameter in trained],
+                fused=True,
+                lr=group["lr"],
+                momentum=group["momentum"],
+                nesterov=group["nesterov"],
+                weight_decay=group["weight_decay"],
+                dampening=group["dampening"],
+                maximize=group["maximize"],
+            )
+
+
 def shard(network: nn.Module, processes: Processes, device: torch.device, precision: ChosenPrecision) -> None:
     """Replace the parameters of `network` by shards on `device`: those of each block (see `blocks`) together, then all others together.
 
@@ -72,7 +97,9 @@ def shard(network: nn.Module, processes: Processes, device: torch.device, precis
         param_dtype_override_fn=lambda parameter: None if id(parameter) in halved else parameter.dtype,
     )
     mesh = init_device_mesh(device.type, (processes.size,))
-    for module in (*found, network):
+    # with bf16 weights, norms in float32 are divided by themselves: FSDP2 cannot gather two dtypes together
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm) and module.affine] if precision == "bf16-true" else []
+    for module in (*norms, *found, network):
         # also the network's own weights: they would stay as gathered for a validation, and be out of date at the next
         sharded = fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         sharded.set_gradient_divide_factor(1.0)
