@@ -81,7 +81,9 @@ def test_the_image_is_named_after_the_makefile_and_the_version_and_comes_from_no
 
 
 def test_each_container_runs_what_the_entry_point_knows() -> None:
-    commands = {name: [entry_point.commands_for(container.get("args", [])) for container in containers(pod)] for name, pod in pods().items()}
+    commands = {
+        name: [entry_point.commands_for(container.get("args", [])) for container in containers(pod)] for name, pod in pods().items()
+    }
     assert not any("command" in container for container in all_containers()), "the image's entry point runs"
     assert commands["pipeline"] == [entry_point.REPRO]
     assert commands["pipeline-prepare"] == [((*entry_point.VERB, "check"),), (("dvc", "repro", "prepare"),)]
@@ -106,7 +108,9 @@ def test_a_pod_has_requests_and_limits_and_whole_cpus() -> None:
 
 
 def test_only_what_computes_on_a_gpu_asks_for_one() -> None:
-    with_gpu = {name for name, pod in pods().items() for container in containers(pod) if "nvidia.com/gpu" in container["resources"]["limits"]}
+    with_gpu = {
+        name for name, pod in pods().items() for container in containers(pod) if "nvidia.com/gpu" in container["resources"]["limits"]
+    }
     assert with_gpu == pods().keys() - {"pipeline-prepare"}
     assert {name for name, pod in pods().items() if "tolerations" in pod} == with_gpu
 

@@ -30,7 +30,13 @@ PIPELINE = {
     + '";; esac',
     "torchrun": f"[ ! -e broken ] || exit 9; [ ! -e long ] || {{ {UNTIL_TERM}; }}",
 }
-JOB = {"SLURM_JOB_ID": "1234", "SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "4"}
+JOB = {
+    "SLURM_JOB_ID": "1234",
+    "SLURM_JOB_NODELIST": "node-[1-2]",
+    "SLURM_NNODES": "2",
+    "SLURM_CPUS_PER_TASK": "8",
+    "SLURM_GPUS_ON_NODE": "4",
+}
 
 
 def install(folder: Path, programs: dict[str, str]) -> Path:
