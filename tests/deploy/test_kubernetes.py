@@ -154,3 +154,11 @@ def test_all_cores_are_shared_among_the_processes_of_a_machine() -> None:
     (container,) = pods()["pipeline-train"]["containers"]
     limits, (threads,) = container["resources"]["limits"], [v["value"] for v in container["env"] if v["name"] == "PIPELINE_THREADS"]
     assert int(threads) * int(limits["nvidia.com/gpu"]) == int(limits["cpu"])
+
+
+def test_the_docs_name_every_file_and_none_that_is_missing() -> None:
+    text = manifests.DOCS.read_text(encoding="utf-8")
+    named = set(re.findall(r"deploy/[\w./-]+\w", text))
+    assert [path for path in named if not (TOP / path).exists()] == []
+    assert [path.name for path in FILES if path.name not in text] == []
+    assert str(manifests.SLURM.relative_to(TOP)) in named
