@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.data import writer
 from pipeline.data.prepared import Prepared
 from pipeline.engine.model_file import HEADER_BYTES
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.settings import TextSettings
 from pipeline.io import tensor_file
@@ -83,7 +83,7 @@ def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path
 def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root, tmp_path, monkeypatch):
     """As where the disk breaks: a traceback holds what was going on, and so would hold the processes, which Python waits for at its end."""
     monkeypatch.setattr(image_folder, "MANY", 1)
-    monkeypatch.setattr(writer.GrowingArray, "append", broken)
+    monkeypatch.setattr(Statistics, "add", broken)
     with pytest.raises(RuntimeError, match="the disk broke") as kept:
         run(root, tmp_path, workers=2)
     assert kept.value.__traceback__
