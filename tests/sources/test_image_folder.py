@@ -120,7 +120,9 @@ def test_a_tar_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
 def test_a_tar_that_ends_in_a_file_is_refused_by_whoever_reads_this_file(tmp_path) -> None:
     path = write_tar(tmp_path / "all.tar", dataset())
     cut = archives.TarSlice(path, archives.version_of(path), path.stat().st_size - 10, 11)
-    with pytest.raises(Refusal, match=r"all\.tar: cannot be read as a complete tar or zip archive \(the end of train/cat/a.png is missing\)"):
+    with pytest.raises(
+        Refusal, match=r"all\.tar: cannot be read as a complete tar or zip archive \(the end of train/cat/a.png is missing\)"
+    ):
         cut.read("train/cat/a.png")
 
 
