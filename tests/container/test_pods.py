@@ -10,7 +10,7 @@ from tests.deploy.manifests import containers, pods
 
 pytestmark = pytest.mark.container
 
-ALONE = {"--nnodes": "1", "--nproc-per-node": "1", "--rdzv-endpoint": "localhost:29400"}
+ALONE = {"--nnodes": "1", "--nproc-per-node": "2", "--rdzv-endpoint": "localhost:29400"}
 """The options of torchrun that are different where there is one machine and no GPU."""
 
 

@@ -176,11 +176,11 @@ def test_the_signal_comes_as_early_as_kubernetes_warns_and_leaves_time_for_the_s
 
 @pytest.mark.slow
 def test_real_stages_stopped_near_the_time_limit_end_in_the_bytes_of_a_plain_repro(tmp_path: Path) -> None:
-    changes = {"train.steps": 6000, "train.report_every_steps": 100, "train.validate_every_steps": 3000}
+    changes = {"train.lanes": 2, "train.steps": 6000, "train.report_every_steps": 100, "train.validate_every_steps": 3000}
     plain = repository(tmp_path / "plain", changes)
     folder = repository(tmp_path / "slurm", changes)
     install(folder, SLURM)
-    job = {"SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "", "PROCESSES_PER_NODE": "1", "PIPELINE_THREADS": "1", "PIPELINE_TRACKING": "false"}
+    job = {"SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "", "PROCESSES_PER_NODE": "2", "PIPELINE_THREADS": "1", "PIPELINE_TRACKING": "false"}
     job |= {"SLURM_JOB_ID": "98765"}
     (folder / "stand-ins/scontrol").write_text('#!/bin/bash\n[ "$1" = requeue ] || echo localhost\n', encoding="utf-8")
     process = submit(folder, **job)
