@@ -30,6 +30,7 @@ from pipeline.engine.checkpoint import Checkpoints, Saver
 from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.objective import Objective
 from pipeline.engine.plan import Plan
+from pipeline.engine.sharding import host_copies
 from pipeline.engine.state import Progress, Switch, TrainState
 from pipeline.io.tensor_file import Tensors
 from pipeline.io.untrusted import reason
@@ -70,6 +71,9 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
     meta_model.refuse_too_large(params.model, spec)
     chosen = precision.choose(settings.precision, device)
     precision.refuse_lost_updates(chosen, device)
+    sharded = settings.sharding == "full" and processes.size > 1
+    if sharded and chosen == "fp16":
+        raise Refusal("train.precision: fp16 does not work with train.sharding: full: write `train.precision: fp32`, or use newer GPUs")
     seeding.reseed(torch.device("cpu"), params.seed, "weights")
     network = params.model.build(spec)
     model = Model(
@@ -92,6 +96,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
         device=device,
         processes=processes,
         lanes=settings.lanes,
+        sharded=sharded,
     )
     if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
         raise Refusal(
@@ -114,7 +119,7 @@ class Training:
     plan: Plan
     saver: Saver
     saved_s: float
-    """`time.monotonic()` at the start of the last save, or at the start of the training if nothing was saved yet."""
+    """`time.monotonic()` when the last save was due, or at the start of the training if none was due yet."""
 
     @classmethod
     def begin(
@@ -313,21 +318,34 @@ class Training:
         )
 
     def save_when_due(self, environment: Environment) -> None:
-        """Start writing a checkpoint if the interval in steps or the interval in seconds has passed.
+        """Start writing a checkpoint if one is due."""
+        if self.save_fell_due(environment):
+            self.save()
 
-        `environment` contains both intervals. If only the interval in seconds has passed, a checkpoint is started only when no other
-        checkpoint is being written.
+    def save_fell_due(self, environment: Environment) -> bool:
+        """Return True if the interval in steps or the interval in seconds has passed, and start the next interval in seconds.
+
+        `environment` contains both intervals. If only the interval in seconds has passed, a checkpoint is due only when no other checkpoint
+        is being written.
         """
         by_steps = environment.checkpoint_every_steps and self.state.step % environment.checkpoint_every_steps == 0
         by_time = environment.checkpoint_every_s and time.monotonic() - self.saved_s >= environment.checkpoint_every_s
-        if by_steps or (by_time and not self.saver.busy):
-            self.save()
+        due = bool(by_steps or (by_time and not self.saver.busy))
+        if due:
+            self.saved_s = time.monotonic()
+        return due
 
     def save(self) -> None:
-        """Start writing a checkpoint of the current state and progress in the background."""
+        """Start writing a checkpoint of the current state and progress in the background.
+
+        If the weights are divided among the processes, all of them must call this after the same step. Only the first one writes.
+        """
+        tensors = self.state.tensors() | self.progress.tensors()
+        if not self.processes.is_first:
+            host_copies(tensors, keep=False)
+            return
         scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
-        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors(), scalars)
-        self.saved_s = time.monotonic()
+        self.saver.save(self.state.step, tensors, scalars)
 
     def save_now(self) -> bool:
         """Write a checkpoint, and wait until writing ends. Return True if the checkpoint is on disk, False after an OSError."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from pipeline.engine.sharding import host_copies
 from pipeline.io import tensor_file
 from pipeline.io.tensor_file import Tensors
 from pipeline.refusal import Refusal
@@ -79,10 +78,11 @@ class Saver:
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         """Wait until the previous checkpoint is written, copy `tensors` to the host, and start writing the copies.
 
-        `metadata` is not copied, so do not change it afterwards. Raises any exception of the previous write except OSError.
+        The copies are contiguous, like the tensors in a checkpoint file, so the background thread can write them as they are. `metadata` is
+        not copied, so do not change it afterwards. Raises any exception of the previous write except OSError.
         """
         self.wait()
-        self._writing = self._thread.submit(self._write, step, snapshot(tensors), metadata)
+        self._writing = self._thread.submit(self._write, step, host_copies(tensors), metadata)
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written.
@@ -101,11 +101,3 @@ class Saver:
                 f"the newest complete checkpoint is that of step {self.saved_step}" if self.saved_step else "no checkpoint is complete yet"
             )
             print(f"warning: {error.filename}: the checkpoint cannot be written ({error.strerror}): {kept}; training continues", flush=True)
-
-
-def snapshot(tensors: Tensors) -> Tensors:
-    """Return contiguous copies of `tensors` on the host.
-
-    The tensors in a checkpoint file are contiguous too, so the background thread can write the copies as they are.
-    """
-    return {name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()}

@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from pipeline.engine.sharding import local
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -20,13 +22,17 @@ class EMA(Generic[Module]):
         self.module = copy.deepcopy(module)
         self.module.requires_grad_(False).eval()
         self.decay = decay
+        self.follow(module)
+
+    def follow(self, module: Module) -> None:
+        """Average the tensors that `module` has now. Call this again after the tensors of `module` and of the copy were replaced by shards."""
         pairs = [
             (trailing, leading)
             for trailing, leading in zip(tensors(self.module), tensors(module), strict=True)
             if leading.requires_grad or not isinstance(leading, nn.Parameter)  # the average of a frozen parameter is this parameter
         ]
-        self.trailing = [trailing for trailing, _ in pairs if trailing.is_floating_point()]
-        self.leading = [leading.detach() for _, leading in pairs if leading.is_floating_point()]
+        self.trailing = [local(trailing) for trailing, _ in pairs if trailing.is_floating_point()]
+        self.leading = [local(leading) for _, leading in pairs if leading.is_floating_point()]
         self.counters = [trailing for trailing, _ in pairs if not trailing.is_floating_point()]
         self.counted = [leading for _, leading in pairs if not leading.is_floating_point()]
 

@@ -8,6 +8,7 @@ import torch
 
 from pipeline.engine.objective import Objective
 from pipeline.engine.plan import Plan
+from pipeline.engine.sharding import host_copies
 from pipeline.engine.state import Progress, TrainState
 from pipeline.engine.step_metrics import Row, StepMetrics, StepValues
 from pipeline.engine.update import Forward, WholeBatch, update
@@ -129,7 +130,7 @@ def refuse_nonfinite_state(state: TrainState) -> None:
     """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
-        largest = float(torch.nn.utils.get_total_norm([*state.parameters, *kept], norm_type=math.inf))
+        largest = float(state.total_norm([*state.parameters, *kept], math.inf))
     if not math.isfinite(largest):
         raise Refusal(
             f"a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
@@ -171,5 +172,11 @@ def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> 
 
 
 def weights(state: TrainState) -> Tensors:
-    """Return a copy of the current weights to export: those of the EMA if there is one, else those of the model."""
-    return {name: tensor.detach().clone() for name, tensor in state.scored.network.state_dict().items()}
+    """Return a copy of the current weights to export: those of the EMA if there is one, else those of the model.
+
+    If the weights are divided, all processes must call this. The first one gets copies on the host, the others an empty dict.
+    """
+    found = state.scored.network.state_dict()
+    if state.sharding:
+        return host_copies(found, keep=state.sharding.processes.is_first)
+    return {name: tensor.detach().clone() for name, tensor in found.items()}

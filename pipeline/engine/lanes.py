@@ -33,7 +33,7 @@ class Lanes:
     """
 
     def __init__(self, network: nn.Module, before: BufferSnapshot, processes: Processes, *, lanes: int) -> None:
-        self.processes, self.fixed_order = processes, lanes > 1
+        self.network, self.processes, self.fixed_order = network, processes, lanes > 1
         self.own = max(1, lanes // processes.size)
         self.first = processes.rank * self.own
         self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]

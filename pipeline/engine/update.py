@@ -160,7 +160,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
 def measured(state: TrainState, most: float | None) -> Tensor:
     """Return the gradient norm before clipping. If `most` is not None, clip the gradients to the norm `most`."""
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    norm = state.total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if most is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, most, norm)
     return norm

@@ -12,6 +12,13 @@ from pipeline.refusal import Refusal
 
 Lanes = Annotated[int, Field(ge=1, le=1024)]
 Precision = Literal["auto", "bf16", "fp16", "fp32", "bf16-true"]
+UNSHARDED: dict[str, tuple[tuple[str | bool, ...], str]] = {
+    "precision": (("fp16",), "train.precision: auto"),
+    "compile": (("default", "graphs"), 'train.compile: "off"'),
+    "channels_last": ((True,), "train.channels_last: false"),
+    "on_nonfinite": (("skip",), "train.on_nonfinite: stop"),
+}
+"""Values that torch's FSDP2 or its fused optimizers do not support together with `train.sharding: full`, and what to write instead."""
 
 
 class LoopSettings(Section):
@@ -28,6 +35,9 @@ class LoopSettings(Section):
     lanes: Lanes
     """Number of equal parts of a batch whose gradients are added in a fixed order: 1, or a power of two. The result is the same, to the
     bit, for every number of processes that divides it."""
+    sharding: Literal["none", "full"]
+    """Division of the weights among several processes: `none` keeps all weights in each of them, `full` divides weights, gradients and
+    optimizer state (FSDP2), for models that are too large for one GPU."""
     precision: Precision
     """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `bf16-true` keeps the weights
     themselves in bf16."""
@@ -89,6 +99,21 @@ class LoopSettings(Section):
                 f"does not divide train.batch_size ({batch_size}): write another number of lanes, or a multiple of {lanes} as batch_size"
             )
         return lanes
+
+    @field_validator("sharding")
+    @classmethod
+    def refuse_sharded_lanes(cls, sharding: str, info: ValidationInfo) -> str:
+        if sharding == "full" and info.data.get("lanes", 1) > 1:
+            raise ValueError("`full` works with one lane only: write `train.lanes: 1`, or `train.sharding: none`")
+        return sharding
+
+    @field_validator(*UNSHARDED)
+    @classmethod
+    def refuse_unsharded(cls, value: str | bool, info: ValidationInfo) -> str | bool:
+        refused, instead = UNSHARDED[str(info.field_name)]
+        if value in refused and info.data.get("sharding") == "full":
+            raise ValueError(f"cannot be combined with train.sharding: full: write `{instead}`, or `train.sharding: none`")
+        return value
 
     @field_validator("compile")
     @classmethod

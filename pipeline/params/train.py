@@ -7,7 +7,7 @@ from pydantic import NonNegativeInt, ValidationInfo, field_validator
 from pipeline.params.augment import AugmentSettings
 from pipeline.params.loop import LoopSettings
 from pipeline.params.model import ModelSettings
-from pipeline.params.optimizer import AdamSettings, OptimizerSettings
+from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings
 from pipeline.params.schedule import ScheduleSettings
 from pipeline.params.section import Section
 from pipeline.registry import MODELS
@@ -32,5 +32,14 @@ class TrainParams(Section):
             raise ValueError(
                 f"precision: bf16-true would round away small updates of {optimizer.name}'s running averages: "
                 "write `train.precision: auto`, or set optimizer.name to muon or sgd"
+            )
+        return train
+
+    @field_validator("train")
+    @classmethod
+    def refuse_sharded_matrices(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
+        if train.sharding == "full" and isinstance(info.data.get("optimizer"), MuonSettings):
+            raise ValueError(
+                "sharding: full divides the matrices that muon orthogonalises as a whole: write `train.sharding: none`, or set optimizer.name to adamw or sgd"
             )
         return train

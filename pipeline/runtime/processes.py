@@ -29,20 +29,20 @@ RENDEZVOUS_S = 60.0
 
 
 class Flags:
-    """Tells all processes whether one of them has raised a flag, on a gloo group of its own, so that nobody waits for a GPU."""
+    """Tells all processes which flags one of them has raised, on a gloo group of its own, so that nobody waits for a GPU."""
 
     def __init__(self) -> None:
         self.group = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
         self.sent: tuple[Tensor, dist.Work] | None = None
 
-    def exchanged(self, *, flag: bool) -> bool:
-        """Send `flag`, and return True if any process sent True at its call before this one. This wait is short: that call is past."""
-        found = False
+    def exchanged(self, *flags: bool) -> list[bool]:
+        """Send `flags`, and return for each whether any process sent True at its call before this one. This wait is short: that call is past."""
+        found = [False] * len(flags)
         if self.sent:
             tensor, work = self.sent
             work.wait()
-            found = bool(tensor.item())
-        tensor = torch.tensor(int(flag))
+            found = [bool(flag) for flag in tensor.tolist()]
+        tensor = torch.tensor([int(flag) for flag in flags])
         sent = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
         assert sent
         self.sent = tensor, sent
@@ -79,17 +79,18 @@ class Processes:
         if self.size > 1:
             dist.barrier()
 
-    def any(self, *, flag: bool) -> bool:
-        """Return True if any process passed True. The answer is the same in all processes.
+    def pause(self, interruption: Interruption, *, save: bool = False) -> bool:
+        """Raise Interrupted if a signal has arrived in one of the processes: in all of them, at the same call. Else return True if one of them
+        passed `save`.
 
-        With several processes, it is the answer for the call before, so that no process waits until the others have come to this call.
+        The answer is the same in all processes. With several processes, it is the answer for the call before, so that no process waits until
+        the others have come to this call.
         """
-        return flag if self.flags is None else self.flags.exchanged(flag=flag)
-
-    def pause(self, interruption: Interruption) -> None:
-        """Raise Interrupted if a signal has arrived in one of the processes: in all of them, at the same call."""
-        if self.any(flag=interruption.number is not None):
+        own = (interruption.number is not None, save)
+        stopped, saved = own if self.flags is None else self.flags.exchanged(*own)
+        if stopped:
             raise Interrupted(interruption.number or signal.SIGTERM)
+        return saved
 
     def refuse_different(self, name: str, record: Mapping[str, Any]) -> None:
         """Raise Refusal in all processes unless the `record` called `name` is equal in all of them."""

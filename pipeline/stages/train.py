@@ -9,6 +9,7 @@ from pipeline.data.prepared import Prepared, read_record
 from pipeline.engine import fit, history_and_metrics, model_file, oom_retry, starting_weights, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.io import files
+from pipeline.io.tensor_file import Tensors
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.runtime import interruption, machine, processes, run_identity, training_folder
@@ -46,8 +47,9 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
                 with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
                     loop(training, run, environment, interrupted, work)
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
-                if group.is_first:
-                    write_results(training, paths, identity)
+                exported = training.exported() if group.is_first or training.state.sharding else None
+                if group.is_first and exported:
+                    write_results(training, exported, paths, identity)
                     run_description.add_training(run, paths, info)
             if group.is_first:
                 work.clear()
@@ -103,11 +105,16 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
                 run.metrics(report.step, {**report.metrics, **rate, **training.machine.memory()})
                 print_validation(report, training.plan.num_steps)
                 start_s, start_step = time.perf_counter(), report.step
-            if training.processes.is_first:
+            first, sharded = training.processes.is_first, training.state.sharding
+            if first and not sharded:
                 training.save_when_due(environment)
-            training.processes.pause(interrupted)
+            # the shards of all processes are saved together, one step after the first process has found that a checkpoint is due
+            if training.processes.pause(interrupted, save=bool(first and sharded and training.save_fell_due(environment))):
+                training.save()
     except Interrupted:
         if not training.processes.is_first:
+            if training.state.sharding:
+                training.save()
             raise
         training.save_now()
         saved = training.saver.saved_step
@@ -135,12 +142,12 @@ def print_validation(report: fit.Report, num_steps: int) -> None:
         print(f"train: step {report.step} of {num_steps}: {shown}", flush=True)
 
 
-def write_results(training: Training, paths: Paths, identity: run_identity.RunIdentity) -> None:
-    """Write the model file, `history.csv` and `train.json`.
+def write_results(training: Training, exported: tuple[Tensors, int], paths: Paths, identity: run_identity.RunIdentity) -> None:
+    """Write the model file, `history.csv` and `train.json`. `exported` are the weights, and the step after which they were taken.
 
     The files contain no time, path or run id, so that equal trainings write equal bytes.
     """
-    weights, step = training.exported()
+    weights, step = exported
     manifest = model_file.Manifest(
         params=training.params.model_dump(mode="json"),
         spec=training.prepared.spec,
