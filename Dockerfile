@@ -46,6 +46,14 @@ RUN find /layer/opt/pipeline/pipeline -type f ! -name '*.py' -delete \
     && chmod -R u=rwX,go=rX /layer \
     && find /layer -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +
 
+# for .devcontainer/: what `make setup-dev`, `make check` and `make test` need beside the system packages, and a user with a name
+FROM system AS development
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends make openssh-client python3-dev python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --non-unique --uid 1000 --create-home --shell /bin/bash developer
+
 FROM system
 COPY --from=dependencies /opt/venv /opt/venv
 # Python's headers, which train.compile needs to build kernels

@@ -118,7 +118,7 @@ check: setup-dev ## check format, lint, types and lock files
 	ruff check .
 	mypy
 	hadolint Dockerfile
-	shellcheck .ci/run
+	shellcheck .ci/run deploy/slurm/train.sbatch
 	@cp requirements.lock requirements-dev.lock requirements-export.lock $(VENV)/
 	@cp benchmarks/requirements.lock $(VENV)/requirements-bench.lock
 	$(COMPILE) --output-file $(VENV)/requirements.lock pyproject.toml

@@ -23,6 +23,7 @@ from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
+from pipeline.runtime.processes import ALONE, Processes
 from pipeline.spec import Spec
 from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.training import Training
@@ -38,12 +39,14 @@ def random_images(side: int, count: int) -> Prepared:
     return Prepared(Spec(inputs=inputs, targets=ClassTargets(classes=CLASSES)), "random", {"train": split})
 
 
-def begin(data: dict[str, Any], freeze: list[str], prepared: Prepared, machine: Machine, folder: Path) -> tuple[Training, Iterator[Report]]:
-    """Return a training that reports and validates in no step, and its steps."""
+def begin(
+    data: dict[str, Any], changes: dict[str, Any], prepared: Prepared, machine: Machine, folder: Path, processes: Processes = ALONE
+) -> tuple[Training, Iterator[Report]]:
+    """Return a training that reports and validates in no step, and its steps. `changes` are changes of the section `train`."""
     length = {"epochs": None, "steps": MANY, "report_every_steps": MANY, "validate_every_steps": MANY}
-    changed = {**data, "model": {**data["model"], "weights": None}, "train": {**data["train"], **length, "freeze": freeze}}
+    changed = {**data, "model": {**data["model"], "weights": None}, "train": {**data["train"], **length, **changes}}
     params = from_data({name: changed[name] for name in TrainParams.model_fields}, TrainParams, "benchmark")
-    training = Training.begin(params, prepared, machine, Checkpoints(folder, 1))
+    training = Training.begin(params, prepared, machine, Checkpoints(folder, 1), processes=processes)
     return training, training.reports()
 
 
@@ -71,7 +74,7 @@ def main(path: str, count: str) -> None:
     prepared = random_images(data["source"]["size"], 4 * data["train"]["batch_size"])
     with tempfile.TemporaryDirectory() as folder:
         trainings = {
-            name: begin(data, freeze, prepared, machine, Path(folder))
+            name: begin(data, {"freeze": freeze}, prepared, machine, Path(folder))
             for name, freeze in {"everything": [], "frozen": data["train"]["freeze"]}.items()
         }
         memory = {name: kept_bytes(*training) for name, training in trainings.items()}

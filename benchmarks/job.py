@@ -94,6 +94,7 @@ RECIPE: dict[str, Any] = {
     },
     "train": {
         "epochs": None,
+        "lanes": 1,
         "precision": "auto",
         "compile": "off",
         "activation_checkpointing": False,

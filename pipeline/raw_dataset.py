@@ -1,8 +1,9 @@
 """A dataset as read from its source, before it is split and stored."""
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:  # pipeline.params imports this module and must load fast, so numpy is not imported here
     import numpy as np
@@ -10,6 +11,8 @@ if TYPE_CHECKING:  # pipeline.params imports this module and must load fast, so 
 
     from pipeline import spec
 
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 
@@ -26,8 +29,16 @@ class Statistics(Protocol):
         """Return the NumPy dtype in which `prepare` stores the inputs."""
         ...
 
-    def add(self, inputs: "NDArray[Any]", /) -> None:
-        """Add some train samples, an array (n, *row_shape)."""
+    def summarize(self, inputs: "NDArray[Any]", /) -> Any:
+        """Return what `add` needs of some train samples, an array (n, *row_shape). This changes nothing here.
+
+        Worker processes may call it, on a copy of this object, so it returns little, such as sums. Sums are best exact integers: the order
+        in which they are added then does not matter.
+        """
+        ...
+
+    def add(self, summary: Any, /) -> None:
+        """Add some train samples, of which `summary` is what `summarize` returned."""
         ...
 
     def inputs(self) -> "spec.Inputs":
@@ -47,6 +58,30 @@ class SampleBlock:
     inputs: "NDArray[Any]"
 
 
+class Destination(Protocol[Result_co]):
+    """Stores some samples of one split of the source. It can be pickled, so that a worker process can store what it decoded."""
+
+    def store(self, inputs: "NDArray[Any]", kept: "NDArray[np.bool_]", /) -> Result_co:
+        """Store the inputs, and return a small result that can be pickled.
+
+        `kept` has one value for each sample of this destination: False if the sample is corrupt. `inputs` contains only the others.
+        """
+        ...
+
+
+Place = Callable[[str, "NDArray[np.int64]"], Destination[Result]]
+"""Returns the destination of some samples: the arguments are a split of the source, and the positions of the samples in it."""
+
+
+class DecodeAndStore(Protocol):
+    """Decodes all samples in worker processes or threads, and stores them there.
+
+    Yields what the destinations of the samples return. The samples of a destination are in ascending position.
+    """
+
+    def __call__(self, place: "Place[Result]", /) -> "Generator[Result]": ...
+
+
 @dataclass(frozen=True)
 class RawDataset:
     """A dataset that is read from its source. All targets are in memory. The samples are yielded in blocks, so they need not fit in memory.
@@ -58,6 +93,9 @@ class RawDataset:
     `prepare` may move samples of the source's train split to valid or test. `fit(assigned)` says where each sample goes: `assigned` maps
     each split of the source to an array (n,) with the name of the final split of each sample. It is called once, before `blocks()`. A
     source of texts may fit its tokenizer in this call, to the samples whose final split is train.
+
+    A source whose samples take long to decode also has `decode_and_store`: worker processes then write the samples that they decoded, and
+    `blocks()` is not used by `prepare`.
     """
 
     task: "spec.Targets"
@@ -65,3 +103,15 @@ class RawDataset:
     targets: "Mapping[str, NDArray[Any]]"
     blocks: Callable[[], Generator[SampleBlock]]
     fit: "Callable[[Mapping[str, NDArray[np.str_]]], None]" = lambda _: None
+    decode_and_store: DecodeAndStore | None = None
+
+    def store(self, place: "Place[Result]") -> "Generator[Result]":
+        """Store every sample except corrupt ones at its destination, and yield the results. Close the generator if you stop early."""
+        import numpy as np
+
+        if self.decode_and_store:
+            yield from self.decode_and_store(place)
+        else:
+            with closing(self.blocks()) as blocks:
+                for block in blocks:
+                    yield place(block.split, block.positions).store(block.inputs, np.ones(len(block.positions), dtype=bool))

@@ -232,11 +232,17 @@ def would_run(stage: str) -> bool:
 
 
 def describe_machine(params: TrainParams, environment: Environment, document: Document) -> str:
-    """Return a description of the device and precision that training would use. Raises Refusal if either cannot be used."""
+    """Return a description of the devices and the precision that training would use.
+
+    Raises Refusal if they cannot be used, or if the batch cannot be shared equally by PIPELINE_PROCESSES.
+    """
     from pipeline.engine import precision  # late: torch takes seconds to import, and a typing error is reported before
+    from pipeline.runtime import launch
     from pipeline.runtime.machine import Machine
 
-    machine = Machine.claim(environment)
+    machine, count = Machine.claim(environment), launch.num_processes(environment)
+    with_line(document, lambda: params.train.refuse_undivided(count))
     chosen = with_line(document, lambda: precision.choose(params.train.precision, machine.device))
     with_line(document, lambda: precision.refuse_lost_updates(chosen, machine.device))
-    return f"training on {machine.device} ({machine.name}) in {chosen}"
+    in_processes = f", in {count} processes" if count > 1 else ""
+    return f"training on {machine.device} ({machine.name}) in {chosen}{in_processes}"

@@ -25,7 +25,7 @@ NEED_RESULTS = {"train", "evaluate", "summary", "verify"}  # they read results: 
 NEEDS_GIT = re.compile(r"dvc (?:--cd \S+ |-(?!-cd )\S+ )*(exp|experiments|queue|diff|(?:metrics|params|plots) diff)(?: |$)")
 """Matches the DVC commands that need Git. DVC's own message for them advises to turn off `core.no_scm`, which fails without Git, too."""
 USAGE = f"""\
-usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] IMAGE [VERB ... | dvc ... | mlflow ...]
+usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] IMAGE [VERB ... | dvc ... | mlflow ... | torchrun ...]
 
 Without a verb: repro, which is check, dvc repro and summary. `ui --host 0.0.0.0` needs `-p 127.0.0.1:5000:5000` before IMAGE.
 The following help lists the verbs:
@@ -44,18 +44,19 @@ def main(words: list[str]) -> int:
 def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
     """Return the commands to run, in order. `words` are the words after the image's name in `docker run`.
 
-    They begin with a verb of the pipeline, `dvc`, `mlflow` or `--help`; without any, repro is run. Raises Refusal for an unknown verb.
+    They begin with a verb of the pipeline, `dvc`, `mlflow`, `torchrun` or `--help`; without any, repro is run. `torchrun ... -m pipeline
+    train` is for trainings on several machines. Raises Refusal for an unknown verb.
     """
     if words in ([], ["repro"]):
         return REPRO
-    if words[0] in ("dvc", "mlflow"):
+    if words[0] in ("dvc", "mlflow", "torchrun"):
         return (tuple(words),)
     if words[0] in ("-h", "--help"):
         return (("echo", USAGE), (*VERB, *words))
     if words[0] in VERBS:
         return ((*VERB, *words),)
     raise Refusal(
-        f"there is no verb {words[0]!r}: write one of {', '.join(VERBS)}, dvc ... or mlflow ...; to run repro, you can also write nothing"
+        f"there is no verb {words[0]!r}: write one of {', '.join(VERBS)}, dvc ..., mlflow ... or torchrun ...; to run repro, you can also write nothing"
     )
 
 

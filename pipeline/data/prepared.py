@@ -16,7 +16,7 @@ from pipeline.raw_dataset import SPLITS, TRAIN
 from pipeline.refusal import Refusal
 from pipeline.spec import MOST_BYTES, Spec
 
-FORMAT = "pipeline-prepared-2"
+FORMAT = "pipeline-prepared-3"
 HEADER_BYTES = 1 << 16
 """Upper bound for the size of the header of an `.npy` file."""
 
@@ -25,7 +25,7 @@ class SplitRecord(BaseModel):
     """The entry of one split in `spec.json`.
 
     `samples` is the number of samples in the split's two `.npy` files. `left_out` is the number of corrupt samples, which are not in these
-    files. `inputs_digest` and `targets_digest` are the SHA-256 of these two files.
+    files. `inputs_digest` and `targets_digest` are the digests of these two files, computed by `files.chunked_digest`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,7 +41,7 @@ class PreparedRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal["pipeline-prepared-2"]
+    format: Literal["pipeline-prepared-3"]
     spec: Spec
     splits: dict[str, SplitRecord]
 
@@ -129,13 +129,13 @@ def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
 def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
     """Return the array in the `.npy` file `path` as a copy-on-write memory map.
 
-    Raises Refusal if the file cannot be read, or if the SHA-256 of the file is not `digest`. Raises Refusal if the array does not have
+    Raises Refusal if the file cannot be read, or if `files.chunked_digest` does not return `digest` for it. Raises Refusal if the array does not have
     `shape` and `dtype`, or is not C-contiguous. If the file is too large for an array of this shape and dtype, it is refused without being
     read.
     """
     try:
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize
-        described = extra_bytes <= HEADER_BYTES and files.digest(path) == digest
+        described = extra_bytes <= HEADER_BYTES and files.chunked_digest(path) == digest
         array: NDArray[Any] | None = npy.open_memmap(path, mode="c") if described else None
     except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None

@@ -1,133 +1,109 @@
-"""Writes `data/prepared/`: appends samples block by block, computes exact statistics, and writes `spec.json` last."""
+"""Writes `data/prepared/`: plans the row of every sample, stores the samples, and writes `spec.json` last."""
 
-import hashlib
-import io
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from pipeline.data.prepared import FORMAT, PreparedRecord, SplitRecord
+from pipeline.data.rows import RowFile, Rows, Run
 from pipeline.io import files
-from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
+from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
-
-class GrowingArray:
-    """Writes an `.npy` file by appending rows, and computes its SHA-256.
-
-    `planned` is the expected number of rows. If fewer rows are appended, the header is rewritten at the end.
-    """
-
-    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type, *, planned: int) -> None:
-        self.path, self.row_shape, self.dtype, self.planned = path, row_shape, np.dtype(dtype), planned
-        self.rows = 0
-        self.file = path.open("wb")
-        self.state = hashlib.sha256()
-        self.write(self.header(planned))
-
-    def header(self, rows: int) -> bytes:
-        """Return the `.npy` header for an array with `rows` rows.
-
-        The length of the header does not depend on `rows`: numpy pads the header so that the first dimension can grow.
-        """
-        header = io.BytesIO()
-        npy.write_array_header_1_0(
-            header, {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (rows, *self.row_shape)}
-        )
-        return header.getvalue()
-
-    def write(self, data: bytes | memoryview) -> None:
-        self.file.write(data)
-        self.state.update(data)
-
-    def append(self, rows: NDArray[Any]) -> None:
-        assert rows.shape[1:] == self.row_shape
-        assert rows.dtype == self.dtype
-        self.write(np.ascontiguousarray(rows).data)
-        self.rows += len(rows)
-
-    @property
-    def left_out(self) -> int:
-        return self.planned - self.rows
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the file in hexadecimal. Call it after the `with` block."""
-        return files.digest(self.path) if self.left_out else self.state.hexdigest()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with self.file:
-            if error is None and self.left_out:
-                self.file.seek(0)
-                self.file.write(self.header(self.rows))
-        files.sync(self.path)
+Assigned = Mapping[str, NDArray[np.str_]]
 
 
-def write(
-    raw_dataset: RawDataset, assigned: Mapping[str, NDArray[np.str_]], folder: Path, *, blocks: Iterator[SampleBlock]
-) -> PreparedRecord:
+def write(raw_dataset: RawDataset, assigned: Assigned, folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> PreparedRecord:
     """Write each sample to the files of its split, and then `spec.json`. Return the contents of `spec.json`.
 
-    `blocks` yields the samples in blocks, each of some samples of one split of the source. Corrupt samples are missing from the blocks.
-    `assigned` maps each split of the source to an array with one name per sample: the split to which the sample is written. All targets,
-    but only one block of inputs, are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
+    `assigned` maps each split of the source to an array with one name per sample: the split to which the sample is written. The row of a
+    sample in its file is known before the sample is decoded, so that worker processes can write it. Corrupt samples leave gaps, which are
+    closed at the end. All targets are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
+    `advance` is called with the number of samples, whenever some are stored.
 
     Raises Refusal if every sample of a split is corrupt. Raises Refusal if a model can learn nothing from the train samples that are left,
     for example because every sample of a class is corrupt.
     """
     clear(folder)
-    wanted = {name: sum(int((splits == name).sum()) for splits in assigned.values()) for name in SPLITS}
-    planned = {name: rows for name, rows in wanted.items() if rows}
-    task, statistics = raw_dataset.task, raw_dataset.statistics
-    with ExitStack() as stack:
-        inputs = {
-            name: stack.enter_context(GrowingArray(folder / f"{name}-inputs.npy", statistics.row_shape, statistics.dtype, planned=rows))
-            for name, rows in planned.items()
-        }
-        targets = {
-            name: stack.enter_context(GrowingArray(folder / f"{name}-targets.npy", task.row_shape, task.dtype, planned=rows))
-            for name, rows in planned.items()
-        }
-        written = [np.empty((0, *task.row_shape), task.dtype)]
-        for block in blocks:
-            destinations = assigned[block.split][block.positions]
-            block_targets = raw_dataset.targets[block.split][block.positions]
-            for name in np.unique(destinations):
-                rows = destinations == name
-                chosen = block.inputs if rows.all() else block.inputs[rows]  # do not copy a block of which all samples go to one split
-                inputs[name].append(chosen)
-                targets[name].append(block_targets[rows])
-                if name == TRAIN:
-                    statistics.add(chosen)
-                    written.append(block_targets[rows])
-    for name, array in inputs.items():
-        if not array.rows:
-            raise Refusal(f"source.root: every sample of the {name} split is corrupt: repair or replace the samples")
-    task.refuse_unlearnable(np.concatenate(written), "train without its corrupt samples")
-    record = PreparedRecord(
-        format=FORMAT,
-        spec=Spec(inputs=statistics.inputs(), targets=task),
-        splits={name: describe(inputs[name], targets[name]) for name in planned},
-    )
+    try:
+        record = store(raw_dataset, assigned, folder, advance)
+    finally:
+        files.sweep(folder)
     files.write_json(folder / "spec.json", record.model_dump(mode="json"))
     return record
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of an earlier `prepare`, including those of splits that no longer exist."""
+    """Remove the files of an earlier `prepare`, including those of splits that no longer exist, and the drafts of a killed one."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("spec.json", *(f"{split}-{part}.npy" for split in SPLITS for part in ("inputs", "targets"))):
         (folder / name).unlink(missing_ok=True)
+    files.sweep(folder)
 
 
-def describe(inputs: GrowingArray, targets: GrowingArray) -> SplitRecord:
-    return SplitRecord(samples=inputs.rows, left_out=inputs.left_out, inputs_digest=inputs.digest(), targets_digest=targets.digest())
+def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Callable[[int], None]) -> PreparedRecord:
+    """Do all of `write` except `spec.json`: return the contents for this file. Drafts remain in `folder` if an exception is raised."""
+    planned, rows = plan(assigned)
+    task, statistics = raw_dataset.task, raw_dataset.statistics
+    inputs = {name: RowFile(folder / f"{name}-inputs.npy", statistics.row_shape, np.dtype(statistics.dtype)) for name in planned}
+    for name, file in inputs.items():
+        file.create(planned[name])
+
+    def place(split: str, positions: NDArray[np.int64]) -> Rows:
+        names, numbers = assigned[split][positions], rows[split][positions]
+        starts = {str(name): int(numbers[names == name][0]) for name in np.unique(names)}
+        return Rows(split, positions, names, starts, {name: inputs[name] for name in starts}, statistics.summarize)
+
+    kept = {split: np.zeros(len(names), dtype=bool) for split, names in assigned.items()}
+    runs: dict[str, list[Run]] = {name: [] for name in planned}
+    with closing(raw_dataset.store(place)) as results:
+        for stored in results:
+            kept[stored.split][stored.positions] = True
+            for name, run in stored.runs.items():
+                runs[name].append(run)
+            for summary in stored.summaries:
+                statistics.add(summary)
+            advance(len(stored.positions))
+    targets = {name: targets_of(name, raw_dataset, assigned, kept) for name in planned}
+    for name, numbers in targets.items():
+        if not len(numbers):
+            raise Refusal(f"source.root: every sample of the {name} split is corrupt: repair or replace the samples")
+    task.refuse_unlearnable(targets[TRAIN], "train without its corrupt samples")
+    splits = {name: finish(inputs[name], runs[name], targets[name], folder, planned=planned[name]) for name in planned}
+    return PreparedRecord(format=FORMAT, spec=Spec(inputs=statistics.inputs(), targets=task), splits=splits)
+
+
+def plan(assigned: Assigned) -> tuple[dict[str, int], dict[str, NDArray[np.int64]]]:
+    """Return the number of samples of each split that has any; and the row of each sample in the file of its split, as if none was corrupt.
+
+    The rows are a dict from each split of the source to an array (n,). The samples of a file are in the order of their positions.
+    """
+    planned = dict.fromkeys(SPLITS, 0)
+    rows = {split: np.zeros(len(names), dtype=np.int64) for split, names in assigned.items()}
+    for split, names in assigned.items():
+        for name in planned:
+            chosen = np.flatnonzero(names == name)
+            rows[split][chosen] = planned[name] + np.arange(len(chosen))
+            planned[name] += len(chosen)
+    return {name: count for name, count in planned.items() if count}, rows
+
+
+def targets_of(name: str, raw_dataset: RawDataset, assigned: Assigned, kept: Mapping[str, NDArray[np.bool_]]) -> NDArray[Any]:
+    """Return the targets of the split `name`, in the order of the rows. `kept` is True for the samples that are not corrupt."""
+    return np.concatenate([raw_dataset.targets[split][(names == name) & kept[split]] for split, names in assigned.items()])
+
+
+def finish(inputs: RowFile, runs: list[Run], targets: NDArray[Any], folder: Path, *, planned: int) -> SplitRecord:
+    """Close the gaps that corrupt samples left in the inputs, write the targets, and return the entry of the split in `spec.json`."""
+    left_out = planned - len(targets)
+    if left_out:
+        inputs.close_gaps(runs)
+    stored = RowFile(folder / inputs.path.name.replace("inputs", "targets"), targets.shape[1:], targets.dtype)
+    stored.create(len(targets))
+    stored.write(0, targets)
+    return SplitRecord(samples=len(targets), left_out=left_out, inputs_digest=inputs.finish(), targets_digest=stored.finish())

@@ -83,7 +83,8 @@ class Lanes:
         if self.own > 1:
             self.after_first.put_back()
         if self.wrapped is None:
-            self.add_pending(self.parameters, [cast("Tensor", parameter.grad) for parameter in self.parameters])
+            used = [parameter for parameter in self.parameters if parameter.grad is not None]
+            self.add_pending(used, [cast("Tensor", parameter.grad) for parameter in used])
         self.pending.clear()
         self.share_buffers()
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from pipeline.engine import parameter_groups
 from pipeline.engine.muon import Muon
 from pipeline.engine.parameter_groups import Adjustment
-from pipeline.engine.sharding import ShardedSGD
+from pipeline.engine.sharding import ShardedSGD, is_divided
 from pipeline.params.optimizer import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 
 Group = dict[str, Any]
@@ -54,7 +53,7 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
     groups = split_adjusted((weights, others), adjusted)
     match settings:
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
-            optimizer_type = ShardedSGD if isinstance(trained[0], DTensor) else torch.optim.SGD
+            optimizer_type = ShardedSGD if is_divided(trained[0]) else torch.optim.SGD
             optimizer = optimizer_type(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
             if momentum:
                 zero_momentum(optimizer, trained)

@@ -3,13 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.sgd import sgd
 
@@ -19,6 +16,10 @@ from pipeline.engine.precision import ChosenPrecision
 from pipeline.io.tensor_file import Tensors
 from pipeline.refusal import Refusal
 from pipeline.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 KEY = "train.sharding"
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -84,6 +85,9 @@ def shard(network: nn.Module, processes: Processes, device: torch.device, precis
 
     Raises Refusal if the network cannot be divided.
     """
+    from torch.distributed.device_mesh import init_device_mesh  # late: these take 0.7 s, and most trainings divide nothing
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     found = blocks(network)
     refuse_undivided(network, found)
     halved = {id(module.weight) for module in network.modules() if isinstance(module, CAST)}
@@ -119,15 +123,22 @@ def refuse_undivided(network: nn.Module, found: list[nn.Module]) -> None:
                 raise Refusal(f"{KEY}: the parameter {name} of a block is also used outside this block: write `{KEY}: none`")
 
 
+def is_divided(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Return True if this process has only its shard of `tensor`. The class DTensor is not imported to find this out."""
+    return hasattr(tensor, "full_tensor")
+
+
 def local(tensor: Tensor) -> Tensor:
     """Return the shard of `tensor` in this process, or `tensor` itself if it is not divided. The memory is that of `tensor`."""
-    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+    return tensor.to_local().detach() if is_divided(tensor) else tensor.detach()
 
 
 def divided_like(parameter: Tensor, value: Tensor) -> Tensor:
     """Return `value`, which all processes have, divided like `parameter`; or `value` itself if `parameter` is not divided."""
-    if not isinstance(parameter, DTensor):
+    if not is_divided(parameter):
         return value
+    from torch.distributed.tensor import distribute_tensor  # late, as in `shard`
+
     return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
@@ -138,7 +149,7 @@ def host_copies(tensors: Tensors, *, keep: bool = True) -> Tensors:
     """
     copies = {}
     for name, tensor in tensors.items():
-        whole = tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
+        whole = tensor.full_tensor().detach() if is_divided(tensor) else tensor.detach()
         if keep:
             copies[name] = torch.empty(whole.shape, dtype=whole.dtype).copy_(whole)
     return copies

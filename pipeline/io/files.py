@@ -6,10 +6,12 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 BLOCK_BYTES = 1 << 20
+CHUNK_BYTES = 16 * BLOCK_BYTES
 
 
 @contextmanager
@@ -35,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files in `folder` that killed processes left: drafts of `replacing`, and temporary files of safetensors.
+    """Remove the temporary files in `folder` that killed processes left: drafts of `replacing` and of `prepare`, and temporary files of safetensors.
 
     Call this only while no other process writes in `folder`.
     """
@@ -83,6 +85,32 @@ def digest(path: Path) -> str:
         while block := file.read(BLOCK_BYTES):
             state.update(block)
     return state.hexdigest()
+
+
+def chunked_digest(path: Path) -> str:
+    """Return a digest of a large file, in hexadecimal: the SHA-256 of the SHA-256 digests of its chunks of CHUNK_BYTES bytes.
+
+    The chunks are read and digested by one thread for each usable CPU. If the file becomes shorter meanwhile, the digest is another one.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # late: most commands that import this module digest no large file
+
+    with path.open("rb") as file:
+        starts = range(0, os.fstat(file.fileno()).st_size, CHUNK_BYTES)
+        if len(starts) <= 1:
+            return hashlib.sha256(digest_at(file.fileno(), 0)).hexdigest()
+        pool = ThreadPoolExecutor(min(len(starts), len(os.sched_getaffinity(0))))
+        try:
+            return hashlib.sha256(b"".join(pool.map(partial(digest_at, file.fileno()), starts))).hexdigest()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def digest_at(descriptor: int, start: int) -> bytes:
+    """Return the SHA-256 of the chunk of an open file that begins at the offset `start`."""
+    state = hashlib.sha256()
+    for offset in range(start, start + CHUNK_BYTES, BLOCK_BYTES):
+        state.update(os.pread(descriptor, BLOCK_BYTES, offset))
+    return state.digest()
 
 
 def members(folder: Path) -> Iterable[Path]:

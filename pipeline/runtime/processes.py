@@ -134,6 +134,7 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Processes
             device_id=device if device.type == "cuda" else None,
         )
         flags = Flags()
+        store.set_timeout(timedelta(seconds=environment.timeout_s))  # one process may take longer to read the data than another
     except (RuntimeError, ValueError) as error:
         raise Refusal(
             f"MASTER_ADDR: the {environment.world_size} processes did not meet at {place} within {wait_s:.0f} s ({reason(error)}): "

@@ -1,9 +1,10 @@
 """Images by class, `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +13,17 @@ from pydantic import Field
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives
 from pipeline.io.reading.class_folders import ClassFolders, Sample, find_classes
-from pipeline.io.reading.decoding import Decoder
+from pipeline.io.reading.decoding import Chunk, Decoder
 from pipeline.io.reading.file_tree import Member, Tree
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
 from pipeline.params.source import SourceSettings
-from pipeline.raw_dataset import SPLITS, RawDataset, SampleBlock
+from pipeline.raw_dataset import SPLITS, Place, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
 
-CHUNK_BYTES = 2 * 2**20
+Result = TypeVar("Result")
+CHUNK_BYTES = 8 * 2**20
 CHUNK_SAMPLES = 128
 MANY, WORKERS_OF_MANY = 4096, 4
 """From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
@@ -56,35 +58,31 @@ class Settings(SourceSettings):
     def open(self, *, workers: int) -> RawDataset:
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
-        blocks = partial(self.blocks, tree, layout, workers=workers)
-        return RawDataset(
-            described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels)), layout.targets, blocks
-        )
+        decode_and_store = partial(self.decode_and_store, tree, layout, workers)
+        task, statistics = described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels))
+        return RawDataset(task, statistics, layout.targets, partial(decode_and_store, InMemory), decode_and_store=decode_and_store)
 
-    def blocks(self, tree: Tree, layout: ClassFolders, *, workers: int) -> Generator[SampleBlock]:
+    def decode_and_store(self, tree: Tree, layout: ClassFolders, workers: int, place: Place[Result]) -> Generator[Result]:
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
         decoder.prepare()
         ordered = partial(on_threads, workers=workers)
         if workers > 1 and len(layout.samples) >= MANY:
             enough = min(workers, len(layout.samples) * WORKERS_OF_MANY // MANY)
             ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)
-        samples = iter(layout.samples)
         with tree.contents([sample.name for sample in layout.samples]) as members:
-            for chunk, (inputs, corrupt) in ordered(decoder.decode, chunked(members, self.size**2 * self.channels)):
-                yield from grouped(list(self.kept(islice(samples, len(chunk)), corrupt)), inputs)
-        assert next(samples, None) is None
+            chunks = placed(chunked(members, self.size**2 * self.channels), layout.samples, place)
+            for chunk, (results, corrupt) in ordered(decoder.decode_and_store, chunks):
+                self.report(chunk.members, corrupt)
+                yield from results
 
-    def kept(self, chunk: Iterable[Sample], corrupt: Mapping[int, str]) -> Iterator[Sample]:
-        """Yield the samples of `chunk` that could be decoded. `corrupt` maps the positions of the others in `chunk` to the reasons.
+    def report(self, members: Sequence[Member], corrupt: Mapping[int, str]) -> None:
+        """Report the files of a chunk that cannot be decoded: `corrupt` maps their positions in `members` to the reasons.
 
-        If `on_corrupt` is `skip`, print the name of each corrupt sample. If it is `fail`, raise Refusal at the first corrupt sample.
-        Messages are in the order of the samples, even if the workers decoded them in another order.
+        If `on_corrupt` is `skip`, print the name of each. If it is `fail`, raise Refusal at the first. Messages are in the order of the
+        samples, even if the workers decoded them in another order.
         """
-        for number, sample in enumerate(chunk):
-            if number not in corrupt:
-                yield sample
-                continue
-            name, problem = shown(sample.name), f"cannot be decoded ({corrupt[number]})"
+        for number in sorted(corrupt):
+            name, problem = shown(members[number].name), f"cannot be decoded ({corrupt[number]})"
             if self.on_corrupt == "fail":
                 raise Refusal(f"{self.place}: {name}: {problem}: repair or remove it, or write `source.on_corrupt: skip`")
             print(f"prepare: skipped {name} in {self.root}: {problem}")
@@ -112,13 +110,27 @@ def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member
         yield chunk
 
 
-def grouped(samples: Sequence[Sample], inputs: NDArray[np.uint8]) -> Iterator[SampleBlock]:
-    """Yield the samples of each split that occurs in `samples` as one SampleBlock. An archive may mix the splits, so several may occur.
+def placed(chunks: Iterable[list[Member]], samples: Sequence[Sample], place: Place[Result]) -> Iterator[Chunk[Result]]:
+    """Yield a Chunk for each list of files, with their destinations. `samples` has the split and the position of each file, in order.
 
-    `inputs` contains the decoded image of each sample, in the order of `samples`.
+    An archive may mix the splits, so a chunk may have several destinations: one for each split that occurs in it.
     """
-    for split in SPLITS:
-        rows = [row for row, sample in enumerate(samples) if sample.split == split]
-        if rows:
-            positions = np.array([samples[row].position for row in rows])
-            yield SampleBlock(split, positions, inputs if len(rows) == len(samples) else inputs[rows])
+    remaining = iter(samples)
+    for members in chunks:
+        chunk = list(islice(remaining, len(members)))
+        numbers = np.array([SPLITS.index(sample.split) for sample in chunk])
+        positions = np.array([sample.position for sample in chunk])
+        occurring, numbers = np.unique(numbers, return_inverse=True)
+        yield Chunk(members, numbers, [place(SPLITS[split], positions[numbers == row]) for row, split in enumerate(occurring)])
+    assert next(remaining, None) is None
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Keeps the samples in memory, as a SampleBlock."""
+
+    split: str
+    positions: NDArray[np.int64]
+
+    def store(self, inputs: NDArray[np.uint8], kept: NDArray[np.bool_]) -> SampleBlock:
+        return SampleBlock(self.split, self.positions[kept], inputs)

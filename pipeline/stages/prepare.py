@@ -1,7 +1,6 @@
 """The stage prepare: reads the source and writes `data/prepared/`."""
 
 import os
-from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,8 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     raw_dataset, assigned = survey(params, workers=environment.workers)
     raw_dataset.fit(assigned)
     total = sum(len(targets) for targets in raw_dataset.targets.values())
-    with progress("prepare", total, "samples") as advance, closing(raw_dataset.blocks()) as blocks:
-        record = writer.write(raw_dataset, assigned, paths.prepared, blocks=advance.each(blocks, lambda block: len(block.inputs)))
+    with progress("prepare", total, "samples") as advance:
+        record = writer.write(raw_dataset, assigned, paths.prepared, advance=advance)
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
         if name in raw_dataset.targets and shares.get(name) and not params.source.divides:

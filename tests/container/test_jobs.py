@@ -93,7 +93,7 @@ def test_a_verb_runs_and_the_error_for_an_unknown_one_lists_all(image: str) -> N
     assert "check: params.yaml is valid" in run(*HARDENED, image, "check")
     output = run(image, "trian", code=2)
     assert output.startswith("error: there is no verb 'trian'")
-    words = ("repro", "prepare", "train", "evaluate", "check", "verify", "dvc", "mlflow")
+    words = ("repro", "prepare", "train", "evaluate", "check", "verify", "dvc", "mlflow", "torchrun")
     assert all(word in output for word in words)
     assert all(word in run(*HARDENED, image, "--help") for word in words)
     assert "usage: python -m pipeline repro" in run(*HARDENED, image, "repro", "--help")

@@ -8,6 +8,7 @@ import pytest
 from pipeline.container import __main__ as first
 from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
+from pipeline.refusal import Refusal
 from tests.imports import TOP
 
 COPY = Path("/opt/pipeline")
@@ -37,6 +38,12 @@ def test_the_images_commit_is_recorded_only_for_its_own_code(image: Path) -> Non
 @pytest.mark.parametrize("words", [[], ["repro"]])
 def test_without_a_verb_it_is_repro(words: list[str]) -> None:
     assert first.commands_for(words) == first.REPRO
+
+
+def test_torchrun_runs_in_the_folder_of_the_job_like_dvc_and_mlflow() -> None:
+    assert first.commands_for(["torchrun", "-m", "pipeline", "train"]) == (("torchrun", "-m", "pipeline", "train"),)
+    with pytest.raises(Refusal, match=r"dvc \.\.\., mlflow \.\.\. or torchrun \.\.\."):
+        first.commands_for(["torchrum"])
 
 
 def test_help_for_a_verb_is_that_of_the_verb() -> None:

@@ -3,12 +3,14 @@
 import json
 import tracemalloc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pipeline.data.prepared import Prepared
-from pipeline.data.writer import GrowingArray, write
+from pipeline.data.rows import RowFile
+from pipeline.data.writer import write
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import files
 from pipeline.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
@@ -38,8 +40,7 @@ def described(*, channels, classes):
 
 
 def written(folder, **options):
-    source = raw_dataset(**options)
-    return write(source, {TRAIN: ASSIGNED}, folder, blocks=source.blocks())
+    return write(raw_dataset(**options), {TRAIN: ASSIGNED}, folder)
 
 
 def test_what_is_written_is_what_is_read(tmp_path):
@@ -63,13 +64,13 @@ def test_the_statistics_are_those_of_train(tmp_path):
 @pytest.mark.parametrize("missing", [set(), {0, 9, 3}])
 def test_the_digests_are_those_of_the_files(tmp_path, missing):
     for name, split in written(tmp_path, missing=missing).splits.items():
-        assert split.inputs_digest == files.digest(tmp_path / f"{name}-inputs.npy")
-        assert split.targets_digest == files.digest(tmp_path / f"{name}-targets.npy")
+        assert split.inputs_digest == files.chunked_digest(tmp_path / f"{name}-inputs.npy")
+        assert split.targets_digest == files.chunked_digest(tmp_path / f"{name}-targets.npy")
 
 
 def test_a_header_is_as_long_for_any_number_of_rows(tmp_path):
-    with GrowingArray(tmp_path / "x.npy", (224, 224, 3), np.uint8, planned=0) as array:
-        assert len({len(array.header(rows)) for rows in (0, 9, 10, 10**12)}) == 1
+    file = RowFile(tmp_path / "x.npy", (224, 224, 3), np.dtype(np.uint8))
+    assert len({len(file.header(rows)) for rows in (0, 9, 10, 10**12)}) == 1
 
 
 def test_the_size_of_the_blocks_changes_no_byte(tmp_path):
@@ -106,14 +107,13 @@ def test_a_failure_in_the_middle_leaves_no_prepared_data(tmp_path):
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space"):
-        write(raw_dataset(), {TRAIN: ASSIGNED}, tmp_path, blocks=failing())
+        write(replace(raw_dataset(), blocks=failing), {TRAIN: ASSIGNED}, tmp_path)
     assert not (tmp_path / "spec.json").exists()
 
 
 def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
     written(tmp_path)
-    source = raw_dataset()
-    write(source, {TRAIN: np.full(60, TRAIN)}, tmp_path, blocks=source.blocks())
+    write(raw_dataset(), {TRAIN: np.full(60, TRAIN)}, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-targets.npy"]
     with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
         Prepared.open(tmp_path).split(VALID)
@@ -132,7 +132,7 @@ def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):
 
     source = RawDataset(ClassTargets(classes=("a", "b")), Statistics((1024, 1024, 1)), {TRAIN: np.arange(100) % 2}, blocks)
     tracemalloc.start()
-    write(source, {TRAIN: np.full(100, TRAIN)}, tmp_path, blocks=source.blocks())
+    write(source, {TRAIN: np.full(100, TRAIN)}, tmp_path)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak_bytes < 16 * 2**20
@@ -161,9 +161,9 @@ def test_a_changed_byte_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "another-2"}, r"does not have the format pipeline-prepared-2 \(format: "),
-        ({"extra": 1}, r"does not have the format pipeline-prepared-2 \(extra: "),
-        ({"format": "pipeline-prepared-1"}, r"does not have the format pipeline-prepared-2 .*: run `dvc repro -f prepare`"),
+        ({"format": "another-2"}, r"does not have the format pipeline-prepared-3 \(format: "),
+        ({"extra": 1}, r"does not have the format pipeline-prepared-3 \(extra: "),
+        ({"format": "pipeline-prepared-2"}, r"does not have the format pipeline-prepared-3 .*: run `dvc repro -f prepare`"),
         ({"spec": described(channels=1, classes=["a", "b", "c"])}, "spec.json says"),
         ({"spec": described(channels=3, classes=["a", "b"])}, "targets outside its 2 classes"),
         (
@@ -191,4 +191,4 @@ def test_an_array_that_is_a_pickle_is_not_opened(tmp_path):
 
     np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(Refusal, match="cannot be read"):
-        read_array(tmp_path / "x.npy", files.digest(tmp_path / "x.npy"), (1,), np.uint8)
+        read_array(tmp_path / "x.npy", files.chunked_digest(tmp_path / "x.npy"), (1,), np.uint8)

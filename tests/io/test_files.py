@@ -1,5 +1,6 @@
 """Files are whole or absent, digests cover everything, and locks hold between processes."""
 
+import hashlib
 import os
 import stat
 import subprocess
@@ -97,6 +98,29 @@ def test_the_digest_of_a_file_is_sha256(tmp_path: Path) -> None:
     path.write_bytes(b"abc" * files.BLOCK_BYTES)
     size = subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True).stdout
     assert files.digest(path) == size.split()[0]
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 35])
+def test_the_chunked_digest_is_that_of_the_digests_of_chunks(tmp_path: Path, monkeypatch, size: int) -> None:
+    monkeypatch.setattr(files, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 5)
+    path, data = tmp_path / "file", bytes(range(size))
+    path.write_bytes(data)
+    chunks = [data[start : start + 10] for start in range(0, max(size, 1), 10)]
+    assert files.chunked_digest(path) == hashlib.sha256(b"".join(hashlib.sha256(chunk).digest() for chunk in chunks)).hexdigest()
+
+
+def test_the_chunked_digest_changes_with_every_byte_and_with_the_order_of_chunks(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 5)
+    data = bytes(range(35))
+    contents = [data, data[10:20] + data[:10] + data[20:], data[:-1], data + b"\0"]
+    contents += [data[:place] + b"x" + data[place + 1 :] for place in range(len(data))]
+    digests = set()
+    for content in contents:
+        (tmp_path / "file").write_bytes(content)
+        digests.add(files.chunked_digest(tmp_path / "file"))
+    assert len(digests) == len(contents)
 
 
 def test_the_digest_of_a_folder_changes_with_names_and_contents_but_not_with_what_python_leaves(tmp_path: Path) -> None:

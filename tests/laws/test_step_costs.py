@@ -15,6 +15,7 @@ from pipeline.data.batches.blocks import BlockBatch
 from pipeline.data.prepared import Split
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interruption
+from pipeline.runtime.training_folder import Work
 from pipeline.stages.train import loop
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run_info import RunInfo
@@ -184,6 +185,6 @@ def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_
     monkeypatch.setattr(Training, "save_when_due", count_from_the_third_step_to_the_thirteenth)
     (tmp_path / "work").mkdir()
     with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", info=RunInfo()) as run:
-        loop(training, run, Environment.read(), Interruption())
+        loop(training, run, Environment.read(), Interruption(), Work(tmp_path / "work"))
     assert training.state.step > 13
     assert seen == []

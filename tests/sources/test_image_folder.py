@@ -105,6 +105,27 @@ def test_a_zip_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
             member.read()
 
 
+def test_a_tar_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
+    path = write_tar(tmp_path / "all.tar", dataset())
+    tar = archives.open_tree(path)
+    with tar.contents(tar.listing().files) as members:
+        member = pickle.loads(pickle.dumps(next(members)))  # noqa: S301
+        assert member.held_bytes == 0
+        assert member.read() == dataset()["train/cat/a.png"]
+        os.utime(path, ns=(0, 0))
+        with pytest.raises(Refusal, match=r"all\.tar: was changed while it was read: run again"):
+            member.read()
+
+
+def test_a_tar_that_ends_in_a_file_is_refused_by_whoever_reads_this_file(tmp_path) -> None:
+    path = write_tar(tmp_path / "all.tar", dataset())
+    cut = archives.TarSlice(path, archives.version_of(path), path.stat().st_size - 10, 11)
+    with pytest.raises(
+        Refusal, match=r"all\.tar: cannot be read as a complete tar or zip archive \(the end of train/cat/a.png is missing\)"
+    ):
+        cut.read("train/cat/a.png")
+
+
 def test_what_is_refused_while_it_is_read_is_not_left_out_as_corrupt(tmp_path, monkeypatch) -> None:
     root = write_folder(tmp_path / "images", dataset())
     blocks = settings(root, on_corrupt="skip").open(workers=1).blocks()

@@ -2,6 +2,8 @@
 
 import io
 import json
+import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.data import writer
 from pipeline.data.prepared import Prepared
 from pipeline.engine.model_file import HEADER_BYTES
+from pipeline.inputs.image.statistics import Statistics
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.settings import TextSettings
-from pipeline.io import tensor_file
+from pipeline.io import files, tensor_file
 from pipeline.params.prepare import PrepareParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
@@ -80,14 +82,65 @@ def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path
     assert run(root, tmp_path / "other", seed=2).digest != digests[0]
 
 
+def images_in_a_tar(path):
+    """Write 120 images to an archive that mixes train and test. Three in a row, the first, the last and one in between are corrupt."""
+    corrupt = {0, 40, 41, 42, 77, 119}
+    with tarfile.open(path, "w") as archive:
+        for number in range(120):
+            data = b"broken" if number in corrupt else picture(number)
+            member = tarfile.TarInfo(f"{'test' if number % 5 == 1 else 'train'}/{'cat' if number % 2 else 'dog'}/{number}.png")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_processes_write_the_bytes_of_one_thread_and_leave_out_the_same_corrupt_images(tmp_path, monkeypatch, capsys):
+    """The expected rows are found without `prepare`: the order of the archive, without the corrupt images."""
+    root, found = images_in_a_tar(tmp_path / "all.tar"), []
+    monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 8)
+    for many, workers in ((10**9, 1), (10**9, 4), (1, 3)):
+        monkeypatch.setattr(image_folder, "MANY", many)
+        top = tmp_path / f"{many}-{workers}"
+        prepared = run(root, top, workers=workers, on_corrupt="skip")
+        found.append((files.digest(Paths(top).prepared), capsys.readouterr()))
+        assert [path.name for path in Paths(top).prepared.iterdir() if path.name.startswith(".")] == []
+    assert found[0] == found[1] == found[2]
+    values = {name: split.inputs[:, 0, 0, 0].tolist() for name, split in prepared.splits.items()}
+    good = [number for number in range(120) if number not in {0, 40, 41, 42, 77, 119}]
+    assert values["test"] == [number for number in good if number % 5 == 1]
+    assert all(numbers == sorted(numbers) for numbers in values.values())
+    assert sorted(values["train"] + values["valid"]) == [number for number in good if number % 5 != 1]
+    assert all(np.array_equal(split.targets, split.inputs[:, 0, 0, 0] % 2 == 0) for split in prepared.splits.values())
+
+
+def decoding_processes():
+    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+def kill_processes(*_):
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it has ended already
+            if "spawn_main" in " ".join(child.cmdline()):
+                child.kill()
+
+
+def test_processes_that_are_killed_in_the_middle_end_the_stage_in_words_and_leave_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_folder, "MANY", 1)
+    monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(Statistics, "add", kill_processes)
+    message = refusal(images_in_a_tar(tmp_path / "all.tar"), tmp_path, workers=2, on_corrupt="skip")
+    assert "PIPELINE_WORKERS: a decoding process was killed" in message
+    assert list(Paths(tmp_path).prepared.iterdir()) == []
+
+
 def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root, tmp_path, monkeypatch):
     """As where the disk breaks: a traceback holds what was going on, and so would hold the processes, which Python waits for at its end."""
     monkeypatch.setattr(image_folder, "MANY", 1)
-    monkeypatch.setattr(writer.GrowingArray, "append", broken)
+    monkeypatch.setattr(Statistics, "add", broken)
     with pytest.raises(RuntimeError, match="the disk broke") as kept:
         run(root, tmp_path, workers=2)
     assert kept.value.__traceback__
-    assert [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())] == []
+    assert decoding_processes() == []
 
 
 def test_the_default_dataset(tmp_path):

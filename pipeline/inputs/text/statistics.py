@@ -19,8 +19,11 @@ class Statistics:
         self.row_shape = (length,)
         self.tokenizer = tokenizer
 
-    def add(self, tokens: NDArray[Any]) -> None:
-        """Do nothing: the tokens of a text need no statistics."""
+    def summarize(self, tokens: NDArray[Any]) -> None:
+        """Return None: the tokens of a text need no statistics."""
+
+    def add(self, summary: None) -> None:
+        """Do nothing, for the same reason."""
 
     def inputs(self) -> TextInputs:
         """Return the description of the texts."""

@@ -5,6 +5,7 @@ import gzip
 import lzma
 import os
 import stat
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -168,16 +169,42 @@ def open_zip(path: Path, version: Version) -> zipfile.ZipFile:
     or if its version has changed since then.
     """
     with errors_as_refusal(path):
-        if version_of(path) != version:
-            raise Refusal(f"source.root: {path}: was changed while it was read: run again, and do not modify the archive meanwhile")
+        refuse_changed(path, version)
         return zipfile.ZipFile(path)
+
+
+def refuse_changed(path: Path, version: Version) -> None:
+    if version_of(path) != version:
+        raise Refusal(f"source.root: {path}: was changed while it was read: run again, and do not modify the archive meanwhile")
+
+
+@dataclass(frozen=True)
+class TarSlice:
+    """Reads the contents of one file from an uncompressed tar archive: `size_bytes` bytes from the offset `start` on."""
+
+    path: Path
+    version: Version
+    start: int
+    size_bytes: int
+
+    def read(self, name: str) -> bytes:
+        """Return the contents. Raises Refusal if the archive was changed, cannot be read, or ends before."""
+        with errors_as_refusal(self.path):
+            refuse_changed(self.path, self.version)
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                data = file.read(self.size_bytes)
+            if len(data) < self.size_bytes:
+                raise tarfile.ReadError(f"the end of {shown(name)} is missing")
+            return data
 
 
 @dataclass(frozen=True)
 class Tar:
     """A tar archive. Files are listed in the order in which the archive contains them.
 
-    The archive is read from its beginning each time: once for the listing, and once for the contents.
+    The archive is read from its beginning each time: once for the listing, and once for the contents. In an uncompressed archive, only the
+    headers are read so; the contents are read by whoever needs them, for example by several worker processes.
     """
 
     path: Path
@@ -212,16 +239,18 @@ class Tar:
             members.close()
 
     def select(self, names: Iterator[str]) -> Any:
-        """Yield each file of `names` as a Member with its contents. `names` must be in the order of the archive.
+        """Yield each file of `names` as a Member: with its contents or, if the archive is not compressed, with a TarSlice that reads them.
 
-        Raises Refusal if one of the files is missing or damaged.
+        `names` must be in the order of the archive. Raises Refusal if one of the files is missing or damaged.
         """
         name = next(names, None)
         with errors_as_refusal(self.path):
+            version = version_of(self.path)
             for file, member in tarstream.members(self.path, self.opener):
                 if member.name == name:
                     refuse_too_large(self.path, member.name, member.size)
-                    yield Member(name, tarstream.read(file, member))
+                    in_place = TarSlice(self.path, version, member.offset_data, member.size)
+                    yield Member(name, in_place if self.opener is open else tarstream.read(file, member))
                     name = next(names, None)
         if name is not None:
             raise Refusal(

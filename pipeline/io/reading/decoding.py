@@ -1,8 +1,11 @@
-"""Decodes chunks of image files in the threads or worker processes of `image_folder`. It imports little, so that processes start fast."""
+"""Decodes and stores chunks of image files in the threads or worker processes of `image_folder`.
+
+It imports little, so that processes start fast.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +13,23 @@ from numpy.typing import NDArray
 from pipeline.io.reading import images
 from pipeline.io.reading.file_tree import READ_ERRORS, Member
 from pipeline.io.untrusted import reason, shown
+from pipeline.raw_dataset import Destination
 from pipeline.refusal import Refusal
 
+Result = TypeVar("Result")
 Decoded = tuple[NDArray[np.uint8], dict[int, str]]
 """The decoded images (n, size, size, channels), without the corrupt ones; and a dict from the position of each corrupt file in the chunk
 to the reason why it cannot be decoded.
 """
+
+
+@dataclass(frozen=True)
+class Chunk(Generic[Result]):
+    """Some image files and where they go: file n goes to `destinations[numbers[n]]`."""
+
+    members: Sequence[Member]
+    numbers: NDArray[np.intp]
+    destinations: Sequence[Destination[Result]]
 
 
 @dataclass(frozen=True)
@@ -55,3 +69,18 @@ class Decoder:
             else:
                 strip.add(square)
         return strip.pixels(), corrupt
+
+    def decode_and_store(self, chunk: Chunk[Result]) -> tuple[list[Result], dict[int, str]]:
+        """Decode the files of a chunk, and store each image at its destination.
+
+        Returns what the destinations returned, and a dict of the files that cannot be decoded (see Decoded). A destination of which no file
+        can be decoded returns nothing. Raises Refusal like `decode`.
+        """
+        inputs, corrupt = self.decode(chunk.members)
+        kept = np.array([number not in corrupt for number in range(len(chunk.members))])
+        results = []
+        for number, destination in enumerate(chunk.destinations):
+            chosen = chunk.numbers[kept] == number
+            if chosen.any():
+                results.append(destination.store(inputs if chosen.all() else inputs[chosen], kept[chunk.numbers == number]))
+        return results, corrupt

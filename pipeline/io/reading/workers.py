@@ -15,7 +15,6 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
-from pipeline.io.reading import array_pipe
 from pipeline.io.untrusted import reason
 from pipeline.refusal import Refusal
 
@@ -98,7 +97,7 @@ class Worker(Generic[Item, Result]):
     def call(self, item: Item) -> Result:
         try:
             self.connection.send(item)
-            result = array_pipe.receive(self.connection)
+            result = self.connection.recv()
         except (EOFError, OSError):
             raise self.refusal() from None
         except BaseException:  # else the unread rest of this result would be taken for the next result
@@ -146,4 +145,4 @@ def serve(connection: Connection, function: Callable[[Item], Result], prepare: C
                 result: Result | Exception = function(item)
             except Exception as error:  # raised again in the parent process by `Worker.call`
                 result = error
-            array_pipe.send(connection, result)
+            connection.send(result)

@@ -46,7 +46,7 @@ def stored(path: Path, content: Callable[[], bytes]) -> Callable[[], None]:
     def write() -> None:
         path.write_bytes(content())
         split, part = path.stem.split("-")
-        recorded(**{f"splits__{split}__{part}_digest": files.digest(path)})()
+        recorded(**{f"splits__{split}__{part}_digest": files.chunked_digest(path)})()
 
     return write
 

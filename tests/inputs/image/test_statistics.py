@@ -14,26 +14,26 @@ INPUTS = np.random.default_rng(0).integers(0, 256, (60, 5, 4, 3), dtype=np.uint8
 @given(cut=st.integers(1, 59), value=st.integers(0, 255))
 def test_statistics_depend_on_no_order_and_survive_a_constant(cut, value):
     sums = [Statistics((5, 4, 3)) for _ in range(2)]
-    sums[0].add(INPUTS)
-    sums[1].add(INPUTS[cut:])
-    sums[1].add(INPUTS[:cut])
+    sums[0].add(sums[0].summarize(INPUTS))
+    sums[1].add(sums[1].summarize(INPUTS[cut:]))
+    sums[1].add(sums[1].summarize(INPUTS[:cut]))
     assert sums[0].inputs() == sums[1].inputs()
     constant = Statistics((4, 4, 1))
-    constant.add(np.full((9, 4, 4, 1), value, np.uint8))
+    constant.add(constant.summarize(np.full((9, 4, 4, 1), value, np.uint8)))
     assert (constant.inputs().mean, constant.inputs().std) == ((value / 255,), (1.0,))
 
 
 def test_sums_of_the_largest_bytes_of_many_images_do_not_overflow():
     sums = Statistics((1, 1, 1))
-    sums.add(np.full((70_000, 1, 1, 1), 255, np.uint8))
-    sums.add(np.zeros((70_000, 1, 1, 1), np.uint8))
+    sums.add(sums.summarize(np.full((70_000, 1, 1, 1), 255, np.uint8)))
+    sums.add(sums.summarize(np.zeros((70_000, 1, 1, 1), np.uint8)))
     assert (sums.inputs().mean, sums.inputs().std) == ((0.5,), (0.5,))
 
 
 @pytest.mark.parametrize("count", [1, 257, 258, 66_051, 66_052])
 def test_sums_of_the_largest_bytes_are_exact_where_a_wider_integer_begins(count):
     sums = Statistics((1, 1, 1))
-    sums.add(np.full((count, 1, 1, 1), 255, np.uint8))
+    sums.add(sums.summarize(np.full((count, 1, 1, 1), 255, np.uint8)))
     assert (sums.sums.item(), sums.squares.item(), sums.count) == (255 * count, 255**2 * count, count)
 
 
@@ -41,7 +41,7 @@ def test_sums_of_the_largest_bytes_are_exact_where_a_wider_integer_begins(count)
 def test_sums_are_those_of_each_channel(shape):
     inputs = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
     sums = Statistics(shape[1:])
-    sums.add(inputs)
+    sums.add(sums.summarize(inputs))
     wide = inputs.astype(np.int64)
     assert np.array_equal(sums.sums, wide.sum((0, 1, 2)))
     assert np.array_equal(sums.squares, (wide**2).sum((0, 1, 2)))

@@ -14,8 +14,11 @@ class Statistics:
         self.row_shape = (length,)
         self.largest = 0.0
 
-    def add(self, points: NDArray[Any]) -> None:
-        self.largest = max(self.largest, float(np.abs(points).max()))
+    def summarize(self, points: NDArray[Any]) -> float:
+        return float(np.abs(points).max())
+
+    def add(self, largest: float) -> None:
+        self.largest = max(self.largest, largest)
 
     def inputs(self) -> Inputs:
         return Inputs(length=self.row_shape[0], largest=self.largest)

@@ -1,0 +1,78 @@
+"""Rows in `.npy` files: any order of writing gives one file, gaps are closed, and a late writer reaches no later file."""
+
+import errno
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.data import rows
+from pipeline.data.rows import RowFile, Run
+from pipeline.io import files
+
+ROWS = np.random.default_rng(0).integers(0, 2**16, (40, 3, 2), dtype=np.uint16)
+
+
+def created(folder: Path, planned: int = len(ROWS)) -> RowFile:
+    file = RowFile(folder / "x.npy", ROWS.shape[1:], ROWS.dtype)
+    file.create(planned)
+    return file
+
+
+def test_the_order_of_writing_changes_no_byte_and_the_file_is_that_of_numpy(tmp_path: Path) -> None:
+    file = created(tmp_path)
+    for start in (30, 0, 20, 10):
+        file.write(start, ROWS[start : start + 10])
+    assert not file.path.exists()
+    digest = file.finish()
+    np.save(tmp_path / "expected.npy", ROWS)
+    assert file.path.read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    assert digest == files.chunked_digest(file.path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("moved_bytes", [1, 7, 24, 2**20])
+@pytest.mark.parametrize(
+    "runs", [[(0, 40)], [(1, 39)], [(0, 5), (6, 30)], [(0, 0), (39, 1)], [(3, 7), (10, 0), (11, 2), (20, 20)]], ids=str
+)
+def test_gaps_are_closed_in_the_order_of_the_rows(tmp_path: Path, monkeypatch, runs: list[tuple[int, int]], moved_bytes: int) -> None:
+    monkeypatch.setattr(rows, "MOVED_BYTES", moved_bytes)
+    file = created(tmp_path)
+    for start, length in runs:
+        file.write(start, ROWS[start : start + length])
+    file.close_gaps(Run(*run) for run in reversed(runs))
+    file.finish()
+    np.save(tmp_path / "expected.npy", np.concatenate([ROWS[start : start + length] for start, length in runs]))
+    assert file.path.read_bytes() == (tmp_path / "expected.npy").read_bytes()
+
+
+def test_a_late_writer_of_a_killed_prepare_cannot_write_into_the_next_files(tmp_path: Path) -> None:
+    late = created(tmp_path)
+    files.sweep(tmp_path)
+    file = created(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        late.write(0, ROWS)
+    file.write(0, ROWS)
+    file.finish()
+    with pytest.raises(FileNotFoundError):
+        late.write(0, ROWS[::-1])
+    assert np.array_equal(np.load(file.path), ROWS)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Let a write fail beyond 150 bytes, as on a full disk. Python ignores the signal SIGXFSZ."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_write_that_does_not_fit_raises_oserror(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    file = created(tmp_path)
+    request.getfixturevalue("small_disk")
+    with pytest.raises(OSError, match="File too large") as caught:
+        file.write(0, ROWS)
+    assert caught.value.errno == errno.EFBIG
