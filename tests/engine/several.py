@@ -15,6 +15,7 @@ from pipeline import training
 from pipeline.data.prepared import Prepared
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.model import Model
+from pipeline.engine.step_metrics import Row
 from pipeline.io import tensor_file
 from pipeline.io.tensor_file import Tensors
 from pipeline.params.load import from_data
@@ -39,11 +40,14 @@ class Run(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a run: the state, the exported weights, and the share of the values of all parameters that the first process has kept."""
+    """The end of a run, as the first process has it."""
 
     state: Tensors
     exported: Tensors
+    rows: list[Row]
+    """The metrics of each report of the whole training."""
     share: float
+    """Share of the values of all parameters that the process has kept."""
 
 
 def train(size: int, *runs: Run) -> list[End]:
@@ -66,7 +70,7 @@ def train(size: int, *runs: Run) -> list[End]:
             {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
             for start in ("state/", "exported/")
         ]
-        ends.append(End(*parts, metadata["share"]))
+        ends.append(End(*parts, metadata["rows"], metadata["share"]))
     return ends
 
 
@@ -84,7 +88,7 @@ def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
             both = {f"state/{name}": value for name, value in end.state.items()} | {
                 f"exported/{name}": value for name, value in end.exported.items()
             }
-            tensor_file.save(meeting.with_name(f"{meeting.name}-end-{number}"), both, {"share": end.share})
+            tensor_file.save(meeting.with_name(f"{meeting.name}-end-{number}"), both, {"rows": end.rows, "share": end.share})
     processes.wait()
     os._exit(0)
 
@@ -106,4 +110,4 @@ def trained(run: Run, processes: Processes) -> End:
     assert saved
     kept = sum(parameter.to_local().numel() if begun.state.sharding else parameter.numel() for parameter in begun.state.parameters)  # type: ignore[operator]
     share = kept / sum(parameter.numel() for parameter in begun.state.parameters)
-    return End(saved[0], {name: tensor.cpu().contiguous() for name, tensor in exported.items()}, share)
+    return End(saved[0], {name: tensor.cpu().contiguous() for name, tensor in exported.items()}, begun.progress.rows, share)

@@ -79,7 +79,7 @@ def test_a_step_in_float64_is_that_of_one_process_and_a_resumed_training_ends_in
 
 
 def test_a_checkpoint_of_four_processes_continues_in_two_and_then_in_one(tmp_path: Path) -> None:
-    settings, corpus = params({"model": LANGUAGE_MODEL}), texts.corpus()
+    settings, corpus = params({"model": LANGUAGE_MODEL, "train.export_weights": "last"}), texts.corpus()
     shares = []
     for size, until in ((4, 2), (2, 4), (1, 6)):
         (end,) = train(size, Run(settings, corpus, tmp_path / "moved", until, double=True))
@@ -88,6 +88,7 @@ def test_a_checkpoint_of_four_processes_continues_in_two_and_then_in_one(tmp_pat
     assert shares == sorted(shares)
     assert difference(end.state, alone.state) < 1e-12
     assert list(end.exported) == list(alone.exported)
+    assert end.rows == [pytest.approx(row, abs=1e-7) for row in alone.rows]
 
 
 @pytest.mark.parametrize(
