@@ -107,7 +107,7 @@ class Forgetful(nn.Module):
         self.register_buffer("factor", torch.ones(()))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = inputs * self.factor
+        outputs: Tensor = inputs * self.factor.clone()
         self.factor.copy_(self.factor / 2)
         return outputs
 
