@@ -60,6 +60,7 @@ def gradients(network: nn.Module, lanes: int, *, most: int, dtype: torch.dtype) 
     """Return the loss of a step in `lanes` lanes with micro-batches of at most `most` samples, and its gradients."""
     state = state_of(network, lanes)
     batch = LaneBatch(*samples(dtype), lanes)
+    state.buffers.keep()  # as `update` does
     loss, _ = accumulate_gradients(state, batch, most, step_settings=SETTINGS, objective=objective_of(), forward=state.model)
     return loss, [parameter.grad.clone() for parameter in network.parameters()]
 
