@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -60,16 +60,21 @@ class Server:
         print(json.dumps(request), file=self.process.stdin, flush=True)
         return json.loads(self.process.stdout.readline())
 
+    def fork(self, folder: Path, rank: int, variables: Mapping[str, str], *, verb: str = "train", fault: Fault | None = None) -> int:
+        """Start one process, which writes its output to `rank-RANK.log`, and return its pid."""
+        variables = VARIABLES | variables
+        return int(self.ask(folder=str(folder), log=f"rank-{rank}.log", arguments=[verb], fault=fault, variables=variables))
+
     def start(self, folder: Path, count: int = 1, *, verb: str = "train", fault: Fault | None = None, **variables: str) -> list[int]:
         """Start a training of `count` processes without torch.distributed.run, and return their pids. The last one has the fault."""
         port = free_port()
         return [
-            self.ask(
-                folder=str(folder),
-                log=f"rank-{rank}.log",
-                arguments=[verb],
+            self.fork(
+                folder,
+                rank,
+                (of_rank(rank, count, port) if count > 1 else {}) | variables,
+                verb=verb,
                 fault=fault if rank == count - 1 else None,
-                variables=VARIABLES | (of_rank(rank, count, port) if count > 1 else {}) | variables,
             )
             for rank in range(count)
         ]
