@@ -91,7 +91,8 @@ class Environment(BaseSettings):
         try:
             environment = cls()
         except ValidationError as error:
-            raise Refusal("\n".join(f"{problem['loc'][0]}: {explain(problem)}" for problem in error.errors())) from None
+            last = {problem["loc"][0]: problem for problem in error.errors()}  # a value of no type of a union has several
+            raise Refusal("\n".join(f"{name}: {explain(problem)}" for name, problem in last.items())) from None
         environment.refuse_unfit_root()
         return environment
 
@@ -124,4 +125,6 @@ def explain(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
     expected = DEVICE_NAMES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
+    if len(problem["loc"]) > 1:
+        expected = expected.replace("should be", "should be `auto` or")
     return f"{expected.partition(', unable')[0]}, not {problem['input']!r}"

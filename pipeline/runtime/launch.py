@@ -123,4 +123,4 @@ def show(folder: Path, rank: int) -> None:
     logs = sorted(folder.glob(f"*/attempt_*/{rank}/stderr.log"), key=lambda path: path.stat().st_mtime)
     if rank and logs:
         for line in logs[-1].read_text(encoding="utf-8", errors="replace").splitlines()[-MOST_LINES:]:
-            print(f"rank {rank}: {line}", file=sys.stderr)
+            print(f"rank {rank}: {line.removeprefix(f'[rank{rank}]: ')}", file=sys.stderr)  # torch begins the lines of a traceback so

@@ -20,6 +20,11 @@ VARIABLES = [
     ("PIPELINE_WORKERS", "-1", "should be greater than 0, not '-1'"),
     ("PIPELINE_CHECKPOINT_EVERY_S", "nan", "should be greater than or equal to 0, not 'nan'"),
     ("PIPELINE_CHECKPOINTS_KEPT", "0", "should be greater than 0, not '0'"),
+    ("PIPELINE_PROCESSES", "0", "should be `auto` or greater than 0, not '0'"),
+    ("PIPELINE_PROCESSES", "many", "should be `auto` or a valid integer, not 'many'"),
+    ("PIPELINE_PROCESSES", "2.5", "should be `auto` or a valid integer, not '2.5'"),
+    ("PIPELINE_RESTARTS", "-1", "should be greater than or equal to 0, not '-1'"),
+    ("PIPELINE_TIMEOUT_S", "0", "should be greater than 0, not '0'"),
     ("PIPELINE_TRACKING", "maybe", "should be a valid boolean, not 'maybe'"),
     *(
         ("MLFLOW_TRACKING_URI", address, NO_ADDRESS)

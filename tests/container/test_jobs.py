@@ -89,6 +89,19 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
         assert in_volume(name, image, "grep", "-aEo", r'compile[\\":]+default', MODEL)
 
 
+def test_two_processes_train_under_all_hardened_flags_to_the_bytes_of_one(image: str) -> None:
+    with volume() as name:
+        job = (*HARDENED, "--volume", f"{name}:{HOME}")
+        run(*job, image, "check")
+        in_volume(name, image, "sed", "-i", "s/lanes: .*/lanes: 2/; s/epochs: .*/epochs: 1/", "params.yaml")
+        output = run(*job, "--env", "PIPELINE_PROCESSES=2", image)
+        assert re.search(r"check: .*, in 2 processes", output)
+        assert "test accuracy" in output
+        model = in_volume(name, image, "sha256sum", MODEL)
+        run(*job, image, "dvc", "repro", "--force", "--single-item", "train")
+        assert in_volume(name, image, "sha256sum", MODEL) == model
+
+
 def test_a_verb_runs_and_the_error_for_an_unknown_one_lists_all(image: str) -> None:
     assert "check: params.yaml is valid" in run(*HARDENED, image, "check")
     output = run(image, "trian", code=2)

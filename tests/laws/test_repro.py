@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.__main__ import main
 from pipeline.commands import check
 from pipeline.io import files
 from tests import project
@@ -51,6 +52,24 @@ def test_a_second_repro_runs_no_stage(checkout: Path) -> None:
     assert ran(output) == []
     assert "up to date" in output
     assert output.count("test accuracy") == 1
+
+
+def test_a_repro_with_two_processes_records_one_run_and_gives_the_bytes_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = repository(tmp_path / "checkout", {"train.lanes": 2})
+    output = call(folder, "dvc", "repro", PIPELINE_PROCESSES="2")
+    assert ran(output) == ["prepare", "train", "evaluate"]
+    assert output.count("step 24 of 24") == 1, "by rank 0"
+    assert ran(call(folder, "dvc", "repro", PIPELINE_PROCESSES="2")) == []
+    assert {line[3:] for line in call(folder, "git", "status", "--porcelain").splitlines()} == {"dvc.lock", "metrics/", "plots/"}
+    assert list((folder / ".pipeline").glob("ranks-*")) == []
+    assert len(runs(f"sqlite:///{folder / 'mlflow.db'}")) == 1
+    model = files.digest(folder / RESULTS[0])
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.chdir(folder)
+    assert main(["train"]) == 0
+    assert files.digest(folder / RESULTS[0]) == model
 
 
 def test_changing_evaluate_runs_evaluate_alone(checkout: Path) -> None:

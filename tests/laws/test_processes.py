@@ -1,0 +1,283 @@
+"""One, two and four processes with the same lanes end in the same bytes, also after signals, kills, hangs and out of memory.
+
+Most trainings are forked; the last tests start theirs by torch.distributed.run, as a user does.
+"""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipeline.engine import model_file
+from pipeline.io import files
+from pipeline.runtime.processes import LOST, OUT_OF_MEMORY
+from tests import project
+from tests.faults.killing import RESULTS
+from tests.laws import ranks
+from tests.laws.ranks import Fault, Server
+from tests.laws.test_resuming import CONVNET, MUON, SGD
+
+STEPS = 12
+COMMON = {
+    "train.epochs": None,
+    "train.steps": STEPS,
+    "train.lanes": 4,
+    "train.batch_size": 24,
+    "train.micro_batch_size": 4,
+    "train.report_every_steps": 3,
+    "train.validate_every_steps": 6,
+    "train.export_weights": "best",
+    "train.clip_norm": 1.0,
+    "train.ema_decay": 0.9,
+}
+MIXED = {"augment.crop_padding": 0, "augment.resized_crop": 0.3, "augment.flip": "random", "augment.mixup": 0.4, "augment.cutmix": 1.0}
+TEXT = {**COMMON, "train.lanes": 2}
+RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "muon, mixed": ("digits", {**COMMON, **MIXED, "model": CONVNET, "optimizer": MUON, "train.on_nonfinite": "skip"}),
+    "fp16": ("digits", {**COMMON, "model": CONVNET, "optimizer": SGD, "train.precision": "fp16", "train.activation_checkpointing": True}),
+    "texts": ("texts", TEXT),
+    "code": ("code", TEXT),
+}
+"""Networks with BatchNorm and dropout, and gradient accumulation: a lane of 6 samples is two micro-batches."""
+MAIN = "muon, mixed"
+RECIPES["long"] = ("digits", RECIPES[MAIN][1] | {"train.steps": 200, "train.report_every_steps": 10, "train.validate_every_steps": 50})
+AGAIN = "starting all processes again from the last checkpoint"
+EVERY_STEP = {"PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
+Whole = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with ranks.serving(tmp_path_factory.mktemp("ranks") / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def whole(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Return a function from the name of a recipe to a project that one process has trained. Tests only read it."""
+
+    @cache
+    def trained(name: str) -> Path:
+        setting, changes = RECIPES[name]
+        folder = project.make(tmp_path_factory.mktemp("whole") / "project", changes, setting=setting)
+        server.train(folder, verb="prepare")
+        server.train(folder)
+        return folder
+
+    return trained
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {name: files.digest(folder / name) for name in RESULTS}
+
+
+def again(whole: Path, folder: Path) -> Path:
+    """Make a project with the parameters and the prepared data of another one."""
+    project.make(folder)
+    (folder / "params.yaml").write_bytes((whole / "params.yaml").read_bytes())
+    (folder / "data/prepared").symlink_to(whole / "data/prepared")
+    return folder
+
+
+@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), (MAIN, 4), ("fp16", 4), ("texts", 2), ("code", 2)])
+def test_every_number_of_processes_ends_in_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, name: str, count: int) -> None:
+    folder = again(whole(name), tmp_path / "project")
+    server.train(folder, count)
+    assert digests(folder) == digests(whole(name))
+    lines = (folder / "rank-0.log").read_text()
+    assert f"step {STEPS} of {STEPS}" in lines
+
+
+def newest_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint, or 0."""
+    return max((int(path.stem.removeprefix("step-")) for path in folder.glob(".pipeline/work/*/step-*")), default=0)
+
+
+def objectives(folder: Path) -> list[float]:
+    header, *rows = (line.split(",") for line in (folder / "plots/train/history.csv").read_text().splitlines())
+    return [float(row[header.index("train/objective")]) for row in rows]
+
+
+def test_without_lanes_two_processes_learn_the_same_within_rounding(server: Server, whole: Whole, tmp_path: Path) -> None:
+    """Without BatchNorm and dropout. The number of processes is recorded, because it decides the last bits."""
+    found = []
+    for count in (1, 2):
+        folder = again(whole(MAIN), tmp_path / str(count))
+        project.write_params(folder, {**COMMON, "train.lanes": 1})
+        server.train(folder, count)
+        found.append((objectives(folder), model_file.load(folder / "models/model.safetensors")[1].fingerprint))
+    (alone, of_one), (together, of_two) = found
+    assert together == pytest.approx(alone, rel=1e-5)
+    assert len(alone) == 4
+    assert of_two == of_one | {"processes": 2}
+
+
+def test_a_checkpoint_is_continued_by_any_number_of_processes_also_after_a_signal_to_one(
+    server: Server, whole: Whole, tmp_path: Path
+) -> None:
+    """All processes stop after the same step, and there is one whole checkpoint of it."""
+    folder = again(whole(MAIN), tmp_path / "project")
+    for count, step in ((4, 4), (2, 8)):
+        (folder / "fault-has-happened").unlink(missing_ok=True)
+        assert server.wait(*server.start(folder, count, fault=("stop signal", step))) == [128 + signal.SIGTERM] * count
+        *_, last = (folder / "rank-0.log").read_text().splitlines()
+        saved = int(re.fullmatch(r"train: step (\d+) is saved: the same command continues after it", last)[1])
+        assert step <= saved <= step + 1, "the others know of the signal one step later"
+        assert newest_step(folder) == saved
+        assert not list(folder.glob(".pipeline/work/*/.*"))
+    server.train(folder)
+    assert f"resuming after step {saved}" in (folder / "rank-0.log").read_text()
+    assert digests(folder) == digests(whole(MAIN))
+
+
+@pytest.mark.parametrize("variables", [{}, EVERY_STEP], ids=["no checkpoint", "a checkpoint"])
+def test_out_of_memory_in_one_process_gives_the_bytes_of_a_run_that_switched_there(
+    server: Server, whole: Whole, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    alone, together = (again(whole(MAIN), tmp_path / name) for name in ("alone", "together"))
+    server.train(alone, fault=("out of memory", 5))
+    assert "out of memory at step 5: using micro-batches of 2 from this step on" in (alone / "rank-0.log").read_text()
+    codes = server.wait(*server.start(together, 2, fault=("out of memory", 5), **variables))
+    assert codes == [LOST, OUT_OF_MEMORY]
+    server.train(together, 2)
+    assert digests(together) == digests(alone) != digests(whole(MAIN))
+    assert model_file.load(together / "models/model.safetensors")[1].switches == [{"step": 5, "micro_batch_size": 2}]
+
+
+def test_a_process_that_hangs_ends_the_others_within_the_time_limit(server: Server, whole: Whole, tmp_path: Path) -> None:
+    folder = again(whole(MAIN), tmp_path / "project")
+    first, hanging = server.start(folder, 2, fault=("hang", 5), PIPELINE_TIMEOUT_S="2")
+    assert server.wait(first, within_s=30) == [LOST]
+    assert server.wait(hanging, within_s=0) == [None]
+    assert "error: rank 0: another process has ended or does not answer" in (folder / "rank-0.log").read_text()
+    server.train(folder, 2)
+    assert digests(folder) == digests(whole(MAIN))
+
+
+class Launched:
+    """A training that torch.distributed.run has started, by the pid of the launcher, which is killed at the end of the block."""
+
+    def __init__(self, server: Server, folder: Path, *, fault: Fault | None = None, **variables: str) -> None:
+        self.server, self.folder = server, folder
+        self.pid = server.launch(folder, fault=fault, **EVERY_STEP, PIPELINE_TIMEOUT_S="10", **variables)
+
+    def __enter__(self) -> "Launched":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ranks = self.ranks()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        for rank in ranks:
+            with suppress(psutil.NoSuchProcess):
+                rank.kill()
+
+    def ranks(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children()
+        return []
+
+    def wait(self, within_s: float = 120) -> int | None:
+        (code,) = self.server.wait(self.pid, within_s=within_s)
+        return code
+
+    def wait_for_a_step(self) -> None:
+        """Wait until a checkpoint is newer than those that exist now."""
+        begun = newest_step(self.folder)
+        self.wait_for(lambda: newest_step(self.folder) > begun)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
+
+    def kill_one(self, generator: random.Random) -> None:
+        """Kill a rank, and wait until the launcher starts all again."""
+        times = self.log().count(AGAIN)
+        self.wait_for(self.ranks)
+        generator.choice(self.ranks()).kill()
+        self.wait_for(lambda: self.log().count(AGAIN) > times)
+
+    def log(self) -> str:
+        return (self.folder / "launcher.log").read_text()
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, kills: int) -> None:
+    """Ranks are killed at random, during the training or the start, and at the end the launcher."""
+    generator = random.Random(kills)
+    folder = again(whole("long"), tmp_path / "project")
+    with Launched(server, folder, PIPELINE_RESTARTS="1000") as launched:
+        for number in range(kills):
+            if number % 5 != 2:
+                launched.wait_for_a_step()
+            time.sleep(generator.uniform(0, 0.1))
+            launched.kill_one(generator)
+        launched.wait_for_a_step()
+        found = launched.ranks()
+        os.kill(launched.pid, signal.SIGKILL)
+        assert launched.wait() == -signal.SIGKILL
+        _, alive = psutil.wait_procs(found, timeout=60)
+        assert alive == [], "they save, and end"
+    assert launched.log().count(AGAIN) == kills
+    server.train(folder)
+    assert digests(folder) == digests(whole("long"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=str)
+def test_a_signal_to_the_launcher_ends_all_with_one_whole_checkpoint(
+    server: Server, whole: Whole, tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = again(whole("long"), tmp_path / "project")
+    with Launched(server, folder) as launched:
+        launched.wait_for_a_step()
+        os.kill(launched.pid, number)
+        assert launched.wait() == 128 + number, launched.log()
+    (saved,) = re.findall(r"train: step (\d+) is saved: the same command continues after it", launched.log())
+    assert newest_step(folder) == int(saved)
+    assert "Traceback" not in launched.log()
+    server.train(folder)
+    assert f"resuming after step {saved}" in (folder / "rank-0.log").read_text()
+    assert digests(folder) == digests(whole("long"))
+
+
+def test_the_error_of_a_process_is_shown_when_the_launcher_gives_up(server: Server, whole: Whole, tmp_path: Path) -> None:
+    folder = again(whole(MAIN), tmp_path / "project")
+    with Launched(server, folder, fault=("own error", 3), PIPELINE_RESTARTS="0") as launched:
+        assert launched.wait() == 1, launched.log()
+    *_, before, last = launched.log().splitlines()
+    assert before == "rank 1: LookupError: this is what was wrong with this rank"
+    assert last.startswith(f"error: the process of rank 1 failed with exit code 1; the output of all ranks but 0 is in {folder}/.pipeline/")
+    assert len(launched.log().splitlines()) <= 24, "it fits on a screen"
+
+
+@pytest.mark.slow
+def test_the_launcher_starts_all_again_after_out_of_memory_and_after_an_error(server: Server, whole: Whole, tmp_path: Path) -> None:
+    alone, together, restarted = (again(whole(MAIN), tmp_path / name) for name in ("alone", "together", "restarted"))
+    server.train(alone, fault=("out of memory", 5))
+    with Launched(server, together, fault=("out of memory", 5), PIPELINE_RESTARTS="0") as launched:
+        assert launched.wait() == 0, launched.log()
+    assert "train: starting all processes again, with the smaller micro-batch" in launched.log()
+    assert digests(together) == digests(alone)
+    with Launched(server, restarted, fault=("own error", 5)) as launched:
+        assert launched.wait() == 0, launched.log()
+    assert "warning: the process of rank 1 failed with exit code 1: starting all processes again" in launched.log()
+    assert digests(restarted) == digests(whole(MAIN))
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_ends_the_job_within_the_time_limit(server: Server, whole: Whole, tmp_path: Path) -> None:
+    folder = again(whole(MAIN), tmp_path / "project")
+    with Launched(server, folder, fault=("hang", 5), PIPELINE_RESTARTS="0") as launched:
+        launched.wait_for_a_step()
+        assert launched.wait(within_s=10 + 40) == LOST, launched.log()
