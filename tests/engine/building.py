@@ -1,19 +1,25 @@
 """Trainings in memory, for tests of the loop: no file, no tracking."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import distributed as dist
 from torch import nn
 
 from pipeline.batch import Batch
 from pipeline.data.prepared import Prepared
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.fit import Report
+from pipeline.engine.lanes import Lanes
 from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.state import TrainState
 from pipeline.params.loop import LoopSettings
 from pipeline.params.train import TrainParams
 from pipeline.runtime.machine import Machine
+from pipeline.runtime.processes import ALONE
 from pipeline.spec import Spec
 from pipeline.tasks.classification.objective import Objective
 from pipeline.training import Training
@@ -28,6 +34,32 @@ def begin(params: TrainParams, prepared: Prepared, folder: Path = Path("/nonexis
 
 def run(training: Training) -> list[Report]:
     return list(training.reports())
+
+
+@contextmanager
+def group_of_one(backend: str, device: torch.device | None = None) -> Iterator[None]:
+    """Make this process the only one of a process group."""
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=device)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def exchanging(training: Training) -> Training:
+    """Let `training` exchange its gradients with the process group, although it has only one process."""
+    state = training.state
+    found = state.lanes = state.lanes or Lanes(state.model.network, state.buffers, ALONE, lanes=1)
+    wrap = found.wrap
+
+    def wrapped(forward: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        found.processes = replace(ALONE, size=2)  # with one, `wrap` does nothing
+        result = wrap(forward)
+        found.processes = ALONE
+        return result
+
+    found.wrap = wrapped  # type: ignore[method-assign]
+    return training
 
 
 def weights(state: TrainState) -> dict[str, torch.Tensor]:

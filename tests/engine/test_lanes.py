@@ -16,7 +16,7 @@ from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from tests import texts
 from tests.conftest import MLP, preset
-from tests.engine.building import Identity, begin, objective_of, run, same
+from tests.engine.building import Identity, begin, exchanging, group_of_one, objective_of, run, same
 from tests.faults.test_memory import STEP, Shortage, switched
 from tests.laws.test_resuming import AIRBENCH, COMMON, CONVNET, MUON, OF_TEXT
 from tests.laws.test_step_costs import AUGMENTED, CHANGES, SOME, ours
@@ -212,6 +212,19 @@ def test_a_network_without_batch_norm_and_dropout_learns_the_same_with_lanes(tra
         last_loss(train_params({**OF_TEXT, "train.steps": 4, **changes, "train.lanes": lanes}), split) for lanes in (1, 2)
     )
     assert with_lanes == pytest.approx(without, rel=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [1, 4], ids=["added by the backend", "added in order"])
+def test_gradients_that_are_exchanged_with_no_other_process_stay_as_they_are(train_params, prepared, lanes: int) -> None:
+    """Through DDP and its communication hook, to the bit. `tests/gpu/test_lanes.py` does the same with NCCL."""
+    params = train_params({**COMMON, "model": CONVNET, "optimizer": MUON, "train.lanes": lanes})
+    plain = begin(params, prepared)
+    run(plain)
+    with group_of_one("gloo"):
+        exchanged = exchanging(begin(params, prepared))
+        run(exchanged)
+    assert exchanged.state.lanes.wrapped is not None
+    assert same(plain.state.tensors(), exchanged.state.tensors())
 
 
 def test_one_lane_in_one_process_has_no_machinery_at_all(train_params, prepared) -> None:
