@@ -106,9 +106,15 @@ def attempt(arguments: Sequence[str], count: int, folder: Path) -> tuple[int, in
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, int]:
     """Return rank and exit code of the process whose failure is the cause of the others: the agent then stops them.
 
-    Failures are recorded to the second. In the same second, a process that was killed comes first, and one that lost the others last.
+    Failures are recorded to the second. In the same second, a process that was killed comes first, then one that lost the others, and one
+    that the agent has stopped by SIGTERM last.
     """
-    rank = min(failures, key=lambda rank: (failures[rank].timestamp, failures[rank].exitcode == LOST, failures[rank].exitcode))
+
+    def order(rank: int) -> tuple[int, bool, bool, int]:
+        time_s, code = failures[rank].timestamp, failures[rank].exitcode
+        return time_s, code == -signal.SIGTERM, code == LOST, code
+
+    rank = min(failures, key=order)
     return rank, failures[rank].exitcode
 
 

@@ -135,10 +135,13 @@ def test_a_process_that_was_stopped_by_a_signal_stops_the_job(run: Run) -> None:
         ({0: (9, LOST), 1: (9, -9)}, (1, -9)),
         ({0: (9, 1), 1: (9, -9)}, (1, -9)),
         ({0: (9, LOST), 1: (9, LOST)}, (0, LOST)),
+        ({0: (9, -15), 1: (9, -9)}, (1, -9)),
+        ({0: (9, -15), 1: (9, 2)}, (1, 2)),
+        ({0: (9, -15), 1: (9, LOST)}, (1, LOST)),
     ],
 )
 def test_the_first_failure_is_the_cause_of_the_others(failures: dict[int, Failure], first: Failure) -> None:
-    """By time, in seconds. In the same second, a process that lost the others is the last, and one that was killed the first."""
+    """By time, in seconds. In the same second, the agent stops the others by SIGTERM: those that still import torch die of it."""
 
     class Failed:
         def __init__(self, timestamp: int, exitcode: int) -> None:
