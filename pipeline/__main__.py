@@ -115,9 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         return print_error(str(refusal), BAD_INPUT)
     except Interrupted as interrupted:
-        record_exit_code(interrupted.exit_code)
         if STARTED_BY_TORCHRUN in os.environ:
-            return interrupted.exit_code  # its agent says it for all processes
+            return interrupted.exit_code  # its agent says and records it for all processes
+        record_exit_code(interrupted.exit_code)
         return print_error(str(interrupted), interrupted.exit_code)
     except KeyboardInterrupt:
         return print_error("interrupted", INTERRUPTED)

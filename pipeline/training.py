@@ -42,7 +42,7 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 from pipeline.runtime.processes import ALONE, Processes
 
-Pause = Callable[[], None]
+Pause = Callable[[], object]
 DIVERGED = 10
 """If the training loss exceeds this multiple of the loss of uniform guessing, one warning is printed; the training continues."""
 
@@ -280,7 +280,12 @@ class Training:
         return message
 
     def dumped(self, step: int) -> str:
-        """Save the batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file."""
+        """Save the batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file.
+
+        Of several processes, only the first one saves it, as a whole.
+        """
+        if not self.processes.is_first:
+            return f"as rank {self.processes.rank} found too"
         batch, rate = next(self.batches_of(WHOLE, step - 1)), self.plan.learning_rate(step - 1)
         return nonfinite_dump.save(
             batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder

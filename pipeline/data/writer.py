@@ -57,6 +57,7 @@ def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Ca
     def place(split: str, positions: NDArray[np.int64]) -> Rows:
         names, numbers = assigned[split][positions], rows[split][positions]
         starts = {str(name): int(numbers[names == name][0]) for name in np.unique(names)}
+        assert all(len(own) == own[-1] - own[0] + 1 for own in (numbers[names == name] for name in starts)), "positions must be consecutive"
         return Rows(split, positions, names, starts, {name: inputs[name] for name in starts}, statistics.summarize)
 
     kept = {split: np.zeros(len(names), dtype=bool) for split, names in assigned.items()}

@@ -24,11 +24,11 @@ class Shared(Exception):
         self.switch: Switch = {"step": step, "micro_batch_size": micro_batch_size}
 
 
-def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, whole: bool) -> Result:
+def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, largest: int, whole: bool) -> Result:
     """Call `attempt(micro_batch_size)`, halving the size after each OOM until the call succeeds. Return its result.
 
     Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete.
-    `whole` is True if the batch must not be split. Raises Refusal after an OOM if `whole` is True or the micro-batch size is already 1.
+    `largest` is the number of samples of a lane, which limits the micro-batch size. `whole` is True if the batch must not be split. Raises Refusal after an OOM if `whole` is True or the micro-batch size is already 1.
     Raises Shared after an OOM if several processes train together.
     """
     while True:
@@ -42,24 +42,26 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
             raise Refusal(
                 f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`"
             )
-        make_room(state)
         if state.lanes and state.lanes.processes.size > 1:
-            raise Shared(state.step + 1, smaller(state, progress))
-        halve(state, progress)
+            raise Shared(state.step + 1, smaller(state, progress, largest))
+        make_room(state)
+        halve(state, progress, largest)
 
 
 def make_room(state: TrainState) -> None:
-    """Drop the gradients, restore the BatchNorm statistics to those before the step, and release cached device memory."""
+    """Drop the gradients, also those of earlier lanes; restore the BatchNorm statistics to those before the step, and release cached device memory."""
     state.drop_gradients()
+    if state.lanes:
+        state.lanes.pending.clear()
     state.buffers.put_back()
     gc.collect()
     if state.device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def halve(state: TrainState, progress: Progress) -> None:
+def halve(state: TrainState, progress: Progress, largest: int) -> None:
     """Halve the micro-batch size from the current step on, and print the new size. Raises Refusal if the size is already 1."""
-    size = smaller(state, progress)
+    size = smaller(state, progress, largest)
     progress.switch(state.step + 1, size)
     print(
         f"train: out of memory at step {state.step + 1}: using micro-batches of {size} from this step on; "
@@ -68,9 +70,9 @@ def halve(state: TrainState, progress: Progress) -> None:
     )
 
 
-def smaller(state: TrainState, progress: Progress) -> int:
+def smaller(state: TrainState, progress: Progress, largest: int) -> int:
     """Return half the micro-batch size. Raises Refusal if the size is already 1."""
-    size = progress.micro_batch_size // 2
+    size = min(progress.micro_batch_size, largest) // 2
     if not size:
         raise Refusal(
             f"train.micro_batch_size: out of memory at step {state.step + 1} with one sample: choose a smaller model or image, "

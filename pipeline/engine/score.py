@@ -23,19 +23,18 @@ def score(
     precision: ChosenPrecision,
     device: torch.device,
     processes: Processes = ALONE,
-    pause: Callable[[], None] = lambda: None,
+    pause: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
     """Return the mean loss and the metrics of `model` over a split, by name.
 
     `batches()` returns an iterator over the batches of the split, or of every n-th batch if there are n `processes`. `pause()` is called
-    after each batch of a process that is alone. It may raise an exception to end the computation early. The host synchronises with the
+    after each batch, equally often in all processes. It may raise an exception to end the computation early. The host synchronises with the
     device only once, at the end. The result is the same for every number of processes.
     """
     rows: list[Tensor] = []
     names: tuple[str, ...] = ()
     for outputs, targets in predict(model, batches(), precision=precision, device=device):
-        if processes.size == 1:  # otherwise the others would wait for this process
-            pause()
+        pause()
         assert targets is not None
         sums = {"loss": exact_loss(objective, outputs, targets), **objective.sums(outputs, targets)}
         names = tuple(sums)

@@ -22,12 +22,15 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class WholeBatch(Protocol):
-    """The batch of one step, before it is divided. `num_targets` is the number of targets in the batch. `parts(most, lane)` divides a lane
+    """The batch of one step, before it is divided. `num_targets` is the number of targets in the batch, and `lane_size` the
+    number of samples in each lane. `parts(most, lane)` divides a lane
     of this process, which is the whole batch if there is only one, into `num_parts(most)` micro-batches of at most `most` samples.
     """
 
     @property
     def num_targets(self) -> int: ...
+    @property
+    def lane_size(self) -> int: ...
     def num_parts(self, most: int) -> int: ...
     def parts(self, most: int, lane: int = 0) -> Iterator[Batch]: ...
 
@@ -60,7 +63,7 @@ def update(
     """
     state.buffers.keep()
     attempt = partial(accumulate_gradients, state, batch, step_settings=step_settings, objective=objective, forward=forward)
-    loss, sums = oom_retry.retry(attempt, state, progress, whole=step_settings.whole)
+    loss, sums = oom_retry.retry(attempt, state, progress, largest=batch.lane_size, whole=step_settings.whole)
     norm, skipped = optimizer_step(state, loss, step_settings)
     if skipped is not None:
         state.buffers.put_back_where(skipped)

@@ -22,7 +22,7 @@ def replacing(path: Path) -> Iterator[Path]:
     thus see either the whole old file or the whole new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.draft")  # not the pid: two machines may share the folder
     try:
         yield draft
         sync(draft)

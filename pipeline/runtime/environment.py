@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, field_validator
@@ -88,8 +88,10 @@ class Environment(BaseSettings):
     @classmethod
     def read(cls) -> "Environment":
         """Read and validate the environment variables. Raises Refusal with one line for each invalid variable."""
+        by_torchrun = STARTED_BY_TORCHRUN in os.environ and "MASTER_ADDR" in os.environ
+        left_over: dict[str, Any] = {} if by_torchrun else {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         try:
-            environment = cls()
+            environment = cls(**left_over)  # they replace the variables
         except ValidationError as error:
             last = {problem["loc"][0]: problem for problem in error.errors()}  # a value of no type of a union has several
             raise Refusal("\n".join(f"{name}: {explain(problem)}" for name, problem in last.items())) from None

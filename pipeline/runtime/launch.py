@@ -1,6 +1,7 @@
 """Starts the processes of a training through torch.distributed.run's agent, and starts them again if one of them has died."""
 
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -15,7 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipeline.refusal import Refusal
-from pipeline.runtime import machine
+from pipeline.runtime import interruption, machine
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.runtime.processes import LOST, OUT_OF_MEMORY
@@ -29,13 +30,17 @@ MOST_LINES = 15
 def num_processes(environment: Environment) -> int:
     """Return how many processes to start for a training on this machine; 1 also if torch.distributed.run has started this process.
 
-    Raises Refusal if PIPELINE_PROCESSES is larger than the number of GPUs that are used.
+    Raises Refusal if PIPELINE_PROCESSES is larger than the number of GPUs that are used, or if PIPELINE_DEVICE is a single GPU.
     """
     if environment.is_rank:
         return 1
-    on_gpus = environment.device != "cpu" and machine.cuda_is_available()
+    on_gpus, on_one = environment.device != "cpu" and machine.cuda_is_available(), environment.device.startswith("cuda:")
     if environment.processes == "auto":
-        return max(1, torch.cuda.device_count()) if on_gpus else 1
+        return max(1, torch.cuda.device_count()) if on_gpus and not on_one else 1
+    if environment.processes > 1 and on_one:
+        raise Refusal(
+            f"PIPELINE_DEVICE={environment.device}: is one GPU, but PIPELINE_PROCESSES is {environment.processes}: use `cuda` or `auto`"
+        )
     if on_gpus and environment.processes > torch.cuda.device_count():
         raise Refusal(
             f"PIPELINE_PROCESSES={environment.processes}: this machine has {torch.cuda.device_count()} GPUs, one for each process: "
@@ -50,28 +55,39 @@ def run(arguments: Sequence[str], count: int, environment: Environment) -> int:
     If a process dies, all are started again, at most PIPELINE_RESTARTS times; they continue from the last checkpoint. Raises Interrupted if
     a signal has stopped them.
     """
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_S))
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # `run` says it in one line
     (environment.root / ".pipeline").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=environment.root / ".pipeline"))
+    try:
+        return run_until_done(arguments, count, environment.restarts, folder)
+    except SignalException as error:  # raised by the agent's handlers, which remain installed
+        shutil.rmtree(folder, ignore_errors=True)
+        raise Interrupted(error.sigval) from None
+
+
+def run_until_done(arguments: Sequence[str], count: int, most_restarts: int, folder: Path) -> int:
+    """Run all processes until none fails, or one fails for the last time. Return the exit code. `folder` is for the output of the ranks."""
     restarts = 0
     while True:
         rank, code = attempt(arguments, count, folder)
         if rank == 0 and code in (0, REFUSED):
             shutil.rmtree(folder)
             return code
-        if code > 128:
+        if code - 128 in interruption.STOP_SIGNALS:
+            shutil.rmtree(folder)
             raise Interrupted(code - 128)
         if code == OUT_OF_MEMORY:
             print("train: starting all processes again, with the smaller micro-batch", flush=True)
             continue
         show(folder, rank)
-        if code == REFUSED or restarts == environment.restarts:
+        if code == REFUSED or restarts == most_restarts:
             print(f"error: the process of rank {rank} {ended(code)}; the output of all ranks but 0 is in {folder}", file=sys.stderr)
             return code if code > 0 else 128 - code
         restarts += 1
         print(
             f"warning: the process of rank {rank} {ended(code)}: starting all processes again from the last checkpoint "
-            f"({restarts} of at most {environment.restarts} times)",
+            f"({restarts} of at most {most_restarts} times)",
             flush=True,
         )
 
@@ -91,28 +107,27 @@ def attempt(arguments: Sequence[str], count: int, folder: Path) -> tuple[int, in
         local_addr="localhost",
         max_restarts=0,
         monitor_interval=0.1,
-        shutdown_timeout=SHUTDOWN_S,
+        signals_to_handle="SIGTERM,SIGINT",  # not SIGHUP: `nohup` ignores it
         logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=dict.fromkeys(range(1, count), Std.ALL)),
     )
     try:
         elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
         return first_failure(error.failures)
-    except SignalException as error:
-        raise Interrupted(error.sigval) from None
     return 0, 0
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, int]:
     """Return rank and exit code of the process whose failure is the cause of the others: the agent then stops them.
 
-    Failures are recorded to the second. In the same second, a process that was killed comes first, then one that lost the others, and one
-    that the agent has stopped by SIGTERM last.
+    A process that ran out of memory comes first, although its memory may take a second to be freed. All other failures are recorded to the
+    second. In the same second, a process that was killed comes first, then one that lost the others, and one that the agent has stopped by
+    SIGTERM last.
     """
 
-    def order(rank: int) -> tuple[int, bool, bool, int]:
+    def order(rank: int) -> tuple[bool, int, bool, bool, int]:
         time_s, code = failures[rank].timestamp, failures[rank].exitcode
-        return time_s, code == -signal.SIGTERM, code == LOST, code
+        return code != OUT_OF_MEMORY, time_s, code == -signal.SIGTERM, code == LOST, code
 
     rank = min(failures, key=order)
     return rank, failures[rank].exitcode

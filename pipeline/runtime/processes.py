@@ -31,8 +31,8 @@ RENDEZVOUS_S = 60.0
 class Flags:
     """Tells all processes which flags one of them has raised, on a gloo group of its own, so that nobody waits for a GPU."""
 
-    def __init__(self) -> None:
-        self.group = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
+    def __init__(self, timeout: timedelta) -> None:
+        self.group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
         self.sent: tuple[Tensor, dist.Work] | None = None
 
     def exchanged(self, *flags: bool) -> list[bool]:
@@ -76,8 +76,8 @@ class Processes:
 
     def wait(self) -> None:
         """Wait until all processes have called this method."""
-        if self.size > 1:
-            dist.barrier()
+        if self.flags:
+            dist.barrier(group=self.flags.group)
 
     def pause(self, interruption: Interruption, *, save: bool = False) -> bool:
         """Raise Interrupted if a signal has arrived in one of the processes: in all of them, at the same call. Else return True if one of them
@@ -133,7 +133,7 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Processes
             timeout=timedelta(seconds=environment.timeout_s),
             device_id=device if device.type == "cuda" else None,
         )
-        flags = Flags()
+        flags = Flags(timedelta(seconds=environment.timeout_s))
         store.set_timeout(timedelta(seconds=environment.timeout_s))  # one process may take longer to read the data than another
     except (RuntimeError, ValueError) as error:
         raise Refusal(

@@ -35,8 +35,11 @@ class Work:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
     def add_switch(self, switch: Mapping[str, int]) -> None:
-        """Record that all processes must use another micro-batch size from a step on: one of them has run out of memory there."""
-        files.write_json(self.folder / SWITCHES, [*(each for each in self.switches() if each["step"] != switch["step"]), switch])
+        """Record that all processes must use another micro-batch size from a step on: one of them has run out of memory there.
+
+        Changes at later steps are dropped: they were to a larger size.
+        """
+        files.write_json(self.folder / SWITCHES, [*(each for each in self.switches() if each["step"] < switch["step"]), switch])
 
     def clear(self) -> None:
         """Delete the work folder. Call this after the results are written.

@@ -1,8 +1,12 @@
 """The stage train: trains on `data/prepared/` and writes `models/model.safetensors`."""
 
+import io
 import os
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from functools import partial
 from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
@@ -21,7 +25,7 @@ from pipeline.runtime.training_folder import Work
 from pipeline.stages import run_description
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
-from pipeline.training import Training
+from pipeline.training import Training, no_pause
 
 
 def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
@@ -32,7 +36,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
     """
     claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
-    with processes.joined(environment, claimed.device) as group:
+    with processes.joined(environment, claimed.device) as group, redirect_stdout(sys.stdout if group.is_first else io.StringIO()):
         if not group.is_first:
             environment = environment.model_copy(update={"tracking": False})
         prepared = Prepared.open(paths.prepared)
@@ -56,17 +60,21 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
 
 
 def begin(params: TrainParams, prepared: Prepared, claimed: Machine, work: Work, environment: Environment, group: Processes) -> Training:
-    """Return the training at its last checkpoint, or at its start. Of several processes, the first looks for the checkpoint first."""
+    """Return the training at its last checkpoint, or at its start.
+
+    Of several processes, the first one moves damaged checkpoints aside before the others look for the newest. Raises Refusal if they find
+    different ones.
+    """
+    checkpoints = Checkpoints(work.folder, environment.checkpoints_kept)
     if group.is_first:
         files.sweep(work.folder)
-    else:
-        group.wait()  # until the first process has claimed the folder and moved damaged checkpoints aside
+        if group.size > 1:
+            checkpoints.newest()
+    group.wait()  # until the first process has claimed the folder and read the checkpoints
+    switches = work.switches()
     with torch_errors.with_remedies(size="model"):
-        checkpoints = Checkpoints(work.folder, environment.checkpoints_kept)
-        training = Training.begin(params, prepared, claimed, checkpoints, switches=work.switches(), processes=group)
-    if group.is_first:
-        group.wait()
-    group.refuse_different("resumed", {"checkpoint": training.state.step})
+        training = Training.begin(params, prepared, claimed, checkpoints, switches=switches, processes=group)
+    group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": switches})
     return training
 
 
@@ -74,7 +82,8 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Mac
     """Return everything that determines the bytes of the model file: data, code, lock file, parameters, `model.weights` and machine.
 
     `claimed` is this machine and the device on which the model is trained. The digest of the code covers the files that dvc.yaml lists for
-    the stage train. The number of processes in `group` counts only if `train.lanes` is 1. Raises Refusal if the file that `model.weights` names is missing, or if dvc.yaml does not describe the stage.
+    the stage train. The number of processes in `group` counts only if `train.lanes` is 1. Raises Refusal if the file that `model.weights`
+    names is missing, or if dvc.yaml does not describe the stage.
     """
     sections = params.model_dump(mode="json")
     number = {"processes": group.size} if group.size > 1 and params.train.lanes == 1 else {}
@@ -97,8 +106,10 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
     Several processes agree on the step after which they stop. If one of them runs out of memory, it ends with the exit code OUT_OF_MEMORY.
     """
     start_s, start_step = time.perf_counter(), training.state.step
+    # a checkpoint of shards is due one pause later, and cannot be saved within a validation
+    pause = no_pause if training.state.sharding else partial(training.processes.pause, interrupted)
     try:
-        for report in training.reports(interrupted.pause):
+        for report in training.reports(pause):
             if report.metrics:
                 elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
                 rate = {"train/samples_per_second": steps * training.params.train.batch_size / elapsed_s}
@@ -111,12 +122,16 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
             # the shards of all processes are saved together, one step after the first process has found that a checkpoint is due
             if training.processes.pause(interrupted, save=bool(first and sharded and training.save_fell_due(environment))):
                 training.save()
+        if training.processes.size > 1:
+            training.processes.pause(interrupted)  # the answer for the last step
     except Interrupted:
         if not training.processes.is_first:
             if training.state.sharding:
                 training.save()
+            training.processes.wait()  # until the first process has saved: it may need this one's part of the step
             raise
         training.save_now()
+        training.processes.wait()
         saved = training.saver.saved_step
         after = (
             "no checkpoint was saved: the same command starts from the beginning"
@@ -127,7 +142,7 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         raise
     except oom_retry.Shared as shared:
         work.add_switch(shared.switch)
-        print(f"train: rank {training.processes.rank}: {shared}", flush=True)
+        print(f"train: rank {training.processes.rank}: {shared}", file=sys.stderr, flush=True)
         os._exit(processes.OUT_OF_MEMORY)  # not by an exception: the other processes wait for this one
     finally:
         training.saver.wait()

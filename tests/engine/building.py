@@ -91,6 +91,10 @@ class Parts:
     def num_targets(self) -> int:
         return sum(len(targets) for _, targets in self.given)
 
+    @property
+    def lane_size(self) -> int:
+        return self.num_targets
+
     def num_parts(self, most: int) -> int:
         return len(self.given)
 
