@@ -34,6 +34,7 @@ class LaneBatch:
     def __init__(self, inputs: Tensor, targets: Tensor, lanes: int) -> None:
         self.lanes = list(zip(inputs.chunk(lanes), targets.chunk(lanes), strict=True))
         self.num_targets = len(targets)
+        self.lane_size = len(self.lanes[0][1])
 
     def num_parts(self, most: int) -> int:
         return -(-len(self.lanes[0][1]) // most)
