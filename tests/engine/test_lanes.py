@@ -168,14 +168,14 @@ def test_a_skipped_step_leaves_weights_and_buffers_as_they_were() -> None:
 def test_a_step_that_ran_out_of_memory_in_a_lane_is_repeated_as_if_it_had_begun_so(
     train_params, prepared, monkeypatch, where: str, call: int
 ) -> None:
-    """Each lane is one micro-batch before, and two after."""
+    """Each lane of 5 samples is one micro-batch before, and micro-batches of at most 2 samples after."""
     params = train_params({**COMMON, "model": CONVNET, "train.lanes": 4})
-    expected, training = switched(params, prepared, (STEP, 3)), begin(params, prepared)
+    expected, training = switched(params, prepared, (STEP, 2)), begin(params, prepared)
     with monkeypatch.context() as patch:
         shortage = Shortage(training, patch, where=where, call=call)
         run(training)
     assert shortage.times == 0
-    assert training.progress.switches == [{"step": STEP, "micro_batch_size": 3}]
+    assert training.progress.switches == [{"step": STEP, "micro_batch_size": 2}]
     assert same(training.state.tensors(), expected.state.tensors())
     assert training.progress.rows == expected.progress.rows
 
