@@ -23,7 +23,7 @@ from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
 
 Result = TypeVar("Result")
-CHUNK_BYTES = 8 * 2**20
+CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 MANY, WORKERS_OF_MANY = 4096, 4
 """From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
