@@ -95,6 +95,7 @@ RECIPE: dict[str, Any] = {
     "train": {
         "epochs": None,
         "lanes": 1,
+        "sharding": "none",
         "precision": "auto",
         "compile": "off",
         "activation_checkpointing": False,

@@ -1,4 +1,4 @@
-"""`torchrun --nproc-per-node=N -m benchmarks.lanes PRESET STEPS`: what a step of N processes costs with `train.lanes: N`, beside `lanes: 1`.
+"""`torchrun --nproc-per-node=N -m benchmarks.lanes FILE STEPS`: what a step of N processes costs with `train.lanes: N`, beside `lanes: 1`.
 
 The images are random, which changes no cost. The steps of both trainings alternate. Rank 0 prints the result.
 """

@@ -102,7 +102,7 @@ def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(tmp
     code, found = heavy_after("check", cwd=project.make(tmp_path))
     assert code == 0
     assert "torch" in found
-    assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL", "safetensors"}
+    assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL"}
 
 
 def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, set[str]]]) -> None:

@@ -12,6 +12,7 @@ from pipeline.engine.checkpoint import Checkpoints
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interruption
 from pipeline.runtime.machine import Machine, set_determinism
+from pipeline.runtime.training_folder import Work
 from pipeline.stages.train import loop
 from pipeline.tracking import run as tracking
 from pipeline.tracking.cursor import DELIVERED
@@ -58,7 +59,7 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
         job.params(deterministic=deterministic), prepared, machine, Checkpoints(Path("work"), environment.checkpoints_kept)
     )
     with tracking.training(environment, resume_file=Path("work/run"), info=RunInfo()) as run:
-        loop(training, run, environment, Paced(timer=timer, training=training, journal=run.folder))
+        loop(training, run, environment, Paced(timer=timer, training=training, journal=run.folder), Work(Path("work")))
         rows = training.progress.rows
         steps = [row["step"] - before for row, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]
         timer.finish(sum(row["train/objective"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))

@@ -32,8 +32,11 @@ def write(raw_dataset: RawDataset, assigned: Assigned, folder: Path, *, advance:
     clear(folder)
     try:
         record = store(raw_dataset, assigned, folder, advance)
-    finally:
+    except OSError:
+        raise  # the drafts stay until the next `prepare`: the message says whether space or inodes ran out, and looks at the file system
+    except BaseException:
         files.sweep(folder)
+        raise
     files.write_json(folder / "spec.json", record.model_dump(mode="json"))
     return record
 
@@ -57,7 +60,6 @@ def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Ca
     def place(split: str, positions: NDArray[np.int64]) -> Rows:
         names, numbers = assigned[split][positions], rows[split][positions]
         starts = {str(name): int(numbers[names == name][0]) for name in np.unique(names)}
-        assert all(len(own) == own[-1] - own[0] + 1 for own in (numbers[names == name] for name in starts)), "positions must be consecutive"
         return Rows(split, positions, names, starts, {name: inputs[name] for name in starts}, statistics.summarize)
 
     kept = {split: np.zeros(len(names), dtype=bool) for split, names in assigned.items()}

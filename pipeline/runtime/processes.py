@@ -86,8 +86,10 @@ class Processes:
         The answer is the same in all processes. With several processes, it is the answer for the call before, so that no process waits until
         the others have come to this call.
         """
-        own = (interruption.number is not None, save)
-        stopped, saved = own if self.flags is None else self.flags.exchanged(*own)
+        if self.flags is None:
+            interruption.pause()
+            return save
+        stopped, saved = self.flags.exchanged(interruption.number is not None, save)
         if stopped:
             raise Interrupted(interruption.number or signal.SIGTERM)
         return saved

@@ -444,7 +444,7 @@ def test_scoring_is_refused_as_in_the_stage_evaluate(
     assert (
         refused("verify")
         == refused("evaluate")
-        == ["params.yaml:62: evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"]
+        == ["params.yaml:63: evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"]
     )
     project.write_params(Path(), QUICK)
 

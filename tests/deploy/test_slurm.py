@@ -67,6 +67,7 @@ def submit(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_DFL),  # noqa: PLW1509  # a test may have left it ignored
     )
 
 

@@ -15,6 +15,7 @@ from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
+from pipeline.runtime.processes import ALONE
 from pipeline.stages.train import identify
 from tests.faults import hostile
 from tests.faults.corpus import models
@@ -35,7 +36,7 @@ def work_folder() -> Path:
     environment = Environment.read()
     paths = Paths()
     params = load(Document.read(paths.params), TrainParams)
-    identity = identify(params, paths, Prepared.open(hostile.PREPARED), Machine.claim(environment))
+    identity = identify(params, paths, Prepared.open(hostile.PREPARED), Machine.claim(environment), ALONE)
     place = environment.root / ".pipeline/work" / identity.key
     place.mkdir(parents=True)
     return place

@@ -164,7 +164,7 @@ def keep_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copy_when_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save tensors that the loop changes before they are written."""
-    monkeypatch.setattr("pipeline.engine.checkpoint.snapshot", dict)
+    monkeypatch.setattr("pipeline.engine.checkpoint.host_copies", dict)
     save, late = tensor_file.save, []
 
     def saving(path: Path, tensors: Tensors, metadata) -> None:
