@@ -104,7 +104,7 @@ def move(file: io.BufferedRandom, source: int, target: int, *, size_bytes: int) 
 
 
 class Stored(NamedTuple):
-    """What was stored of some samples: their positions in `split`, a split of the source; and the rows in which they are, by file.
+    """Says in which rows some samples were stored, by file. `positions` are their positions in `split`, a split of the source.
 
     `summaries` is what `Statistics.summarize` returned for the samples of train.
     """
