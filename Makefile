@@ -10,6 +10,8 @@ PYTHON := $(VENV)/bin/python
 # up to four processes; the tests of a file run in one of them
 PYTEST = $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
+# groups of pyproject.toml that a verb needs beyond requirements.lock, each with a lock file of its own
+EXTRAS := export search tensorboard cluster
 # for every platform and Python from 3.11 on; without addresses of package indexes, because these differ between sites
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
 # versions and hashes of a lock, without platform markers, which versions of uv write differently
@@ -30,24 +32,29 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # environment variables to pass to the container, by name only: the list of processes would show values
 PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
-.PHONY: help setup setup-dev setup-export repro test test-slow test-long bench check format lock schema golden ui screenshots clean image docker-repro secret gpu-acceptance
+.PHONY: help setup setup-dev $(EXTRAS:%=setup-%) repro test test-slow test-long bench check format lock resolve schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
 # a colon separates the folders in PATH
 ifneq (,$(findstring :,$(CURDIR)))
-setup setup-dev setup-export: refuse-path
+setup setup-dev $(EXTRAS:%=setup-%): refuse-path
 .PHONY: refuse-path
 refuse-path:
 	@printf 'error: %q: this path has a colon, and virtual environments do not work there: move the checkout to a path without a colon\n' "$$PWD" >&2; exit 2
 endif
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.locked ## make .venv from requirements.lock
 
 setup-dev: $(VENV)/.locked-dev ## add the tools for tests to .venv
 
-setup-export: $(VENV)/.locked-export ## add what `python -m pipeline export --format onnx` needs to .venv
+setup-export: ## add what `python -m pipeline export --format onnx` needs to .venv
+setup-search: ## add what `python -m pipeline search` needs to .venv
+setup-tensorboard: ## add what `python -m pipeline tensorboard` needs to .venv
+setup-cluster: ## add what PIPELINE_CLUSTER needs to .venv
+
+$(EXTRAS:%=setup-%): setup-%: $(VENV)/.locked-%
 
 $(VENV)/bin/python:
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make BASE_PYTHON=python3.12 ...")'
@@ -57,7 +64,7 @@ $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
 	@echo "$(VENV): installing requirements.lock, some 7 GB"
 	@command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
-	@rm -f $(VENV)/.locked-dev $(VENV)/.locked-export
+	@rm -f $(VENV)/.locked-dev $(EXTRAS:%=$(VENV)/.locked-%)
 	@touch $@
 
 $(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
@@ -65,8 +72,8 @@ $(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
 	@touch $@
 
 # `install`, not `sync`, which would remove the tools for tests
-$(VENV)/.locked-export: requirements-export.lock $(VENV)/.locked
-	$(UV) pip install --quiet --python $(PYTHON) --require-hashes --no-deps --requirement requirements-export.lock
+$(EXTRAS:%=$(VENV)/.locked-%): $(VENV)/.locked-%: requirements-%.lock $(VENV)/.locked
+	$(UV) pip install --quiet --python $(PYTHON) --require-hashes --no-deps --requirement $<
 	@touch $@
 
 repro: setup ## check, prepare, train, evaluate (only what changed), summary; PRESET=name copies a preset to params.yaml first
@@ -119,13 +126,10 @@ check: setup-dev ## check format, lint, types and lock files
 	mypy
 	hadolint Dockerfile
 	shellcheck .ci/run deploy/slurm/train.sbatch
-	@cp requirements.lock requirements-dev.lock requirements-export.lock $(VENV)/
+	@cp requirements.lock requirements-dev.lock $(EXTRAS:%=requirements-%.lock) $(VENV)/
 	@cp benchmarks/requirements.lock $(VENV)/requirements-bench.lock
-	$(COMPILE) --output-file $(VENV)/requirements.lock pyproject.toml
-	$(COMPILE) --constraint requirements.lock --group export --output-file $(VENV)/requirements-export.lock
-	$(COMPILE) --constraint requirements.lock --constraint requirements-export.lock --group dev --output-file $(VENV)/requirements-dev.lock
-	$(COMPILE) --constraint requirements.lock --group bench --output-file $(VENV)/requirements-bench.lock
-	@for pair in requirements.lock:requirements.lock requirements-dev.lock:requirements-dev.lock requirements-export.lock:requirements-export.lock benchmarks/requirements.lock:requirements-bench.lock; do \
+	@$(MAKE) --no-print-directory resolve INTO=$(VENV)/ BENCH=$(VENV)/requirements-bench.lock
+	@for pair in $(foreach name,requirements requirements-dev $(EXTRAS:%=requirements-%),$(name).lock:$(name).lock) benchmarks/requirements.lock:requirements-bench.lock; do \
 	  cmp <($(PINS) $${pair%:*}) <($(PINS) $(VENV)/$${pair#*:}) || { echo "$${pair%:*} does not fit pyproject.toml: run make lock"; exit 1; }; done
 
 $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
@@ -141,10 +145,15 @@ format: setup-dev ## format the code and fix what lint can fix
 	ruff check --fix .
 
 lock: setup ## resolve pyproject.toml into the lock files (UPGRADE=1 takes newer versions)
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group export --output-file requirements-export.lock
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --constraint requirements-export.lock --group dev --output-file requirements-dev.lock
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group bench --output-file benchmarks/requirements.lock
+	@$(MAKE) --no-print-directory resolve BENCH=benchmarks/requirements.lock
+
+# each group within the versions of requirements.lock; the tools for tests within those of every extra too
+resolve:
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file $(INTO)requirements.lock pyproject.toml
+	@for extra in $(EXTRAS); do \
+	  $(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group $$extra --output-file $(INTO)requirements-$$extra.lock || exit 1; done
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock $(EXTRAS:%=--constraint requirements-%.lock) --group dev --output-file $(INTO)requirements-dev.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group bench --output-file $(BENCH)
 
 schema: setup ## write params.schema.json and docs/parameters.md
 	$(PYTHON) -m pipeline schema

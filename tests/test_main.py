@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline import __main__
-from pipeline.__main__ import VERBS, main
+from pipeline.__main__ import main
+from pipeline.commands.verbs import VERBS
 from tests import project
 from tests.imports import TOP
 
@@ -158,7 +159,7 @@ def test_a_wrong_verb_or_argument_ends_with_2_and_the_usage(arguments: list[str]
 
 
 def test_every_verb_has_its_module() -> None:
-    modules = {path.stem for path in (TOP / "pipeline/commands").glob("*.py")} - {"__init__", "stage"}
+    modules = {path.stem.replace("_", "-") for path in (TOP / "pipeline/commands").glob("*.py")} - {"--init--", "stage", "verbs"}
     stages = {path.stem for path in (TOP / "pipeline/stages").glob("*.py")} - {"__init__", "run_description"}
     assert modules | stages == set(VERBS)
     for verb in VERBS:

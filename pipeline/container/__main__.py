@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.__main__ import BAD_INPUT, VERBS, print_error, print_os_error
+from pipeline.__main__ import BAD_INPUT, print_error, print_os_error
+from pipeline.commands.verbs import VERBS
 from pipeline.container import checkout, job_environment, supervision
 from pipeline.container.checkout import Checkout
 from pipeline.refusal import Refusal

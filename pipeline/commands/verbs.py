@@ -1,0 +1,61 @@
+"""The verbs of `python -m pipeline`, with the purpose and the arguments of each. No verb is imported to show the help."""
+
+from typing import Any
+
+VERBS = {
+    "repro": "run check, `dvc repro` and summary; no other container can use the checkout meanwhile",
+    "prepare": "stage: write data/prepared/ from the source",
+    "train": "stage: train on data/prepared/ and write models/model.safetensors",
+    "evaluate": "stage: evaluate the model file on the test split",
+    "predict": "predict images or texts, in files, folders or archives, with a trained model",
+    "check": "validate params.yaml, the environment and the machine before anything runs",
+    "summary": "print the result, and record its run if it is missing in MLflow",
+    "verify": "recompute what a model file or run records, and report the first difference",
+    "generate": "continue a text with a language model",
+    "export": "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
+    "preset": "copy a preset to params.yaml",
+    "ui": "serve the MLflow UI, opened at the comparison of the runs",
+    "sync": "send to MLflow what it has not received of the journals",
+    "schema": "write params.schema.json and docs/parameters.md",
+}
+MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN"}
+ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    "verify": {
+        "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow"},
+        "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
+    },
+    "generate": {
+        "model": {"metavar": "MODEL", "help": "a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION"},
+        "--prompt": {"default": "", "help": "the text to continue (default: none, the model begins a new text)"},
+        "--temperature": {
+            "type": float,
+            "default": 1.0,
+            "help": "below 1, probable tokens become more probable; 0 always takes the most probable (default: %(default)s)",
+        },
+        "--top-k": {"type": int, "help": "draw from this many most probable tokens only"},
+        "--top-p": {"type": float, "help": "draw from the most probable tokens only whose probabilities together reach this share"},
+        "--seed": {"type": int, "default": 1, "help": "the same seed gives the same text (default: %(default)s)"},
+        "--length": {"type": int, "default": 256, "help": "the largest number of tokens to generate (default: %(default)s)"},
+    },
+    "predict": {
+        "model": {"metavar": "MODEL", "help": "a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION"},
+        "inputs": {
+            "nargs": "+",
+            "metavar": "INPUT",
+            "help": "an image, a text file (each line is an input), a folder, a zip or tar archive, an .npy array, or - for standard input",
+        },
+        "--batch-size": {"type": int, "default": 64, "metavar": "N", "help": "inputs per forward pass (default: %(default)s)"},
+        "--top-k": {"type": int, "default": 3, "metavar": "K", "help": "name the K most likely classes (default: %(default)s)"},
+    },
+    "export": {
+        "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run, as for verify"},
+        "--format": {"required": True, "choices": ("onnx", "pt2", "aoti"), "help": "ONNX, a program of torch.export, or compiled for C++"},
+        "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
+    },
+    "preset": {"name": {}},
+    "ui": {
+        "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
+        "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},
+    },
+    "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},
+}
