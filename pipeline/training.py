@@ -206,7 +206,7 @@ class Training:
         augmentation = None
         if settings:
             augmentation = Augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
-        return loader.SplitTensors(train, self.machine.device, augmentation)
+        return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.processes.local_size)
 
     def batches(self, start: int) -> Generator[BlockBatch]:
         """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
@@ -308,7 +308,7 @@ class Training:
         """
         if VALID not in self.prepared.splits:
             return None
-        split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device)
+        split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device, num_sharing=self.processes.local_size)
         batch_size = min(self.params.train.micro_batch_size, len(split))
         batches = partial(loader.scoring, split, batch_size=batch_size, shard=self.shard)
         return partial(

@@ -79,8 +79,9 @@ class Prepared:
         return self.splits[TRAIN]
 
     @classmethod
-    def open(cls, folder: Path) -> "Prepared":
-        """Open and verify the prepared data in `folder`.
+    def open(cls, folder: Path, *, verify: bool = True) -> "Prepared":
+        """Open and verify the prepared data in `folder`. Without `verify`, the contents of the arrays are not read and not verified: another
+        process on the same machine does this.
 
         Raises Refusal if a file is missing, cannot be read, has another format, or differs from what `prepare` wrote. Raises Refusal if
         there is no train split, or if a target is invalid.
@@ -88,7 +89,7 @@ class Prepared:
         record = read_record(folder)
         if TRAIN not in record.splits:
             raise Refusal(f"{folder / 'spec.json'}: does not describe a train split: run `dvc repro -f prepare`")
-        splits = {name: open_split(folder, name, record) for name in SPLITS if name in record.splits}
+        splits = {name: open_split(folder, name, record, verify=verify) for name in SPLITS if name in record.splits}
         return cls(record.spec, files.digest_of(record.model_dump(mode="json")), splits)
 
     def split(self, name: str) -> Split:
@@ -113,29 +114,27 @@ def read_record(folder: Path) -> PreparedRecord:
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
 
 
-def open_split(folder: Path, name: str, record: PreparedRecord) -> Split:
+def open_split(folder: Path, name: str, record: PreparedRecord, *, verify: bool) -> Split:
     expected, spec = record.splits[name], record.spec
-    inputs = read_array(
-        folder / f"{name}-inputs.npy", expected.inputs_digest, (expected.samples, *spec.inputs.row_shape), spec.inputs.dtype
-    )
-    targets = read_array(
-        folder / f"{name}-targets.npy", expected.targets_digest, (expected.samples, *spec.targets.row_shape), spec.targets.dtype
-    )
+    inputs_digest, targets_digest = (expected.inputs_digest, expected.targets_digest) if verify else (None, None)
+    inputs = read_array(folder / f"{name}-inputs.npy", inputs_digest, (expected.samples, *spec.inputs.row_shape), spec.inputs.dtype)
+    targets = read_array(folder / f"{name}-targets.npy", targets_digest, (expected.samples, *spec.targets.row_shape), spec.targets.dtype)
     spec.targets.refuse_invalid(targets, f"{folder}: {name}")
     per_token = spec.targets.per_token
     return Split(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token)
 
 
-def read_array(path: Path, digest: str, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
+def read_array(path: Path, digest: str | None, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
     """Return the array in the `.npy` file `path` as a copy-on-write memory map.
 
-    Raises Refusal if the file cannot be read, or if `files.chunked_digest` does not return `digest` for it. Raises Refusal if the array does not have
+    Raises Refusal if the file cannot be read, or if `files.chunked_digest` does not return `digest` for it, unless `digest` is None. Raises
+    Refusal if the array does not have
     `shape` and `dtype`, or is not C-contiguous. If the file is too large for an array of this shape and dtype, it is refused without being
     read.
     """
     try:
         extra_bytes = untrusted.size_bytes(path) - prod(shape) * np.dtype(dtype).itemsize
-        described = extra_bytes <= HEADER_BYTES and files.chunked_digest(path) == digest
+        described = extra_bytes <= HEADER_BYTES and (digest is None or files.chunked_digest(path) == digest)
         array: NDArray[Any] | None = npy.open_memmap(path, mode="c") if described else None
     except Exception as error:  # numpy parses the header as a Python literal, which may raise any exception
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None

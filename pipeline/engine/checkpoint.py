@@ -17,10 +17,15 @@ from pipeline.refusal import Refusal
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk."""
+    """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk.
+
+    If several processes train together, only one of them may move damaged checkpoints (`moves_damaged`): an error of reading in one process
+    must not take the checkpoint from the others.
+    """
 
     folder: Path
     kept: int
+    moves_damaged: bool = True
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         """Write the checkpoint of `step`, then delete old checkpoints until only `kept` remain.
@@ -35,8 +40,8 @@ class Checkpoints:
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
         """Return the tensors and metadata of the newest intact checkpoint, or None if no checkpoint is intact.
 
-        If a checkpoint is damaged, renames its file to `*.damaged`, prints a warning, and tries the previous checkpoint. Raises
-        PermissionError if the user may not read a checkpoint.
+        If a checkpoint is damaged, renames its file to `*.damaged`, prints a warning, and tries the previous checkpoint. If it
+        may not rename it, raises Refusal. Raises PermissionError if the user may not read a checkpoint.
         """
         for path in reversed(self.paths()):
             if path.is_file() and not os.access(path, os.R_OK):
@@ -44,6 +49,8 @@ class Checkpoints:
             try:
                 return tensor_file.load(path)
             except Refusal:
+                if not self.moves_damaged:
+                    raise
                 # rename it: otherwise its step number would make it the newest at every start
                 aside = path.replace(path.with_suffix(".damaged"))
                 print(

@@ -53,13 +53,15 @@ class Flags:
 class Processes:
     """The group of processes that train together, and the place of this process in it: `rank` counts from 0 to `size` - 1.
 
-    `store` and `flags` are None if there is only one process.
+    `local_size` of them run on this machine, where `local_rank` counts from 0. `store` and `flags` are None if there is only one process.
     """
 
     rank: int = 0
     size: int = 1
     store: Store | None = None
     flags: Flags | None = None
+    local_rank: int = 0
+    local_size: int = 1
 
     @property
     def is_first(self) -> bool:
@@ -143,7 +145,7 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Processes
             "start all of them, and check this address, the port and the firewall"
         ) from None
     try:
-        yield Processes(rank, size, PrefixStore("pipeline", store), flags)
+        yield Processes(rank, size, PrefixStore("pipeline", store), flags, environment.local_rank, environment.local_world_size)
     except RuntimeError as error:
         if not is_lost(error):
             raise

@@ -39,7 +39,8 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
     with processes.joined(environment, claimed.device) as group, redirect_stdout(sys.stdout if group.is_first else io.StringIO()):
         if not group.is_first:
             environment = environment.model_copy(update={"tracking": False})
-        prepared = Prepared.open(paths.prepared)
+        # reading all of the data once per machine is enough; the others meet this process, or its Refusal, at `refuse_different`
+        prepared = Prepared.open(paths.prepared, verify=group.local_rank == 0)
         identity = identify(params, paths, prepared, claimed, group)
         group.refuse_different("inputs", identity.record)
         with training_folder.claimed(environment.root, identity, is_first=group.is_first) as work:
@@ -65,7 +66,7 @@ def begin(params: TrainParams, prepared: Prepared, claimed: Machine, work: Work,
     Of several processes, the first one moves damaged checkpoints aside before the others look for the newest. Raises Refusal if they find
     different ones.
     """
-    checkpoints = Checkpoints(work.folder, environment.checkpoints_kept)
+    checkpoints = Checkpoints(work.folder, environment.checkpoints_kept, moves_damaged=group.is_first)
     if group.is_first:
         files.sweep(work.folder)
         if group.size > 1:

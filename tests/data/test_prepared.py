@@ -153,6 +153,7 @@ def test_a_changed_byte_is_noticed(tmp_path):
     path.write_bytes(data)
     with pytest.raises(Refusal, match=r"valid-inputs\.npy: does not match its digest in spec\.json: run `dvc repro -f prepare`"):
         Prepared.open(tmp_path)
+    assert Prepared.open(tmp_path, verify=False).digest
     path.unlink()
     with pytest.raises(Refusal, match=r"valid-inputs\.npy: cannot be read"):
         Prepared.open(tmp_path)

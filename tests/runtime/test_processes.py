@@ -60,6 +60,15 @@ def test_a_rendezvous_that_no_other_process_answers_is_refused(server: Server, t
     assert said.endswith("): start all of them, and check this address, the port and the firewall")
 
 
+def test_one_process_of_a_machine_verifies_the_data_for_all(server: Server, prepared: Path, tmp_path: Path) -> None:
+    folder = project.make(tmp_path / "project")
+    shutil.copytree(prepared, folder / "data/prepared")
+    path = folder / "data/prepared/train-inputs.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    said = refusal(server, [folder] * 2, [{}, {}])
+    assert said == "error: data/prepared/train-inputs.npy: does not match its digest in spec.json: run `dvc repro -f prepare`"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

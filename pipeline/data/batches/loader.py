@@ -32,15 +32,22 @@ class SplitTensors:
     """The samples of a split as tensors: either stored on the device, or read from the disk for each batch.
 
     Both ways give the same batches. `resident` is True to store the samples on the device, and False to read them from the disk. If
-    `resident` is None, they are stored on the device if they take at most the share RESIDENT_SHARE of its free memory.
+    `resident` is None, they are stored on the device if they take at most the share RESIDENT_SHARE of its free memory. `num_sharing`
+    processes on this machine share the memory of its CPU.
     """
 
     def __init__(
-        self, split: Split, device: torch.device, augmentation: "Augmentation | None" = None, *, resident: bool | None = None
+        self,
+        split: Split,
+        device: torch.device,
+        augmentation: "Augmentation | None" = None,
+        *,
+        resident: bool | None = None,
+        num_sharing: int = 1,
     ) -> None:
         self.split, self.device = split, device
         self.augmentation = augmentation if augmentation and augmentation.active else None
-        self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device) if resident is None else resident
+        self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device, num_sharing) if resident is None else resident
         self.stored: Stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
         self.placement = Placement(
             torch.from_numpy(split.targets),
@@ -87,8 +94,9 @@ class SplitTensors:
         return max((count for count in range(2, BLOCK_BATCHES + 1) if self.resident and self.is_small(count * batch_size)), default=1)
 
 
-def free_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+def free_bytes(device: torch.device, num_sharing: int) -> int:
+    """Return the free memory of the device. The free memory of a CPU is divided by `num_sharing`, the number of processes that use it."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available // num_sharing
 
 
 def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, shard: Shard = WHOLE) -> Generator[BlockBatch]:
