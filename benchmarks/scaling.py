@@ -110,7 +110,7 @@ def step(work: Work, gpus: int, cluster: Cluster, *, lanes: int = 1, sharded: bo
     bound = max(times, key=times.__getitem__)
     compute_s = times[bound]
     if sharded:
-        exchange_s = passes * sharded_exchange_s(work, gpus, cluster, pass_s=compute_s / passes)
+        exchange_s = sharded_exchange_s(work, gpus, cluster, passes=passes, pass_s=compute_s / passes)
     else:
         exchange_s = gradient_exchange_s(work, gpus, cluster, pass_s=compute_s / passes, lanes=lanes)
     # the sum of two lanes reads two gradients and writes one
@@ -128,16 +128,18 @@ def gradient_exchange_s(work: Work, gpus: int, cluster: Cluster, *, pass_s: floa
     return exposed(exchange_s, parts=parts, hidden_s=BACKWARD * pass_s)
 
 
-def sharded_exchange_s(work: Work, gpus: int, cluster: Cluster, *, pass_s: float) -> float:
-    """Return the time of FSDP2's exchange in one pass that the pass does not hide.
+def sharded_exchange_s(work: Work, gpus: int, cluster: Cluster, *, passes: int, pass_s: float) -> float:
+    """Return the time of FSDP2's exchange in a step of `passes` passes that these passes do not hide.
 
-    The weights are gathered in bf16, block by block, before the forward and again before the backward pass. Then the gradients are scattered.
+    The weights are gathered in bf16, block by block, before each forward and again before each backward pass. The gradients are scattered
+    in the last pass.
     """
     parts = work.blocks + 1
     gather_s = cluster.one_way_s(2 * work.num_weights, gpus, parts=parts)
     scatter_s = cluster.one_way_s(work.gradient_bytes, gpus, parts=parts)
     forward_s = exposed(gather_s, parts=parts, hidden_s=(1 - BACKWARD) * pass_s)
-    return forward_s + exposed(gather_s + scatter_s, parts=parts, hidden_s=BACKWARD * pass_s)
+    backward_s, last_s = (exposed(sent_s, parts=parts, hidden_s=BACKWARD * pass_s) for sent_s in (gather_s, gather_s + scatter_s))
+    return passes * forward_s + (passes - 1) * backward_s + last_s
 
 
 def exposed(exchange_s: float, *, parts: int, hidden_s: float) -> float:
