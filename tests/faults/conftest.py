@@ -4,19 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import fork_server as forks
-from tests.faults.fork_server import ForkServer
+from tests.faults.fork_server import FaultServer
 from tests.faults.servers import Server
 
 
 @pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    with forks.running(tmp_path_factory.mktemp("fork-server") / "log") as running:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
+    with FaultServer(tmp_path_factory.mktemp("fork-server") / "log") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def server(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def server(fork_server: FaultServer, tmp_path_factory: pytest.TempPathFactory) -> Server:
     started = Server(tmp_path_factory.mktemp("server"), fork_server)
     started.start()
     return started

@@ -10,49 +10,23 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
-from tests.imports import TOP
+from tests.forking import ForkServer, fork
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-class ForkServer:
-    """The client side: writes requests as lines of JSON and reads process ids."""
-
+class FaultServer(ForkServer):
     def __init__(self, log: Path) -> None:
-        self._log = log.open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.faults.fork_server"],
-            cwd=TOP, env={**os.environ, **ONE_THREAD}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-            start_new_session=True,
-        )  # fmt: skip
+        super().__init__("tests.faults.fork_server", log, ONE_THREAD)
 
     def fork(self, target: str, variables: dict[str, str], **arguments: Any) -> int:
-        assert self._process.stdin
-        assert self._process.stdout
-        print(json.dumps([target, variables, arguments]), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
-        self._log.close()
-
-
-@contextmanager
-def running(log: Path) -> Iterator[ForkServer]:
-    server = ForkServer(log)
-    try:
-        yield server
-    finally:
-        server.close()
+        return int(self.ask(target=target, variables=variables, arguments=arguments))
 
 
 def is_alive(pid: int) -> bool:
@@ -61,21 +35,6 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def fork(action: Callable[[], int | None]) -> int:
-    """Fork a child that runs `action` and exits; return its process id."""
-    if pid := os.fork():
-        return pid
-    code = 1
-    try:
-        code = action() or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 class ForkedMirror(subprocess.Popen[bytes]):
@@ -142,15 +101,14 @@ def main() -> NoReturn:
     mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        target, variables, arguments = json.loads(line)
 
-        def serve_request(target: str = target, variables: dict[str, str] = variables, arguments: dict[str, Any] = arguments) -> None:
+        def serve_request(target: str, variables: dict[str, str], arguments: dict[str, Any]) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(2, 1)
             os.environ.update(variables)
             {"serve": serve, "stage": stage.main}[target](**arguments)
 
-        print(fork(serve_request), flush=True)
+        print(fork(partial(serve_request, **json.loads(line))), flush=True)
     os.killpg(0, signal.SIGKILL)  # the tests have ended, in whatever way: leave no server behind
     sys.exit(0)
 

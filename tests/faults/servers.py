@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.faults.fork_server import ForkServer
+from tests.faults.fork_server import FaultServer
 
 Fault = Literal["well", "refusing", "erring", "flaky", "hanging", "cutting", "one artifact"]
 SPOILED = "spoiled.txt"
@@ -26,7 +26,7 @@ def free_port() -> int:
 class Server:
     """MLflow's own application with SQLite and served artifacts, in a process that `kill` ends by SIGKILL."""
 
-    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
+    def __init__(self, folder: Path, fork_server: FaultServer) -> None:
         self.port = free_port()
         self.folder = folder
         self._fork_server = fork_server

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from pipeline.runtime.environment import Environment
 from pipeline.tracking.store import Store
-from tests.faults.fork_server import ONE_THREAD, fork
+from tests.faults.fork_server import ONE_THREAD
 from tests.faults.killing import ended
+from tests.forking import fork
 
 LIMIT_S = 120.0
 

@@ -17,7 +17,7 @@ from pipeline.tracking import journal, mirror
 from pipeline.tracking.cursor import Cursor, is_pending, read_stores
 from pipeline.tracking.events import EVENTS
 from tests.faults import comparison
-from tests.faults.fork_server import ForkServer, is_alive
+from tests.faults.fork_server import FaultServer, is_alive
 from tests.faults.servers import Fault, Proxy, Server
 from tests.faults.stage import HELD, TIMES
 from tests.tracking import tiny
@@ -43,7 +43,7 @@ class Disturbed:
         return folder
 
 
-def begin(fork_server: ForkServer, root: Path, address: str, first: int = 1, last: int = NUM_STEPS) -> int:
+def begin(fork_server: FaultServer, root: Path, address: str, first: int = 1, last: int = NUM_STEPS) -> int:
     return fork_server.fork("stage", {"DVC_ROOT": str(root), "MLFLOW_TRACKING_URI": address}, first=first, last=last)
 
 
@@ -60,7 +60,7 @@ def sync(root: Path, address: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def disturbed(fork_server: ForkServer, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Fault, Disturbed]]:
+def disturbed(fork_server: FaultServer, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Fault, Disturbed]]:
     """One stage for each fault, all at the same time; the servers are well again once all have ended."""
     top = tmp_path_factory.mktemp("disturbed")
     proxies: dict[Fault, Proxy] = {fault: Proxy(server.port, fault) for fault in FAULTS}
@@ -150,7 +150,7 @@ def test_what_mlflow_has_is_not_held_twice(disturbed: dict[Fault, Disturbed]) ->
 
 
 def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
-    fork_server: ForkServer, server: Server, client: "MlflowClient", tmp_path: Path
+    fork_server: FaultServer, server: Server, client: "MlflowClient", tmp_path: Path
 ) -> None:
     (tmp_path / HELD).touch()
     first = begin(fork_server, tmp_path, server.address, 1, 200)

@@ -7,12 +7,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +20,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.engine import update
 from pipeline.runtime import launch as launcher
-from tests.imports import TOP
+from tests.forking import ForkServer, fork
 
 VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1"}
 HEAVY = (
@@ -38,27 +36,9 @@ Fault = tuple[str, int]
 """The name of one of the functions below, and the step in which it happens."""
 
 
-class Server:
-    """The client side of the process that forks: writes requests as lines of JSON, and reads answers."""
-
+class Server(ForkServer):
     def __init__(self, log: Path) -> None:
-        self.log = log.open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.laws.ranks"],
-            cwd=TOP,
-            env={**os.environ, "PYTHONPATH": str(TOP)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            start_new_session=True,
-        )
-
-    def ask(self, **request: Any) -> Any:
-        assert self.process.stdin
-        assert self.process.stdout
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
+        super().__init__("tests.laws.ranks", log)
 
     def fork(self, folder: Path, rank: int, variables: Mapping[str, str], *, verb: str = "train", fault: Fault | None = None) -> int:
         """Start one process, which writes its output to `rank-RANK.log`, and return its pid."""
@@ -93,20 +73,6 @@ class Server:
         pids = self.start(folder, count, **more)
         codes = self.wait(*pids)
         assert codes == [0] * count, (codes, *(path.read_text() for path in folder.glob("rank-*.log")))
-
-    def close(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-        self.log.close()
-
-
-@contextmanager
-def serving(log: Path) -> Iterator[Server]:
-    server = Server(log)
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 def free_port() -> int:
@@ -162,22 +128,6 @@ def act(
     return main(arguments)
 
 
-def fork(**request: Any) -> int:
-    if pid := os.fork():
-        return pid
-    code = 1
-    try:
-        code = act(**request)
-    except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def exit_codes(pids: Sequence[int], deadline: float) -> list[int | None]:
     """Return the exit codes of children. Kill those that have not ended at the deadline: their code is None."""
     codes: dict[int, int | None] = {}
@@ -199,7 +149,7 @@ def serve() -> NoReturn:
     for line in sys.stdin:
         request = json.loads(line)
         pids = request.pop("wait", None)
-        answer = fork(**request) if pids is None else exit_codes(pids, time.monotonic() + request["within_s"])
+        answer = fork(partial(act, **request)) if pids is None else exit_codes(pids, time.monotonic() + request["within_s"])
         print(json.dumps(answer), flush=True)
     os.killpg(0, signal.SIGKILL)  # the tests have ended, in whatever way: leave no process behind
     sys.exit(0)

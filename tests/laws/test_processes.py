@@ -22,7 +22,6 @@ from pipeline.io import files
 from pipeline.runtime.processes import LOST, OUT_OF_MEMORY
 from tests import project
 from tests.faults.killing import RESULTS
-from tests.laws import ranks
 from tests.laws.ranks import Fault, Server
 from tests.laws.test_resuming import CONVNET, MUON, SGD
 
@@ -57,7 +56,7 @@ Whole = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with ranks.serving(tmp_path_factory.mktemp("ranks") / "log") as server:
+    with Server(tmp_path_factory.mktemp("ranks") / "log") as server:
         yield server
 
 

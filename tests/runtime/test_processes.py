@@ -12,7 +12,6 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 from pipeline.runtime.processes import LOST
 from tests import project
-from tests.laws import ranks
 from tests.laws.ranks import Server, free_port, of_rank
 
 REFUSED = 2
@@ -21,7 +20,7 @@ SOON_S = 30
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with ranks.serving(tmp_path_factory.mktemp("ranks") / "log") as server:
+    with Server(tmp_path_factory.mktemp("ranks") / "log") as server:
         yield server
 
 

@@ -1,0 +1,61 @@
+"""A process that has imported what takes long, and forks children on request: the tests of kills start hundreds of trainings."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from tests.imports import TOP
+
+
+class ForkServer:
+    """The client side: runs `python -m MODULE`, writes requests to it as lines of JSON, and reads its answers."""
+
+    def __init__(self, module: str, log: Path, variables: Mapping[str, str] | None = None) -> None:
+        self.log = log.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", module],
+            cwd=TOP,
+            env={**os.environ, "PYTHONPATH": str(TOP), **(variables or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ask(self, **request: Any) -> Any:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+        self.log.close()
+
+
+def fork(action: Callable[[], int | None]) -> int:
+    """Fork a child that runs `action` and ends with the exit code that it returns, or with 1 after an exception. Return its process id."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        code = action() or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
