@@ -34,6 +34,7 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
         if name in record.splits:
             entry = record.splits[name]
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} skipped as corrupt" if entry.left_out else ""))
+    print(f"prepare: {paths.prepared}: {sum(entry.samples for entry in record.splits.values())} samples", flush=True)
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
