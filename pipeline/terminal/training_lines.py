@@ -123,9 +123,9 @@ class TrainingLines:
         left_s, steps_per_second = self.pace.seconds_left(self.course.num_steps), self.pace.steps_per_second()
         if left_s is not None:
             yield f"{'at most ' if self.course.may_stop_early else ''}{duration(left_s)} left"
-        for name in (LOSS, self.course.metric):
+        for label, name in (("loss", LOSS), (self.course.metric, self.course.metric)):
             if name in self.metrics:
-                yield f"{name} {self.metrics[name]:.4f}"
+                yield f"{label} {self.metrics[name]:.4f}"
         if steps_per_second:
             yield f"{quantity(steps_per_second * self.course.batch_size)} samples/s"
         yield memory(self.device)
