@@ -104,8 +104,6 @@ def scalars_of(journal: Path) -> Iterator[Item]:
 
 def texts_of(journal: Path) -> Iterator[Item]:
     """Yield the parameters and the provenance of the run as tables, the parameters for the tab HPARAMS, and the result as a text."""
-    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-
     shown: dict[str, str] = {}
     for event in events.read(journal / EVENTS):
         texts = {"result": event.fields["text"]} if event.kind == "description" else {}
@@ -113,13 +111,22 @@ def texts_of(journal: Path) -> Iterator[Item]:
             params = event.fields["params"]
             texts = {"parameters": table(params), f"provenance/{event.fields['stage']}": table(event.fields.get("provenance", {}))}
             if params and "parameters" not in shown:
-                known = {name: value if isinstance(value, bool | int | float) else formatted(value) for name, value in params.items()}
-                summary = hparams_pb(known, trial_id=journal.name, start_time_secs=event.time_ms / 1000)
-                yield Item("hparams", 0, event.time_ms, summary.value[0])
+                yield hparams_item(params, journal.name, event)
         for name, text in texts.items():
             if text and shown.get(name) != text:
                 shown[name] = text
                 yield text_item(name, text, event)
+
+
+def hparams_item(params: Mapping[str, Any], run: str, event: Event) -> Item:
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+    known = {name: value if isinstance(value, bool | int | float) else formatted(value) for name, value in params.items()}
+    value = hparams_pb(known, trial_id=run, start_time_secs=event.time_ms / 1000).value[0]
+    data = value.metadata.plugin_data
+    data.content = HParamsPluginData.FromString(data.content).SerializeToString(deterministic=True)  # else its order differs by process
+    return Item(value.tag, 0, event.time_ms, value)
 
 
 def table(values: Mapping[str, Any]) -> str:
