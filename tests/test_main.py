@@ -11,6 +11,8 @@ import pytest
 from pipeline import __main__
 from pipeline.__main__ import main
 from pipeline.commands.verbs import VERBS
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.run_info import RunInfo
 from tests import project
 from tests.imports import TOP
 
@@ -74,6 +76,11 @@ def test_a_preset_and_a_journal_with_nothing_left_need_nothing_heavy(tmp_path: P
     (tmp_path / "params.yaml").unlink()
     assert heavy_after("preset", "digits", cwd=tmp_path) == (0, set())
     assert heavy_after("sync", cwd=tmp_path, PIPELINE_TRACKING="true") == (0, set())
+
+
+def test_event_files_are_written_without_torch_mlflow_and_rich(tmp_path: Path) -> None:
+    Journal.create(project.make(tmp_path), stage="train", info=RunInfo(params={"seed": 1})).close()
+    assert heavy_after("tensorboard", cwd=tmp_path) == (0, {"numpy"})
 
 
 @pytest.mark.parametrize("verb", ["check", "stage"])

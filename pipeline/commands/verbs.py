@@ -16,6 +16,7 @@ VERBS = {
     "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
+    "tensorboard": "write event files of the runs, and print the command that shows them in TensorBoard",
     "schema": "write params.schema.json and docs/parameters.md",
 }
 MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN"}
@@ -56,6 +57,10 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "ui": {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
         "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},
+    },
+    "tensorboard": {
+        "runs": {"nargs": "*", "metavar": "RUN", "help": "a run: the name of its journal folder or its id in MLflow (default: all runs)"},
+        "--output": {"metavar": "FOLDER", "help": "the folder to write to (default: .pipeline/tensorboard)"},
     },
     "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},
 }

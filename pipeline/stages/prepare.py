@@ -34,6 +34,8 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
         if name in record.splits:
             entry = record.splits[name]
             print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} skipped as corrupt" if entry.left_out else ""))
+    inputs, total = record.spec.inputs, sum(entry.samples for entry in record.splits.values())
+    print(f"prepare: {total} samples of {inputs.kind} inputs {inputs.row_shape}, {record.spec.num_outputs} outputs", flush=True)
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:

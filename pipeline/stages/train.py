@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
-from pipeline.engine import fit, history_and_metrics, model_file, oom_retry, starting_weights, torch_errors
+from pipeline.engine import history_and_metrics, model_file, oom_retry, starting_weights, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
 from pipeline.io import files
 from pipeline.io.tensor_file import Tensors
@@ -23,6 +23,8 @@ from pipeline.runtime.machine import Machine
 from pipeline.runtime.processes import Processes
 from pipeline.runtime.training_folder import Work
 from pipeline.stages import run_description
+from pipeline.terminal import model_size
+from pipeline.terminal.training_lines import Course, training_lines
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
 from pipeline.training import Training, no_pause
@@ -48,6 +50,8 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
             more = {"inputs": identity.record, "data": str(training.train_split)}
             described = read_record(paths.prepared).model_dump(mode="json")
             info = run_description.of_training(sections, paths, environment, prepared=described, more=more)
+            if group.is_first:
+                print_size(training)
             with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
                 with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
                     loop(training, run, environment, interrupted, work)
@@ -58,6 +62,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
                     run_description.add_training(run, paths, info)
             if group.is_first:
                 work.clear()
+                print(result_line(training, paths), flush=True)
 
 
 def begin(params: TrainParams, prepared: Prepared, claimed: Machine, work: Work, environment: Environment, group: Processes) -> Training:
@@ -109,22 +114,23 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
     start_s, start_step = time.perf_counter(), training.state.step
     # a checkpoint of shards is due one pause later, and cannot be saved within a validation
     pause = no_pause if training.state.sharding else partial(training.processes.pause, interrupted)
+    first, sharded = training.processes.is_first, training.state.sharding
     try:
-        for report in training.reports(pause):
-            if report.metrics:
-                elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
-                rate = {"train/samples_per_second": steps * training.params.train.batch_size / elapsed_s}
-                run.metrics(report.step, {**report.metrics, **rate, **training.machine.memory()})
-                print_validation(report, training.plan.num_steps)
-                start_s, start_step = time.perf_counter(), report.step
-            first, sharded = training.processes.is_first, training.state.sharding
-            if first and not sharded:
-                training.save_when_due(environment)
-            # the shards of all processes are saved together, one step after the first process has found that a checkpoint is due
-            if training.processes.pause(interrupted, save=bool(first and sharded and training.save_fell_due(environment))):
-                training.save()
-        if training.processes.size > 1:
-            training.processes.pause(interrupted)  # the answer for the last step
+        with training_lines(course(training), training.machine.device, is_first=first) as lines:
+            for report in training.reports(lines.validating(pause)):
+                if report.metrics:
+                    elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
+                    rate = {"train/samples_per_second": steps * training.params.train.batch_size / elapsed_s}
+                    run.metrics(report.step, {**report.metrics, **rate, **training.machine.memory()})
+                    start_s, start_step = time.perf_counter(), report.step
+                lines.report(report.step, report.metrics)
+                if first and not sharded:
+                    training.save_when_due(environment)
+                # the shards of all processes are saved together, one step after the first process has found that a checkpoint is due
+                if training.processes.pause(interrupted, save=bool(first and sharded and training.save_fell_due(environment))):
+                    training.save()
+            if training.processes.size > 1:
+                training.processes.pause(interrupted)  # the answer for the last step
     except Interrupted:
         if not training.processes.is_first:
             if training.state.sharding:
@@ -149,13 +155,36 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         training.saver.wait()
 
 
-def print_validation(report: fit.Report, num_steps: int) -> None:
-    """Print the training loss and the metrics of a validation. For a report without a validation, print nothing."""
-    validated = [name for name in report.metrics if name.startswith("valid/")]
-    if validated:
-        names = [name for name in ("train/objective", *validated) if name in report.metrics]
-        shown = ", ".join(f"{name} {report.metrics[name]:.4f}" for name in names)
-        print(f"train: step {report.step} of {num_steps}: {shown}", flush=True)
+def course(training: Training) -> Course:
+    settings = training.params.train
+    return Course(
+        num_steps=training.plan.num_steps,
+        batch_size=settings.batch_size,
+        num_samples=len(training.prepared.train),
+        metric=settings.metric,
+        may_stop_early=settings.patience is not None,
+    )
+
+
+def print_size(training: Training) -> None:
+    """Print how large the model is, and how much memory its training is expected to take."""
+    settings, state = training.params.train, training.state
+    lane_size = settings.batch_size // max(settings.lanes, training.processes.size)
+    measured = model_size.ModelSize.of(
+        state, training.params, training.prepared.spec, micro_batch_size=min(training.progress.micro_batch_size, lane_size)
+    )
+    for line in measured.lines(state.device):
+        print(f"train: {line}", flush=True)
+
+
+def result_line(training: Training, paths: Paths) -> str:
+    """Return the result of a finished training: the model file, the step of its weights, and the metric of the validation at that step."""
+    best, best_step, metric = training.progress.best_value, training.progress.best_step, training.params.train.metric
+    step = best_step if training.progress.best is not None and best_step else training.state.step
+    found = next((row[metric] for row in training.progress.rows if row["step"] == step and metric in row), None)
+    score = f", {metric} {found:.4f}" if found is not None else ""
+    better = f" (best: {best:.4f} after step {best_step})" if best is not None and step != best_step else ""
+    return f"train: {paths.model}: the weights after step {step}, {course(training).epoch(step)}{score}{better}"
 
 
 def write_results(training: Training, exported: tuple[Tensors, int], paths: Paths, identity: run_identity.RunIdentity) -> None:

@@ -40,17 +40,32 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
     is the copy in its journal. If this copy is damaged, or was removed because MLflow has the model, the path of the checkout's model file
     is returned, which may be another model. Raises Refusal if there is neither a file nor a run with this name, or if the run has no model.
     """
-    path, known = Path(name), journal.journals(environment.root)
+    path = Path(name)
     if path.is_file() or path.suffix == paths.model.suffix:
         return Subject(path)
+    folder = journal_of(name, environment, files_too=True)
+    record, copy = read(folder), folder / paths.model.name
+    is_whole = copy.is_file() and files.digest(copy) == record.model_digest
+    return Subject(copy if is_whole else paths.model, record)
+
+
+def journal_of(name: str, environment: Environment, *, files_too: bool = False) -> Path:
+    """Return the journal of the run that `name` denotes (see `find`). Raises Refusal if there is none.
+
+    With `files_too`, the message says that a model file could have been named too.
+    """
+    known = journal.journals(environment.root)
     for folder in known:
         ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.short_name(folder.name), *ids} or folder.resolve() == path.resolve():
-            record, copy = read(folder), folder / paths.model.name
-            is_whole = copy.is_file() and files.digest(copy) == record.model_digest
-            return Subject(copy if is_whole else paths.model, record)
-    newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
-    raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}: {newest}")
+        if name in {folder.name, journal.short_name(folder.name), *ids} or folder.resolve() == Path(name).resolve():
+            return folder
+    place = journal.journals_folder(environment.root)
+    if files_too:
+        newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
+        raise Refusal(f"{name}: is neither a file nor a run in {place}: {newest}")
+    raise Refusal(
+        f"{name}: is no run in {place}: " + (f"give a run, such as the newest, {known[-1].name}" if known else "there is none yet")
+    )
 
 
 def read(folder: Path) -> Record:

@@ -21,7 +21,7 @@ BY_KIND = {
     "evaluate": ("inputs/*/description.py", "inputs/*/preprocessing.py", "tasks/*/targets.py", "tasks/*/evaluation.py"),
 }
 """Modules that a stage imports by the kind in `spec.json`, which no parameter names: those of every kind."""
-TRACKING = ("pipeline/tracking/", "pipeline/stages/run_description.py")
+TRACKING = ("pipeline/tracking/", "pipeline/terminal/", "pipeline/stages/run_description.py")
 """Code that receives results and returns nothing to a stage. `run_description` selects what the run of a stage records."""
 
 
@@ -104,6 +104,7 @@ def test_every_placeholder_is_a_parameter_of_its_own_stage_or_the_chosen_model()
         ("pipeline/engine/precision.py", {"train", "evaluate"}),
         ("pipeline/tasks/classification/targets.py", {"prepare", "train", "evaluate"}),
         ("pipeline/tracking/journal.py", set()),
+        ("pipeline/terminal/live_line.py", set()),
         ("pipeline/stages/run_description.py", set()),
         ("pipeline/provenance/facts.py", set()),
         ("pipeline/prediction/model.py", set()),

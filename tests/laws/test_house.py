@@ -15,7 +15,7 @@ ROOMS = [
     ["report_page", "search"],
     ["export", "verification", "prediction", "comparison", "profiling", "doctor"],
     ["stages"],
-    ["training"],
+    ["training", "terminal"],
     ["nonfinite_dump"],
     ["engine", "models", "sources", "data", "tracking"],
     ["tasks"],

@@ -73,7 +73,9 @@ def test_images_are_split_and_stored(root, tmp_path, capsys):
     assert sorted(everything.tolist()) == [*range(10), *range(100, 110)]
     for split in prepared.splits.values():
         assert np.array_equal(split.inputs[:, 0, 0, 0] >= 100, split.targets == 1)
-    assert capsys.readouterr().out == "prepare: train: 14 samples\nprepare: valid: 2 samples\nprepare: test: 4 samples\n"
+    *splits, result = capsys.readouterr().out.splitlines()
+    assert splits == ["prepare: train: 14 samples", "prepare: valid: 2 samples", "prepare: test: 4 samples"]
+    assert result == "prepare: 20 samples of image inputs (6, 6, 1), 2 outputs"
 
 
 def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path):

@@ -1,0 +1,1 @@
+"""What a training prints while it runs. It receives numbers and returns nothing, so it decides no result."""

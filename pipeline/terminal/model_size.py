@@ -1,0 +1,162 @@
+"""How large a model is, before its first step: parameters, FLOPs of a sample, and the memory that its training is expected to take."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.engine import activation_checkpointing, freezing, meta_model, precision
+from pipeline.engine.model import Model, preprocessing
+from pipeline.engine.sharding import local
+from pipeline.engine.state import TrainState
+from pipeline.params.optimizer import AdamSettings, OptimizerSettings, SgdSettings
+from pipeline.params.train import TrainParams
+from pipeline.spec import Spec
+
+LOSS_BYTES = 4
+"""For each output, the loss keeps a log probability in float32."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What the forward pass of one micro-batch needs: FLOPs of all samples, and the bytes of the activations kept for the backward pass."""
+
+    flops: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The size of a model, and the memory of its training in this process. `forward` is None if it could not be counted.
+
+    `used_bytes` is the memory that is used before the first step: on a CPU all memory of the process, on a GPU that of its tensors. It
+    contains weights, EMA and data. The other bytes are still to come; `optimizer_bytes` is 0 if the optimizer state was restored.
+    """
+
+    num_parameters: int
+    num_trained: int
+    micro_batch_size: int
+    forward: Forward | None
+    used_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+    @classmethod
+    def of(cls, state: TrainState, params: TrainParams, spec: Spec, *, micro_batch_size: int) -> "ModelSize":
+        """Measure the model of a training that has been put together. Computes nothing on the device, and leaves the random state as it is."""
+        parameters = state.parameters
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        trained_bytes = sum(local(parameter).nbytes for parameter in trained)
+        existing = sum(
+            local(value).nbytes for kept in state.optimizer.state.values() for value in kept.values() if isinstance(value, Tensor)
+        )
+        return cls(
+            num_parameters=sum(parameter.numel() for parameter in parameters),
+            num_trained=sum(parameter.numel() for parameter in trained),
+            micro_batch_size=micro_batch_size,
+            forward=count_forward(params, spec, state.precision, micro_batch_size),
+            used_bytes=used_bytes(state.device),
+            gradient_bytes=trained_bytes,
+            optimizer_bytes=max(0, tensors_per_weight(params.optimizer) * trained_bytes - existing),
+        )
+
+    def lines(self, device: torch.device) -> list[str]:
+        """Return a line about the model and one about the memory."""
+        trained = f" ({self.num_trained:,} trained)" if self.num_trained < self.num_parameters else ""
+        flops = f", {si(self.forward.flops / self.micro_batch_size)}FLOPs for a sample (forward)" if self.forward else ""
+        parts = {
+            "in use (libraries, data, weights)" if device.type == "cpu" else "in use (data, weights)": self.used_bytes,
+            "for gradients": self.gradient_bytes,
+            "for optimizer state": self.optimizer_bytes,
+        }
+        if self.forward:
+            parts[f"for activations of {self.micro_batch_size} samples"] = self.forward.activation_bytes
+        listed = " + ".join(f"{size(number)} {name}" for name, number in parts.items() if number)
+        missing = "temporary buffers" if self.forward else "activations and temporary buffers"
+        context = " and the CUDA context" if device.type == "cuda" else ""
+        return [
+            f"{self.num_parameters:,} parameters{trained}{flops}",
+            f"memory expected: {size(sum(parts.values()))} = {listed}, without {missing}{context}",
+        ]
+
+
+def tensors_per_weight(optimizer: OptimizerSettings) -> int:
+    """Return how many tensors of the size of a parameter the optimizer keeps for it."""
+    match optimizer:
+        case AdamSettings():
+            return 2
+        case SgdSettings(momentum=momentum):
+            return int(momentum > 0)
+        case _:
+            return 1
+
+
+def used_bytes(device: torch.device) -> int:
+    """Return the resident memory of this process, or the memory of its tensors on the GPU."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else int(psutil.Process().memory_info().rss)
+
+
+def count_forward(params: TrainParams, spec: Spec, chosen: precision.ChosenPrecision, micro_batch_size: int) -> Forward | None:
+    """Count the forward pass of a micro-batch on torch's meta device, where nothing is computed.
+
+    Texts count with their full length. With autocast, the network is counted as if all of it ran in 16 bits. Returns None if the network
+    cannot run on the meta device.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model = on_meta(params, spec, half=chosen != "fp32")
+            return None if model is None else measured(model, spec, micro_batch_size, casts_weights=chosen in precision.DTYPES)
+    except Exception:  # a model of the user may do what the meta device cannot; the training needs no such number
+        return None
+
+
+def on_meta(params: TrainParams, spec: Spec, *, half: bool) -> Model | None:
+    """Return the model on the meta device, with the frozen parameters and the recomputed blocks of the training."""
+    network = meta_model.build_on_meta(params.model, spec)
+    if network is None:
+        return None
+    settings = params.train
+    first = preprocessing(spec.inputs, channels_last=settings.channels_last).to("meta")
+    model = Model(network, first, half=half, channels_last=settings.channels_last)
+    if settings.freeze:
+        model.frozen_norms = freezing.freeze(network, settings.freeze)
+    if settings.activation_checkpointing:
+        activation_checkpointing.recompute(network)
+    return model.train()
+
+
+def measured(model: nn.Module, spec: Spec, samples: int, *, casts_weights: bool) -> Forward:
+    """Run a forward pass of `samples` samples on the meta device. If `casts_weights`, the 16-bit copies of the weights count too."""
+    inputs = torch.from_numpy(np.empty((0, *spec.inputs.row_shape), spec.inputs.dtype)).new_empty(
+        (samples, *spec.inputs.row_shape), device="meta"
+    )
+    own = set() if casts_weights else {parameter.untyped_storage()._cdata for parameter in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = model(inputs)
+    activation_bytes = sum(number for address, number in kept.items() if address not in own)
+    return Forward(counter.get_total_flops(), activation_bytes + outputs.numel() * LOSS_BYTES)
+
+
+def si(value: float) -> str:
+    """Return a number with an SI prefix and a space, such as `1.2 M`."""
+    for prefix in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g} {prefix}"
+        value /= 1000
+    return f"{value:,.0f} T" if value >= 100 else f"{value:.3g} T"
+
+
+def size(number: int) -> str:
+    """Return a number of bytes, such as `1.2 MB`."""
+    return f"{si(number)}B"

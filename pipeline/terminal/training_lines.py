@@ -1,0 +1,171 @@
+"""The lines that a training prints: one live line on a terminal, and lines that stay."""
+
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psutil
+import torch
+
+from pipeline.terminal.live_line import live_line
+
+LIVE_EVERY_S, LINE_EVERY_S = 0.5, 10.0
+RATE_OVER_S = 30.0
+"""Samples per second are measured over this time."""
+LOSS = "train/objective"
+
+
+@dataclass(frozen=True)
+class Course:
+    """The length of a training. `num_samples` is the size of the train split, `metric` is `train.metric`, and `may_stop_early` is True if
+    `train.patience` is set.
+    """
+
+    num_steps: int
+    batch_size: int
+    num_samples: int
+    metric: str
+    may_stop_early: bool
+
+    def epoch(self, step: int) -> str:
+        """Return how often the train split was passed through after `step`, such as `epoch 3.2`."""
+        return f"epoch {step * self.batch_size / self.num_samples:.1f}"
+
+
+@dataclass
+class Pace:
+    """How fast a training is. `marks` are times in seconds, each with the step that was completed then."""
+
+    marks: deque[tuple[float, int]] = field(default_factory=deque)
+    start: tuple[float, int] | None = None
+
+    def mark(self, now_s: float, step: int) -> None:
+        """Record that `step` was completed. The first mark is the start: the first step of a process is slower than the others."""
+        self.start = self.start or (now_s, step)
+        self.marks.append((now_s, step))
+        while len(self.marks) > 2 and self.marks[1][0] <= now_s - RATE_OVER_S:
+            self.marks.popleft()
+
+    def steps_per_second(self) -> float | None:
+        """Return the rate of the last RATE_OVER_S seconds, with validations; None before the second step."""
+        return rate(self.marks[0], self.marks[-1]) if self.marks else None
+
+    def seconds_left(self, num_steps: int) -> float | None:
+        """Return the time until `num_steps`, at the mean rate since the start; None before the second step."""
+        mean = rate(self.start, self.marks[-1]) if self.start else None
+        return (num_steps - self.marks[-1][1]) / mean if mean else None
+
+
+def rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
+    seconds, steps = last[0] - first[0], last[1] - first[1]
+    return steps / seconds if seconds > 0 and steps > 0 else None
+
+
+class TrainingLines:
+    """Prints where a training is, from numbers that are already on the host.
+
+    A line of progress is given to `show` if nothing was shown for `every_s` seconds. If `is_live`, that line is replaced by the next one,
+    and is brought up to date at each validation. A line per validation is printed, and stays.
+    """
+
+    def __init__(
+        self, course: Course, device: torch.device, show: Callable[[Sequence[str]], None], *, every_s: float, is_live: bool = False
+    ) -> None:
+        self.course, self.device, self.show, self.every_s, self.is_live = course, device, show, every_s, is_live
+        self.pace = Pace()
+        self.last_s = time.monotonic()
+        self.done = 0
+        self.metrics: dict[str, float] = {}
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Count a completed step, with its metrics if it has any. Print the metrics of a validation.
+
+        Every step calls this, so it does nothing more for a step without metrics, until a line is due.
+        """
+        self.done = step
+        now_s = time.monotonic()
+        if self.pace.start is None:
+            self.pace.mark(now_s, step)
+        if metrics:
+            self.metrics.update(metrics)
+            if validated := [name for name in metrics if name.startswith("valid/")]:
+                names = [name for name in (LOSS, *validated) if name in metrics]
+                shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in names)
+                print(f"train: step {step} of {self.course.num_steps}, {self.course.epoch(step)}: {shown}", flush=True)
+                self.last_s = -math.inf if self.is_live else now_s
+        if now_s - self.last_s >= self.every_s:
+            self.pace.mark(now_s, step)
+            self.progress(now_s)
+
+    def validating(self, pause: Callable[[], object]) -> Callable[[], None]:
+        """Return a function that calls `pause`, and says that a validation runs if a line is due. Each batch of a validation calls it."""
+
+        def call() -> None:
+            pause()
+            now_s = time.monotonic()
+            if now_s - self.last_s >= self.every_s:
+                self.progress(now_s, "validating")
+
+        return call
+
+    def progress(self, now_s: float, *more: str) -> None:
+        self.last_s = now_s
+        self.show([f"train: step {self.done} of {self.course.num_steps}", *more, *self.fields()])
+
+    def fields(self) -> Iterator[str]:
+        """Yield what the line says beside the step, the most important first."""
+        yield self.course.epoch(self.done)
+        left_s, steps_per_second = self.pace.seconds_left(self.course.num_steps), self.pace.steps_per_second()
+        if left_s is not None:
+            yield f"{'at most ' if self.course.may_stop_early else ''}{duration(left_s)} left"
+        for label, name in (("loss", LOSS), (self.course.metric, self.course.metric)):
+            if name in self.metrics:
+                yield f"{label} {self.metrics[name]:.4f}"
+        if steps_per_second:
+            yield f"{quantity(steps_per_second * self.course.batch_size)} samples/s"
+        yield memory(self.device)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in at most two units, such as `1 h 20 min`."""
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_min = divmod(minutes, 60)
+    days, rest_h = divmod(hours, 24)
+    if days:
+        return f"{days} d {rest_h} h"
+    if hours:
+        return f"{hours} h {rest_min} min"
+    return f"{minutes} min {rest_s} s" if 0 < minutes < 10 else f"{minutes} min" if minutes else f"{rest_s} s"
+
+
+def quantity(value: float) -> str:
+    """Return a number with about three digits, such as 12,300 or 0.52."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def memory(device: torch.device) -> str:
+    """Return the resident memory of this process, or the memory that it has reserved on its GPU. The host knows both without waiting."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        return f"GPU memory {torch.cuda.memory_reserved(device) / 1e9:.1f} of {total / 1e9:.0f} GB"
+    return f"memory {psutil.Process().memory_info().rss / 1e9:.2f} GB"
+
+
+@contextmanager
+def training_lines(course: Course, device: torch.device, *, is_first: bool) -> Iterator[TrainingLines]:
+    """Print the lines of a training within the block: a live line if stderr is a terminal, else a line after LINE_EVERY_S without another.
+
+    If the environment variable CI is set, or in a process that is not the first of several, print validations only.
+    """
+    if not is_first or os.environ.get("CI"):
+        yield TrainingLines(course, device, lambda _: None, every_s=math.inf)
+    elif sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown"):
+        with live_line(sys.stdout, sys.stderr) as line:
+            yield TrainingLines(course, device, line.show, every_s=LIVE_EVERY_S, is_live=True)
+    else:
+        yield TrainingLines(course, device, lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)
