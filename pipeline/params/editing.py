@@ -260,3 +260,19 @@ def describe(problem: Problem, before: Document, assignments: Sequence[Assignmen
             key = "" if location == assignment.location else f"{dotted(location)}: "
             return f"{assignment.given}: {key}{message}"
     return f"{before.path}:{before.line(location)}: {dotted(location)}: {message}"
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return one line for each key whose value differs between two versions of the parameters, such as `train.epochs: 30 -> 3`.
+
+    A section that has other keys, or another member by its key `name`, is one line.
+    """
+    lines = []
+    for section in [*after, *(name for name in before if name not in after)]:
+        old, new = before.get(section), after.get(section)
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and [*old] == [*new] and old.get("name") == new.get("name"):
+            pairs = {f"{section}.{key}": (old[key], new[key]) for key in new}
+        else:
+            pairs = {section: (old, new)}
+        lines += [f"{key}: {on_one_line(one)} -> {on_one_line(other)}" for key, (one, other) in pairs.items() if one != other]
+    return lines

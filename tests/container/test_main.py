@@ -46,8 +46,36 @@ def test_torchrun_runs_in_the_folder_of_the_job_like_dvc_and_mlflow() -> None:
         first.commands_for(["torchrum"])
 
 
-def test_help_for_a_verb_is_that_of_the_verb() -> None:
-    assert first.commands_for(["repro", "--help"]) == ((*first.VERB, "repro", "--help"),)
+def test_help_for_repro_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        first.commands_for(["repro", "--help"])
+    assert ended.value.code == 0
+    assert "usage: python -m pipeline repro" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "preset", "before"),
+    [
+        (["repro", "-S", "model.width=8", "-S", "seed=2"], "", ["set", "model.width=8", "seed=2"]),
+        ([], "digits", ["preset", "digits"]),
+        (["repro", "-S", "seed=2"], "digits", ["preset", "digits", "seed=2"]),
+    ],
+)
+def test_parameters_are_changed_by_one_command_before_repro(words: list[str], preset: str, before: list[str]) -> None:
+    assert first.commands_for(words, preset=preset) == ((*first.VERB, *before), *first.REPRO)
+
+
+@pytest.mark.parametrize("words", [["check"], ["ui"], ["dvc", "repro"], ["set", "seed=2"]])
+def test_other_commands_ignore_the_preset(words: list[str]) -> None:
+    assert first.commands_for(words, preset="digits") == first.commands_for(words)
+
+
+@pytest.mark.parametrize("words", [["repro", "seed=2"], ["repro", "-S"], ["repro", "--set", "seed=2"]])
+def test_a_wrong_argument_of_repro_ends_with_2_and_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        first.main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: python -m pipeline")
 
 
 @pytest.mark.parametrize(
