@@ -13,7 +13,7 @@ from pipeline.io.untrusted import shown
 from pipeline.params.load import Problem, SectionTypes, dotted, section_types, suggestion, unknown_name, validate, without_echoes
 from pipeline.params.section import SECTIONS
 from pipeline.params.stages import STAGE_PARAMS
-from pipeline.params.yaml_document import Document, Location, parts_of
+from pipeline.params.yaml_document import MAX_BYTES, Document, Location, parts_of
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.registry import SOURCES
@@ -42,7 +42,7 @@ class Assignment:
     def parse(cls, given: str) -> "Assignment":
         """Parse an assignment such as `train.epochs=3`. Raises Refusal if it has no key or no `=`, or if VALUE is not valid YAML."""
         key, equals, written = given.partition("=")
-        location = tuple(int(part) if part.isdigit() else part for part in key.strip().split("."))
+        location = tuple(int(part) if part.isdecimal() else part for part in key.strip().split("."))
         if not equals or "" in location:
             raise Refusal(f"{shown(given, MAX_SHOWN)}: is not of the form KEY=VALUE: write for example train.epochs=3")
         if location[0] not in SECTIONS:
@@ -86,6 +86,8 @@ def edited(text: str, assignments: Sequence[str]) -> str:
         for location, value, written in replacements(assignment, document.data):
             text = put(text, document, location, value, written, assignment.given)
             document = Document.of(text, path)
+    if len(text.encode()) > MAX_BYTES:
+        raise Refusal(f"{path}: would be larger than {MAX_BYTES} bytes: write shorter values")
     if found := problems(document.data):
         raise Refusal("\n".join(dict.fromkeys(describe(problem, before, parsed) for problem in found)))
     return text
