@@ -14,6 +14,7 @@ Value = str | None
 UNKNOWN = "unknown"
 SHORT = 12
 MOST_FILES = 5
+CODE = "code of train"
 NOT_CODE = (*revision.WITHOUT_RESULTS, ":(exclude)params.yaml")
 SURROUNDINGS = ("python", "gpu", "driver", "image.digest")
 """Facts about the machine that are compared besides its fingerprint. Host names are left out: each container has another."""
@@ -43,21 +44,34 @@ class Differences:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Return what can be the cause of different scores: each parameter by its key, and every other kind of difference in words."""
-        return tuple(dict.fromkeys(row.name if row.kind == "parameters" else CAUSES[row.kind] for row in self.rows))
+        """Return what can be the cause of different scores: each parameter by its key, and every other kind of difference in words.
+
+        Commits and uncommitted changes are a cause only if the code that `train` imported differs.
+        """
+        rows = [row for row in self.rows if row.kind != "code" or self._differ_in_code]
+        return tuple(dict.fromkeys(row.name if row.kind == "parameters" else CAUSES[row.kind] for row in rows))
 
     @property
     def conclusion(self) -> str:
         """Return a sentence that names everything that differs, so that no score is attributed to one of several changes."""
-        if len({model.digest for model in self.models}) == 1:
-            return "Same bytes: the model files are identical."
-        causes = self.causes
-        if not causes:
-            return "Nothing that is recorded differs, but the model files do."
-        if len(causes) == 1:
-            return f"Only {causes[0]} {'differ' if causes[0] == CAUSES['data'] else 'differs'}."
-        named = f"{', '.join(causes[:-1])} and {causes[-1]}"
-        return f"{len(causes)} things differ: {named}. So a difference of the scores cannot be attributed to one of them."
+        causes, digests = self.causes, {model.digest for model in self.models}
+        if len(causes) > 1:
+            result = (
+                f"{len(causes)} things differ: {', '.join(causes[:-1])} and {causes[-1]}. "
+                "So a difference of the scores cannot be attributed to one of them."
+            )
+        elif causes:
+            result = f"Only {causes[0]} {'differ' if causes[0] == CAUSES['data'] else 'differs'}."
+        elif len(digests) == 1:
+            result = "Same bytes: the model files are identical."
+        else:
+            result = "Nothing that is recorded differs, but the model files do."
+        aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
+        return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
+
+    @property
+    def _differ_in_code(self) -> bool:
+        return any(row.name == CODE for row in self.rows)
 
 
 def differences(models: Sequence[ComparedModel]) -> Differences:
@@ -90,7 +104,7 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     and results are compared by themselves.
     """
     digests = [short(model.manifest.inputs.get("code")) for model in models]
-    yield from differing("code", [{"code of train": each} for each in digests])
+    yield from differing("code", [{CODE: each} for each in digests])
     commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
     remarks = [files_between(commits[0], each) for each in commits[1:]]
     if any(remark != "" for remark in remarks):
@@ -119,8 +133,10 @@ def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
 
 
 def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
-    """Yield what is not recorded, and models with equal weights."""
-    for model in models:
+    """Yield which models are equal, and what is not recorded."""
+    for number, model in enumerate(models):
+        if equal := next((other for other in models[:number] if other.digest == model.digest), None):
+            yield f"{model.name}: has the same bytes as {equal.name}"
         if not model.facts.provenance:
             yield f"{model.name}: no run of this model is recorded here: its commit, uncommitted changes and source parameters are unknown"
 
@@ -160,7 +176,8 @@ def files_between(one: str, other: str) -> str | None:
     except revision.Unknown:
         return None
     more = f" and {len(changed) - MOST_FILES} more" if len(changed) > MOST_FILES else ""
-    return f"{len(changed)} files differ: {', '.join(changed[:MOST_FILES])}{more}" if changed else ""
+    count = "1 file differs" if len(changed) == 1 else f"{len(changed)} files differ"
+    return f"{count}: {', '.join(changed[:MOST_FILES])}{more}" if changed else ""
 
 
 def uncommitted(texts: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Paired tests of two models: predictions made anew from the model files on one test split."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,24 +98,14 @@ class EvaluationSplit:
         )  # a paired test compares the predictions for the unmodified inputs
         self._scored: dict[str, Scored] = {}
 
-    def obstacle(self, model: ComparedModel) -> str | None:
-        """Return why the model cannot be scored on this split as it was evaluated; None if it can.
-
-        It can if it was evaluated on a test split with the same digest, or trained on prepared data with the same digest.
-        """
-        known = model.splits.get(TEST)
-        if known == self.digest or (known is None and model.manifest.inputs.get("data") == self.prepared.digest):
-            return None
-        if known is not None:
-            return f"{model.name}: was evaluated on another test split ({known[:12]}) than that of {self.folder} ({self.digest[:12]})"
-        return (
-            f"{model.name}: was trained on other data than {self.folder}, and no evaluation is recorded that tells whether its test split "
-            "was the same: name its run, or check out its data"
-        )
-
     def score(self, model: ComparedModel) -> Scored:
-        """Return the model's predictions for this split. Raises Refusal if the model does not fit it, or if this checkout cannot build it."""
+        """Return the model's predictions for this split, made anew.
+
+        Raises Refusal if the model was neither evaluated on a test split with this digest nor trained on prepared data with this digest, if
+        it does not fit the data, or if the code of this checkout cannot build it.
+        """
         if model.digest not in self._scored:
+            self.refuse_other_split(model)
             evaluate.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
             network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
             try:
@@ -123,7 +113,21 @@ class EvaluationSplit:
             except Refusal as refusal:
                 raise with_lines(self.document, refusal) from None
             self._scored[model.digest] = Scored(model, scores, evaluator.sample_scores())
-        return self._scored[model.digest]
+        return replace(self._scored[model.digest], model=model)
+
+    def refuse_other_split(self, model: ComparedModel) -> None:
+        """Raise Refusal unless the model was evaluated on this split, or trained on this prepared data."""
+        known = model.splits.get(TEST)
+        if known is None and model.manifest.inputs.get("data") != self.prepared.digest:
+            raise Refusal(
+                f"{model.name}: was trained on other data than {self.folder}, and no evaluation is recorded that tells whether its test split "
+                "was the same: name its run, or check out its data with `dvc checkout`"
+            )
+        if known not in (None, self.digest):
+            raise Refusal(
+                f"{model.name}: was evaluated on another test split (digest {known[:12]}) than that of {self.folder} ({self.digest[:12]}): "
+                "check out its data with `dvc checkout`, or evaluate it on this data"
+            )
 
 
 def paired(first: Scored, second: Scored) -> Paired:
@@ -143,8 +147,3 @@ def paired(first: Scored, second: Scored) -> Paired:
     )
     test = mcnemar(one.correct > 0, other.correct > 0) if (one.num_targets == 1).all() else None
     return Paired(first.model, second.model, len(weights), correct, loss, test)
-
-
-def obstacles(models: Sequence[ComparedModel], split: EvaluationSplit) -> list[str]:
-    """Return why the models cannot be tested on the split; [] if they can."""
-    return [reason for model in models if (reason := split.obstacle(model))]

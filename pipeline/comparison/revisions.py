@@ -17,7 +17,7 @@ from pipeline.reports import recorded
 from pipeline.stages import run_description
 
 if TYPE_CHECKING:
-    from dvc.fs.dvc import DVCFileSystem
+    from dvc.api import DVCFileSystem
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def fetch(name: str, commit: str, paths: Paths, folder: Path) -> Revision:
 
     Raises Refusal if the revision has no dvc.lock or params.yaml, or if neither DVC's cache nor a remote has the model file.
     """
-    from dvc.fs import DVCFileSystem
+    from dvc.api import DVCFileSystem
 
     tree, top = DVCFileSystem(str(paths.top), rev=commit), Paths()
     if not tree.exists(top.dvc_lock.as_posix()):

@@ -54,10 +54,14 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
 def journal_named(name: str, root: Path) -> Path | None:
     """Return the journal of the run that `name` denotes, as in `find`; None if there is none."""
     for folder in journal.journals(root):
-        ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.short_name(folder.name), *ids} or folder.resolve() == Path(name).resolve():
+        if name in {folder.name, journal.short_name(folder.name), *run_ids(folder)} or folder.resolve() == Path(name).resolve():
             return folder
     return None
+
+
+def run_ids(folder: Path) -> list[str]:
+    """Return the id of the journal's run in each MLflow store to which it was sent."""
+    return [str(store["run_id"]) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
 
 
 def read(folder: Path) -> Record:
