@@ -13,9 +13,10 @@ Kind = Literal["parameters", "data", "code", "lock", "hardware"]
 Value = str | None
 UNKNOWN = "unknown"
 SHORT = 12
-MOST_FILES = 5
-CODE = "code of train"
-NOT_CODE = (*revision.WITHOUT_RESULTS, ":(exclude)params.yaml")
+MOST_FILES = 3
+CODE, SOURCE = "code of train", "source."
+NOT_CODE = (*revision.WITHOUT_RESULTS, ":(exclude)params.yaml", ":(exclude).dvc/tmp")
+"""The files that are compared between commits. An experiment of DVC has its own command in .dvc/tmp."""
 SURROUNDINGS = ("python", "gpu", "driver", "image.digest")
 """Facts about the machine that are compared besides its fingerprint. Host names are left out: each container has another."""
 CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": "requirements.lock", "hardware": "the machine"}
@@ -46,10 +47,13 @@ class Differences:
     def causes(self) -> tuple[str, ...]:
         """Return what can be the cause of different scores: each parameter by its key, and every other kind of difference in words.
 
-        Commits and uncommitted changes are a cause only if the code that `train` imported differs.
+        Commits and uncommitted changes are a cause only if the code that `train` imported differs. The parameters of `source` act through
+        the data alone, and are named with it.
         """
-        rows = [row for row in self.rows if row.kind != "code" or self._differ_in_code]
-        return tuple(dict.fromkeys(row.name if row.kind == "parameters" else CAUSES[row.kind] for row in rows))
+        source = [row.name for row in self.rows if row.name.startswith(SOURCE)]
+        rows = [row for row in self.rows if row.name not in source and (row.kind != "code" or self._differ_in_code)]
+        named = {**CAUSES, "data": f"{CAUSES['data']} ({', '.join(source)})" if source else CAUSES["data"]}
+        return tuple(dict.fromkeys(row.name if row.kind == "parameters" else named[row.kind] for row in rows))
 
     @property
     def conclusion(self) -> str:
@@ -61,11 +65,11 @@ class Differences:
                 "So a difference of the scores cannot be attributed to one of them."
             )
         elif causes:
-            result = f"Only {causes[0]} {'differ' if causes[0] == CAUSES['data'] else 'differs'}."
+            result = f"Only {causes[0]} {'differ' if causes[0].startswith(CAUSES['data']) else 'differs'}."
         elif len(digests) == 1:
             result = "Same bytes: the model files are identical."
         else:
-            result = "Nothing that is recorded differs, but the model files do."
+            result = "Nothing that is recorded and can decide a result differs, but the model files do."
         aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
         return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
 

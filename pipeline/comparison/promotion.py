@@ -47,12 +47,14 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
     test split. With `force`, it gets the alias in any case. Raises Refusal if the model, or a run of it in MLflow, cannot be found.
     """
     refuse_bad_names(registered, alias)
+    model_source.refuse_missing_store(name, environment)
     with redirect_stdout(sys.stderr):
         candidate, store = read(name, paths, environment), Store(environment)
         with refusing(name, store):
             logged = find_logged(name, candidate, store, environment)
             holder = find_holder(store.client, registered, alias)
-        if holder and holder.tags.get(MODEL_TAG) == candidate.digest:
+            is_holder = holder is not None and digest_of(holder, store) == candidate.digest
+        if holder and is_holder:
             return Promotion(holder.version, True, "it already was, so nothing changed")
         test, text, is_no_worse = None, "no version had this alias", True
         if holder:
@@ -60,7 +62,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
         has_alias = is_no_worse or force
         text += "; --force gave it the alias" if force and not is_no_worse else ""
         with refusing(name, store):
-            version = register(store.client, registered, logged, candidate.digest)
+            version = register(store, registered, logged, candidate.digest)
             store.client.set_model_version_tag(registered, version, RESULT_TAG, text)
             if has_alias:
                 store.client.set_registered_model_alias(registered, alias, version)
@@ -138,17 +140,28 @@ def find_holder(client: "MlflowClient", registered: str, alias: str) -> "ModelVe
         raise
 
 
-def register(client: "MlflowClient", registered: str, logged: "LoggedModel", digest: str) -> str:
+def digest_of(version: "ModelVersion", store: Store) -> str | None:
+    """Return the SHA-256 of a version's model file; None if this pipeline did not log the version's model."""
+    if MODEL_TAG in version.tags:
+        return str(version.tags[MODEL_TAG])
+    try:
+        return model_source.find_logged(f"models:/{version.name}/{version.version}", store).tags[MODEL_TAG]
+    except Refusal:
+        return None
+
+
+def register(store: Store, registered: str, logged: "LoggedModel", digest: str) -> str:
     """Return the version of the registered model with the SHA-256 `digest`, which is created if there is none."""
     from mlflow.exceptions import MlflowException
 
+    client = store.client
     try:
         client.create_registered_model(registered)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = client.search_model_versions(f"name='{registered}'")
-    if known := next((each for each in versions if each.tags.get(MODEL_TAG) == digest), None):
+    if known := next((each for each in versions if digest_of(each, store) == digest), None):
         return str(known.version)
     source = f"models:/{logged.model_id}"
     version = client.create_model_version(registered, source, logged.source_run_id, tags={MODEL_TAG: digest}, model_id=logged.model_id)

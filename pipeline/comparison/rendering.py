@@ -11,7 +11,7 @@ from pipeline.comparison.paired import LEVEL, MetricDifference, Paired
 from pipeline.io.untrusted import shown
 
 MOST_MODELS = len(ascii_uppercase)
-LONGEST_VALUE, LONGEST_REMARK = 60, 160
+LONGEST_VALUE, LONGEST_REMARK = 60, 240
 INTERVAL = "_interval/"
 NOTHING = "-"
 LEVEL_TEXT = f"{LEVEL:.0%}"

@@ -87,10 +87,7 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
     or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if MLflow is not installed or cannot be
     reached, if it has no such model, or if the download fails.
     """
-    if find_spec("mlflow") is None:
-        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install MLflow, or give a model file")
-    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
-        raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
+    refuse_missing_store(name, environment)
     store = Store(environment)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for predictions
@@ -104,6 +101,14 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
             f"{shown(name)}: could not get this model from MLflow ({store.address.redacted(reason(error))}): "
             "check the name and MLFLOW_TRACKING_URI, or give a model file"
         ) from None
+
+
+def refuse_missing_store(name: str, environment: Environment) -> None:
+    """Raise Refusal if MLflow is not installed, or if there is no store to look up `name` in: MLflow would create an empty one."""
+    if find_spec("mlflow") is None:
+        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install MLflow, or give a model file")
+    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
+        raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
 
 
 def find_logged(name: str, store: Store) -> "LoggedModel":
