@@ -1,7 +1,7 @@
 """What differs between models, in everything that can decide a result: parameters, data, code, lock file and machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -72,6 +72,12 @@ class Differences:
             result = "Nothing that is recorded and can decide a result differs, but the model files do."
         aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
         return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
+
+    def of_pair(self, position: int) -> "Differences":
+        """Return the differences of the first model and the one at `position`."""
+        chosen = [replace(row, values=(row.values[0], row.values[position])) for row in self.rows]
+        rows = [row for row in chosen if UNKNOWN not in row.values and row.values[0] != row.values[1]]
+        return Differences((self.models[0], self.models[position]), tuple(rows), ())
 
     @property
     def _differ_in_code(self) -> bool:

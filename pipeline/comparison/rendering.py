@@ -50,10 +50,14 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
     models = comparison.differences.models
     labels = {id(model): label for model, label in zip(models, ascii_uppercase, strict=False)}
     yield Table("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
-    if comparison.differences.rows:
-        yield differing_table(comparison.differences, tuple(labels.values()))
-    yield comparison.differences.conclusion
-    yield from comparison.differences.notes
+    found = comparison.differences
+    if found.rows:
+        yield differing_table(found, tuple(labels.values()))
+    if len(models) == 2:
+        yield found.conclusion
+    else:
+        yield from (f"A and {labels[id(model)]}: {found.of_pair(at).conclusion}" for at, model in enumerate(models[1:], start=1))
+    yield from found.notes
     if rows := list(metric_rows(models)):
         gained = [f"{label} - A" for label in list(labels.values())[1:]]
         yield Table("recorded metrics", ("", *labels.values(), *gained), rows)
@@ -67,8 +71,12 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
-    origin = model.facts.origin or "no run"
-    return shown(model.name, LONGEST_VALUE), model.digest[:SHORT], shown("itself" if origin.endswith(model.name) else origin, LONGEST_VALUE)
+    origin = model.facts.origin or "no run that is known here"
+    return (
+        shown(model.name, LONGEST_VALUE),
+        model.digest[:SHORT],
+        shown("this run" if origin == f"run {model.name}" else origin, LONGEST_VALUE),
+    )
 
 
 def differing_table(differences: Differences, labels: tuple[str, ...]) -> Table:
@@ -118,11 +126,15 @@ def sentence(test: Paired, first: str, second: str) -> str:
         return f"{verdict}, by the interval of the loss."
     only, kind = test.mcnemar, "exact" if test.mcnemar.exact else "chi-squared"
     correct = f"only {first} is correct for {only.only_first} samples, only {second} for {only.only_second}"
-    return f"{verdict} in accuracy: {correct}; McNemar's test ({kind}) gives p = {only.p_value:.2g}."
+    loss = (
+        f" The loss of {second} is significantly {'higher' if test.loss.difference > 0 else 'lower'}." if test.loss.is_significant else ""
+    )
+    return f"{verdict} in accuracy: {correct}; McNemar's test ({kind}) gives p = {only.p_value:.2g}.{loss}"
 
 
 def number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1000 and value != int(value) else f"{value:g}"
+    is_count = value.is_integer() and value > 1
+    return f"{value:.0f}" if is_count else f"{value:.4f}" if abs(value) < 1000 else f"{value:g}"
 
 
 def signed(value: float) -> str:
