@@ -128,6 +128,12 @@ def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, s
     assert heavy_after("prepare", cwd=project.make(tmp_path / "project", {"source": source})) == (0, {"numpy"})
 
 
+def test_compare_of_model_files_imports_neither_dvc_nor_mlflow(trained: tuple[Path, dict[str, set[str]]]) -> None:
+    code, found = heavy_after("compare", "models/model.safetensors", "models/model.safetensors", cwd=trained[0])
+    assert code == 0
+    assert found <= {"torch", "numpy", "safetensors"}
+
+
 def test_a_stage_imports_nothing_of_tracking_where_there_is_none(trained: tuple[Path, dict[str, set[str]]]) -> None:
     _, found = trained
     assert not found["train"] & {*FETCHED, "matplotlib", "PIL"}

@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from pipeline.io.untrusted import reason, shown
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import cursor, journal, subject
+from pipeline.tracking import journal, subject
 from pipeline.tracking.logged_model import find_model
 from pipeline.tracking.store import MODEL_TAG, Store
 
@@ -73,10 +73,8 @@ def run_id_of(found: subject.Subject, root: Path) -> str:
     run was never sent to MLflow.
     """
     assert found.record
-    stores = cursor.read_stores(journal.journals_folder(root) / found.record.name)
-    for store in stores.values():
-        if isinstance(store, Mapping) and store.get("run_id"):
-            return str(store["run_id"])
+    if ids := subject.run_ids(journal.journals_folder(root) / found.record.name):
+        return ids[0]
     raise Refusal(
         f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: check out the run's commit, then run `dvc checkout`"
     )
@@ -89,10 +87,7 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
     or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if MLflow is not installed or cannot be
     reached, if it has no such model, or if the download fails.
     """
-    if find_spec("mlflow") is None:
-        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install MLflow, or give a model file")
-    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
-        raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
+    refuse_missing_store(name, environment)
     store = Store(environment)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for predictions
@@ -106,6 +101,14 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
             f"{shown(name)}: could not get this model from MLflow ({store.address.redacted(reason(error))}): "
             "check the name and MLFLOW_TRACKING_URI, or give a model file"
         ) from None
+
+
+def refuse_missing_store(name: str, environment: Environment) -> None:
+    """Raise Refusal if MLflow is not installed, or if there is no store to look up `name` in: MLflow would create an empty one."""
+    if find_spec("mlflow") is None:
+        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install MLflow, or give a model file")
+    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
+        raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
 
 
 def find_logged(name: str, store: Store) -> "LoggedModel":

@@ -43,29 +43,35 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
     path = Path(name)
     if path.is_file() or path.suffix == paths.model.suffix:
         return Subject(path)
-    folder = journal_of(name, environment, files_too=True)
-    record, copy = read(folder), folder / paths.model.name
-    is_whole = copy.is_file() and files.digest(copy) == record.model_digest
-    return Subject(copy if is_whole else paths.model, record)
-
-
-def journal_of(name: str, environment: Environment, *, files_too: bool = False) -> Path:
-    """Return the journal of the run that `name` denotes (see `find`). Raises Refusal if there is none.
-
-    With `files_too`, the message says that a model file could have been named too.
-    """
+    if folder := journal_named(name, environment.root):
+        record, copy = read(folder), folder / paths.model.name
+        is_whole = copy.is_file() and files.digest(copy) == record.model_digest
+        return Subject(copy if is_whole else paths.model, record)
     known = journal.journals(environment.root)
-    for folder in known:
-        ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.short_name(folder.name), *ids} or folder.resolve() == Path(name).resolve():
+    newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
+    raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}: {newest}")
+
+
+def journal_of(name: str, environment: Environment) -> Path:
+    """Return the journal of the run that `name` denotes, as in `find`. Raises Refusal if there is none."""
+    if folder := journal_named(name, environment.root):
+        return folder
+    known = journal.journals(environment.root)
+    newest = f"give a run, such as the newest, {known[-1].name}" if known else "there is none yet"
+    raise Refusal(f"{name}: is no run in {journal.journals_folder(environment.root)}: {newest}")
+
+
+def journal_named(name: str, root: Path) -> Path | None:
+    """Return the journal of the run that `name` denotes, as in `find`; None if there is none."""
+    for folder in journal.journals(root):
+        if name in {folder.name, journal.short_name(folder.name), *run_ids(folder)} or folder.resolve() == Path(name).resolve():
             return folder
-    place = journal.journals_folder(environment.root)
-    if files_too:
-        newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
-        raise Refusal(f"{name}: is neither a file nor a run in {place}: {newest}")
-    raise Refusal(
-        f"{name}: is no run in {place}: " + (f"give a run, such as the newest, {known[-1].name}" if known else "there is none yet")
-    )
+    return None
+
+
+def run_ids(folder: Path) -> list[str]:
+    """Return the id of the journal's run in each MLflow store to which it was sent."""
+    return [str(store["run_id"]) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
 
 
 def read(folder: Path) -> Record:
