@@ -13,7 +13,7 @@ KEPT = ("Zs",)
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Return the text with control characters, marks that change the direction of text, and invalid UTF-8 as escapes such as `\\u202e`.
+    """Return the text with control characters, marks that change the direction of text, and invalid UTF-8 as escapes, as in Python.
 
     Line feeds and tabs are kept if `lines` is True, else escaped too.
     """

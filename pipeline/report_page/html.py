@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ from pipeline.report_page.style import STYLE
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """The browser then loads nothing and runs nothing, whatever a text of the data contains."""
+DIGEST = re.compile("[0-9a-f]{40,64}")
 DARK = 0.55
 """From this share on, the text of a cell of the confusion matrix is white."""
 
@@ -37,7 +39,9 @@ DARK = 0.55
 def render(page: Page) -> str:
     """Return the whole page."""
     heading = [f"<h1>{html_text(page.title)}</h1>"] if len(page.models) > 1 else []
-    body = "\n".join([*heading, *(section(each, f"comparison-{number}") for number, each in enumerate(page.comparison, 1)), *articles(page)])
+    body = "\n".join(
+        [*heading, *(section(each, f"comparison-{number}") for number, each in enumerate(page.comparison, 1)), *articles(page)]
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -84,7 +88,7 @@ def cell(content: Cell) -> str:
     if isinstance(content, Number):
         key = f' data-key="{html_text(content.key)}"' if content.key else ""
         return f'<data value="{json.dumps(content.value)}"{key}>{html_text(str(content))}</data>'
-    return f"<bdi>{html_text(content)}</bdi>"
+    return f"<code>{content}</code>" if DIGEST.fullmatch(content) else f"<bdi>{html_text(content)}</bdi>"
 
 
 def paragraph(content: Paragraph) -> str:
@@ -104,7 +108,10 @@ def table(content: Table) -> str:
     caption = f"<caption>{html_text(content.caption)}</caption>" if content.caption else ""
     columns = list(zip(*content.rows, strict=True)) or [()] * len(content.header)
     numeric = [any(isinstance(each, Number) for each in column) for column in columns]
-    header = "".join(f'<th scope="col"{" class=number" if right else ""}>{html_text(name)}</th>' for name, right in zip(content.header, numeric, strict=True))
+    header = "".join(
+        f'<th scope="col"{" class=number" if right else ""}>{html_text(name)}</th>'
+        for name, right in zip(content.header, numeric, strict=True)
+    )
     rows = "\n".join(f"<tr>{row(cells, numeric)}</tr>" for cells in content.rows)
     return f'<div class="wide"><table>{caption}<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
 
@@ -133,14 +140,19 @@ def reliability(content: Reliability) -> str:
 
 def confusion(content: Confusion) -> str:
     """Return the matrix as a table. The colour of a cell shows its share of the row, on a scale on which a few percent are visible."""
-    header = "".join(f'<th scope="col"><span class="name" title="{html_text(name)}"><bdi>{html_text(name)}</bdi></span></th>' for name in content.classes)
+    header = "".join(
+        f'<th scope="col"><span class="name" title="{html_text(name)}"><bdi>{html_text(name)}</bdi></span></th>' for name in content.classes
+    )
     rows = []
     for name, counts in zip(content.classes, content.counts, strict=True):
         shares = [(count, (count / max(1, sum(counts))) ** 0.5 * 0.9) for count in counts]
         cells = "".join(
-            f'<td{" class=high" if share >= DARK else ""} style="--share:{share:.3f}">{count if count else ""}</td>' for count, share in shares
+            f'<td{" class=high" if share >= DARK else ""} style="--share:{share:.3f}">{count if count else ""}</td>'
+            for count, share in shares
         )
-        rows.append(f'<tr><th scope="row"><span class="name" title="{html_text(name)}"><bdi>{html_text(name)}</bdi></span></th>{cells}</tr>')
+        rows.append(
+            f'<tr><th scope="row"><span class="name" title="{html_text(name)}"><bdi>{html_text(name)}</bdi></span></th>{cells}</tr>'
+        )
     caption = "Rows: actual class; columns: predicted class"
     return f'<div class="wide"><table class="confusion"><caption>{caption}</caption><thead><tr><td></td>{header}</tr></thead>\n<tbody>\n{"".join(rows)}\n</tbody></table></div>'
 

@@ -114,7 +114,7 @@ def reliability(content: Reliability) -> str:
 
 
 def confusion(content: Confusion) -> str:
-    rows = [(name, *map(Number, counts)) for name, counts in zip(content.classes, content.counts, strict=True)]
+    rows: list[tuple[Cell, ...]] = [(name, *map(Number, counts)) for name, counts in zip(content.classes, content.counts, strict=True)]
     return grid(("actual \\ predicted", *content.classes), rows)
 
 

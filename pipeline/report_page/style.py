@@ -34,7 +34,7 @@ nav a:hover { text-decoration: underline; }
 dl { display: grid; grid-template-columns: minmax(8rem, max-content) 1fr; gap: .3rem 1.5rem; margin: .6rem 0; }
 dt { color: var(--muted); }
 dd { margin: 0; }
-.wide { overflow-x: auto; margin: .9rem 0; max-width: 100%; }
+.wide { display: inline-block; vertical-align: top; overflow-x: auto; margin: .9rem 1.6rem .5rem 0; max-width: 100%; }
 table { border-collapse: collapse; font-size: .95rem; overflow-wrap: normal; }
 caption { text-align: left; padding-bottom: .35rem; caption-side: top; }
 th, td { padding: .22rem 1.1rem .22rem 0; text-align: left; vertical-align: baseline; }
@@ -45,16 +45,18 @@ tbody th { font-weight: 400; }
 td.number, th.number { text-align: right; }
 tbody th, td.text { max-width: 26rem; overflow-wrap: anywhere; min-width: 5rem; }
 .confusion { border-collapse: separate; border-spacing: 2px; }
-.confusion th { font-weight: 400; padding: .15rem .5rem; white-space: nowrap; border: 0; min-width: 0; }
-.confusion thead th { text-align: center; }
+.confusion th { font-weight: 400; padding: .15rem .5rem; white-space: nowrap; border: 0; min-width: 0;
+  vertical-align: middle; }
+.confusion thead th { text-align: center; vertical-align: bottom; }
+.confusion thead td { background: none; }
 .confusion tbody tr + tr > * { border: 0; }
 .confusion tbody th { text-align: right; }
 .confusion td { min-width: 2.3rem; height: 2.1rem; padding: 0 .3rem; text-align: center; vertical-align: middle; border: 0;
-  background: rgb(var(--heat) / var(--share)); }
+  background: linear-gradient(rgb(var(--heat) / var(--share)), rgb(var(--heat) / var(--share))), var(--faint); }
 .confusion td.high { color: #ffffff; }
 .confusion th .name { display: inline-block; max-width: 9rem; overflow: hidden; text-overflow: ellipsis; vertical-align: bottom; }
 .confusion thead .name { max-width: 5.5rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.2rem 2rem; margin: .9rem 0; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 1.2rem 2rem; margin: .9rem 0; }
 figure { margin: 0; }
 .charts figcaption, .reliability figcaption { margin-bottom: .2rem; }
 .reliability { max-width: 30rem; }
@@ -80,6 +82,7 @@ svg .bar { fill: var(--train); opacity: .3; } svg .share { fill: var(--muted); o
 .excerpt pre { margin-top: .2rem; }
 pre { font: .875rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; background: var(--faint);
   padding: .7rem .9rem; margin: .7rem 0; white-space: pre-wrap; overflow-wrap: anywhere; border-radius: 3px; }
+code { font: .82em/1.4 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 details { margin: .9rem 0; }
 summary { cursor: pointer; }
 footer { margin-top: 4rem; border-top: 1px solid var(--rule); padding-top: .8rem; }
@@ -88,7 +91,9 @@ footer { margin-top: 4rem; border-top: 1px solid var(--rule); padding-top: .8rem
   h1 { font-size: 1.55rem; }
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: .5rem; }
-  th, td { padding-right: .8rem; }
+  th, td { padding-right: .6rem; }
+  table { font-size: .88rem; }
+  .wide { margin-right: 0; }
 }
 @media print { body { max-width: none; padding: 0; } nav { display: none; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """

@@ -1,7 +1,7 @@
 """Draws charts as inline SVG. Colours are classes of the style sheet, so that a chart is readable in both themes."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipeline.report_page.content import Chart, Reliability, Series
@@ -47,7 +47,9 @@ def decades(low: float, high: float) -> list[float]:
     """Return 1, 2 and 5 times the powers of 10 between `low` and `high`; only the powers if there are many."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1, 2, 5) if high / low <= 100 else (1,)
-    return [factor * 10.0**exponent for exponent in exponents for factor in factors if low * 0.999 <= factor * 10.0**exponent <= high * 1.001]
+    return [
+        factor * 10.0**exponent for exponent in exponents for factor in factors if low * 0.999 <= factor * 10.0**exponent <= high * 1.001
+    ]
 
 
 def line_chart(chart: Chart) -> str:
@@ -66,7 +68,7 @@ def axes_of(chart: Chart) -> tuple[Axis, Axis]:
     else:
         margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
         low, high = (0.0 if 0 <= low < 0.3 * high else low - margin), high + margin
-    first, last = min(0.0, min(numbers)), max(numbers)
+    first, last = min(0.0, *numbers), max(numbers)
     return Axis(first, last if last > first else first + 1, LEFT, WIDTH - RIGHT), Axis(low, high, HEIGHT - BOTTOM, TOP, chart.logarithmic)
 
 
@@ -94,8 +96,9 @@ def reliability(diagram: Reliability) -> str:
     height = 330 + HISTOGRAM
     across, up = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM - HISTOGRAM - 14, TOP)
     counts = Axis(0, max(samples for *_, samples in diagram.bins), height - BOTTOM, height - BOTTOM - HISTOGRAM)
-    x: Callable[[float], int] = lambda confidence: min(diagram.num_bins - 1, max(0, math.ceil(confidence * diagram.num_bins - 1e-9) - 1))
-    lefts = [across(x(confidence) / diagram.num_bins) for confidence, *_ in diagram.bins]
+    # the mean confidence of a bin lies in the bin, and bin i reaches from above i / num_bins to (i + 1) / num_bins
+    numbers = [max(0, math.ceil(confidence * diagram.num_bins - 1e-9) - 1) for confidence, *_ in diagram.bins]
+    lefts = [across(number / diagram.num_bins) for number in numbers]
     width = (across.end - across.start) / diagram.num_bins
     bars = [bar("bar", left, width, up, accuracy) for left, (_, accuracy, _) in zip(lefts, diagram.bins, strict=True)]
     shares = [bar("share", left, width, counts, samples) for left, (*_, samples) in zip(lefts, diagram.bins, strict=True)]

@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from torch import Tensor
 
+from pipeline.data.batches import loader
 from pipeline.data.prepared import Split
+from pipeline.engine import inference
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.prediction.model import precision_on
 from pipeline.raw_dataset import TEST
+from pipeline.report_page import content
 from pipeline.report_page.content import (
     Block,
     Confusion,
-    Excerpt,
-    Excerpts,
     Facts,
     Gallery,
     Number,
@@ -22,14 +22,12 @@ from pipeline.report_page.content import (
     Reliability,
     Section,
     Table,
-    section as section_of,
 )
 from pipeline.report_page.evidence import Evidence
-from pipeline.report_page.sections.data import cut, picture
+from pipeline.report_page.sections.data import listed, picture
 from pipeline.report_page.sections.result import PER_CLASS, key
 from pipeline.reports.predictions import Predictions
 from pipeline.runtime import machine
-from pipeline.stages import evaluate
 
 MOST_CLASSES = 24
 """With more classes, the most frequent confusions are listed instead of a matrix."""
@@ -37,13 +35,18 @@ MOST_PAIRS, MOST_WORST, MOST_WRONG = 15, 12, 24
 MOST_PREDICTED = 4096
 """Wrong images are predicted again to find the most confident ones; of more, the first ones."""
 BATCH = 64
+CONFIDENT_FIRST = Paragraph("The most confident predictions are first; p is the probability of the predicted class.")
 
 Rows = Sequence[Mapping[str, str]]
 
 
 def section(evidence: Evidence) -> Section | None:
     rows = evidence.evaluation.table("confusion.csv")
-    return section_of("Errors", (confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence))) if rows else None
+    return (
+        content.section("Errors", (confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence)))
+        if rows
+        else None
+    )
 
 
 def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
@@ -62,16 +65,21 @@ def worst_classes(evidence: Evidence) -> Table | None:
         return None
     worst = sorted(per_class.items(), key=lambda item: item[1]["f1"])[:MOST_WORST]
     columns = tuple(worst[0][1])
-    rows = tuple((name, *(Number(scores[column], key(evidence, f"{PER_CLASS}.{name}.{column}")) for column in columns)) for name, scores in worst)
-    caption = f"The {len(worst)} worst of {len(per_class):,} classes by F1" if len(per_class) > len(worst) else "Classes, the worst by F1 first"
+    rows = tuple(
+        (name, *(Number(scores[column], key(evidence, f"{PER_CLASS}.{name}.{column}")) for column in columns)) for name, scores in worst
+    )
+    caption = (
+        f"The {len(worst)} worst of {len(per_class):,} classes by F1" if len(per_class) > len(worst) else "Classes, the worst by F1 first"
+    )
     return Table(("class", *columns), rows, caption)
 
 
 def mistakes(evidence: Evidence) -> Section | None:
     """Return wrong samples of the test split, the most confident predictions first; None if there are none, or their data is not here."""
-    listed = evidence.evaluation.table("mistakes.csv")
-    if listed:
-        return Section("Wrong samples", (Excerpts(tuple(map(wrong_text, listed[:MOST_WRONG]))),))
+    texts = (evidence.evaluation.table("mistakes.csv") or [])[:MOST_WRONG]
+    if texts:
+        labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in texts]
+        return Section("Wrong samples", (listed(("true", "predicted", "p"), labels, [row["text"] for row in texts]), CONFIDENT_FIRST))
     rows, inputs = evidence.evaluation.table("confusion.csv"), evidence.manifest.spec.inputs
     if not rows or evidence.prepared is None or not isinstance(inputs, ImageInputs):
         return None
@@ -81,12 +89,7 @@ def mistakes(evidence: Evidence) -> Section | None:
         return None
     images = evidence.prepared.split(TEST).inputs
     pictures = tuple(picture(images[number], *wrong_caption(rows[number], share)) for number, share in chosen)
-    more = Paragraph(f"{len(chosen)} of {len(wrong):,} wrong samples, the most confident predictions first.")
-    return Section("Wrong samples", (Gallery(pictures), more))
-
-
-def wrong_text(row: Mapping[str, str]) -> Excerpt:
-    return Excerpt(f"{row['actual']}, predicted {row['predicted']} ({float(row['confidence']):.2f})", cut(row["text"]))
+    return Section("Wrong samples", (Gallery(pictures), Paragraph(f"{len(chosen)} of {len(wrong):,} wrong samples."), CONFIDENT_FIRST))
 
 
 def wrong_caption(row: Mapping[str, str], share: float) -> tuple[str, ...]:
@@ -101,26 +104,18 @@ def most_confident(evidence: Evidence, wrong: Sequence[int], rows: Rows) -> list
     assert evidence.prepared is not None
     if not wrong:
         return []
-    split, classes = evidence.prepared.split(TEST), evidence.manifest.spec.targets.output_names
-    part, collected = Split(split.inputs[list(wrong)], split.targets[list(wrong)]), Collected()
-    device = evidence.machine.device
+    split, classes, device = evidence.prepared.split(TEST), evidence.manifest.spec.targets.output_names, evidence.machine.device
     machine.set_determinism(evidence.manifest.inference.train.deterministic)
     chosen = precision_on(device, evidence.manifest.precision)
-    evaluate.feed(collected, evidence.model.to(device), part, device, precision=chosen, batch_size=BATCH)
-    found = Predictions.joined(collected.parts)
+    tensors = loader.SplitTensors(Split(split.inputs[list(wrong)], split.targets[list(wrong)]), device)
+    batches = loader.scoring(tensors, batch_size=min(BATCH, len(wrong)))
+    outputs = inference.predict(evidence.model.to(device), batches, precision=chosen, device=device)
+    found = Predictions.joined(
+        [Predictions.of(logits.cpu().numpy(), targets.cpu().numpy()) for logits, targets in outputs if targets is not None]
+    )
     same = [place for place, number in enumerate(wrong) if classes[int(found.predicted[place])] == rows[number]["predicted"]]
     order = sorted(same, key=lambda place: -found.confidence[place])
     return [(wrong[place], float(found.confidence[place])) for place in order[:MOST_WRONG]]
-
-
-class Collected:
-    """Collects the predictions of batches for `evaluate.feed`."""
-
-    def __init__(self) -> None:
-        self.parts: list[Predictions] = []
-
-    def add(self, logits: Tensor, targets: Tensor) -> None:
-        self.parts.append(Predictions.of(logits.cpu().numpy(), targets.cpu().numpy()))
 
 
 def calibration(evidence: Evidence) -> Section | None:
@@ -131,7 +126,9 @@ def calibration(evidence: Evidence) -> Section | None:
     bins = tuple((float(row["confidence"]), float(row["accuracy"]), int(row["samples"])) for row in rows)
     name = "expected_calibration_error"
     facts = Facts((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
-    meaning = Paragraph("A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident.")
+    meaning = Paragraph(
+        "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."
+    )
     return Section("Calibration", (Reliability(num_bins(rows), bins), facts, meaning))
 
 

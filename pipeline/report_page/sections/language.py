@@ -43,7 +43,10 @@ def passages(evidence: Evidence) -> Section | None:
         blocks.append(
             Excerpts(
                 tuple(
-                    Excerpt(f"from token {int(row['token']):,}: {float(row['loss']):.4f} nats per token", f"{row['before']}\u2502{row['passage']}")
+                    Excerpt(
+                        f"from token {int(row['token']):,}: {float(row['loss']):.4f} nats per token",
+                        f"{row['before']}\u2502{row['passage']}",
+                    )
                     for row in rows[:MOST_PASSAGES]
                 )
             )

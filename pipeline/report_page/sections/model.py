@@ -12,7 +12,7 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.io import untrusted
 from pipeline.params.yaml_document import Document
 from pipeline.refusal import Refusal
-from pipeline.report_page.content import Details, Facts, Number, Section, Table
+from pipeline.report_page.content import Cell, Details, Facts, Number, Section, Table
 from pipeline.report_page.evidence import Evidence
 from pipeline.spec import Spec
 
@@ -35,7 +35,7 @@ class Preset(NamedTuple):
 def section(evidence: Evidence) -> Section:
     manifest, preset = evidence.manifest, nearest_preset(evidence.params, evidence.paths.top / PRESETS)
     settings = manifest.inference.model
-    facts = [
+    facts: list[tuple[str, Cell]] = [
         ("architecture", f"{settings.title} ({type(evidence.model.network).__name__})"),
         ("task", task_name(manifest.spec)),
         ("input", describe_inputs(manifest.spec)),
@@ -61,9 +61,9 @@ def task_name(spec: Spec) -> str:
 def describe_inputs(spec: Spec) -> str:
     inputs = spec.inputs
     if isinstance(inputs, ImageInputs):
-        return f"images of {inputs.height} x {inputs.width} pixels, {inputs.channels} {'channel' if inputs.channels == 1 else 'channels'}"
+        return f"images of {inputs.height} x {inputs.width} pixels, {inputs.channels} channel{'' if inputs.channels == 1 else 's'}"
     if isinstance(inputs, TextInputs):
-        return f"texts of up to {inputs.length} tokens; tokenizer `{inputs.tokenizer.kind}` with {inputs.num_tokens:,} tokens"
+        return f"texts of up to {inputs.length} tokens; {inputs.tokenizer.kind} tokenizer with {inputs.num_tokens:,} tokens"
     return f"{inputs.kind}, shape {inputs.row_shape}"
 
 
@@ -114,7 +114,11 @@ def layers(network: nn.Module) -> Details:
     leaves = [(name, part) for name, part in network.named_modules() if name and any(True for _ in part.parameters(recurse=False))]
     listed = leaves if len(leaves) <= MOST_LAYERS else list(network.named_children())
     rows = tuple(
-        (name, untrusted.shown(repr(part).splitlines()[0].removesuffix("("), LONGEST), Number(sum(each.numel() for each in part.parameters())))
+        (
+            name,
+            untrusted.shown(repr(part).splitlines()[0].removesuffix("("), LONGEST),
+            Number(sum(each.numel() for each in part.parameters())),
+        )
         for name, part in listed[:MOST_LAYERS]
     )
     return Details("Layers", (Table(("name", "layer", "parameters"), rows),))

@@ -46,7 +46,9 @@ def commit_of(evidence: Evidence) -> str | None:
         found = recorded(evidence, "git.commit")
         return None if found.startswith(UNKNOWN) else found
     try:
-        code = run_identity.code_digest(run_identity.dependencies("train", evidence.manifest.params, evidence.paths.top), evidence.paths.top)
+        code = run_identity.code_digest(
+            run_identity.dependencies("train", evidence.manifest.params, evidence.paths.top), evidence.paths.top
+        )
         return revision.git("rev-parse", "HEAD") if code == evidence.manifest.inputs.get("code") else None
     except (Unknown, Refusal, OSError):
         return None
@@ -77,7 +79,11 @@ def reproduction(evidence: Evidence) -> Section:
     settings = f"PIPELINE_DEVICE={fingerprint.get('device', 'auto')} PIPELINE_THREADS={fingerprint.get('threads', 1)}"
     if "processes" in fingerprint:
         settings += f" PIPELINE_PROCESSES={fingerprint['processes']}"
-    lines = [f"git checkout {commit}" if commit else "# check out the commit with the code of this model", "make setup", *parameters(evidence)]
+    lines = [
+        f"git checkout {commit}" if commit else "# check out the commit with the code of this model",
+        "make setup",
+        *parameters(evidence),
+    ]
     lines += [f"{settings} dvc repro", "sha256sum models/model.safetensors"]
     result = f"The last line must print {evidence.digest}, on a machine of the same kind (above)."
     return Section("Reproduce", (Commands(tuple(lines)), Paragraph(result)))

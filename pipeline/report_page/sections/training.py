@@ -21,7 +21,9 @@ def section(evidence: Evidence) -> Section | None:
     rows, metric = evidence.history, str(evidence.params.get("train.metric", "")).partition("/")[2]
     charts = [
         chart("loss (nats)", rows, {"train": "train/objective", "valid": "valid/loss"}),
-        chart(metric.replace("_", " "), rows, {"train": f"train/{metric}", "valid": f"valid/{metric}"}) if metric not in ("", LOSS) else None,
+        chart(metric.replace("_", " "), rows, {"train": f"train/{metric}", "valid": f"valid/{metric}"})
+        if metric not in ("", LOSS)
+        else None,
         chart("learning rate", rows, {"rate": RATE}),
         chart("gradient norm", rows, {"norm": f"train/{NORM}"}),
     ]
@@ -68,7 +70,9 @@ def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:
         facts.append(("samples per second (median)", f"{measured.samples_per_second:,.0f}"))
     if measured.energy_wh is not None:
         facts.append(("energy of the GPUs", f"{measured.energy_wh:,.3g} Wh"))
-    facts += [(f"peak GPU memory, {name.removesuffix('_megabytes')}", f"{value:,.0f} MB") for name, value in measured.memory_megabytes.items()]
+    facts += [
+        (f"peak GPU memory, {name.removesuffix('_megabytes')}", f"{value:,.0f} MB") for name, value in measured.memory_megabytes.items()
+    ]
     return tuple(facts)
 
 
