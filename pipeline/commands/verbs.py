@@ -11,6 +11,8 @@ VERBS = {
     "check": "validate params.yaml, the environment and the machine before anything runs",
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
+    "compare": "print what differs between models, their metrics, and a paired test on the same test split",
+    "promote": "register a model in MLflow, and give it an alias if it is no worse than the present holder",
     "generate": "continue a text with a language model",
     "export": "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
     "preset": "copy a preset to params.yaml",
@@ -24,6 +26,23 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "verify": {
         "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow"},
         "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
+    },
+    "compare": {
+        "first": {
+            "metavar": "A",
+            "help": "a model file, a run, models:/NAME@ALIAS, models:/NAME/VERSION, a DVC experiment or a git revision with a dvc.lock",
+        },
+        "others": {"nargs": "+", "metavar": "B", "help": "the models to compare with the first, named in the same ways"},
+        "--markdown": {"action": "store_true", "help": "print Markdown, for a pull request"},
+    },
+    "promote": {
+        "subject": {
+            "metavar": "RUN|MODEL",
+            "help": "a run, a model file or another name of a model, as for compare; a run must have trained it",
+        },
+        "name": {"metavar": "NAME", "help": "the name of the model in MLflow's registry; it is created if it does not exist"},
+        "--alias": {"default": "champion", "help": "the alias to give (default: %(default)s)"},
+        "--force": {"action": "store_true", "help": "give the alias even if the model is worse or cannot be compared"},
     },
     "generate": {
         "model": {"metavar": "MODEL", "help": "a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION"},

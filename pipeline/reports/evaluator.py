@@ -2,10 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+
+class SampleScores(NamedTuple):
+    """The scores of each of n samples, for the comparison of two models on the same samples. Every array has the shape (n,).
+
+    `loss` is the summed loss of the sample's targets in nats, and `correct` is how many of its `num_targets` targets were predicted. A
+    sample of a classification has one target; a sample of a language model is a row of tokens.
+    """
+
+    loss: NDArray[np.float64]
+    correct: NDArray[np.int64]
+    num_targets: NDArray[np.int64]
 
 
 class Evaluator(Protocol):
@@ -20,6 +33,10 @@ class Evaluator(Protocol):
 
         The scores must include `loss` and `samples`.
         """
+        ...
+
+    def sample_scores(self) -> SampleScores:
+        """Return the scores of each sample, in the order of the test split. Raises Refusal for the same reasons as `scores`."""
         ...
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:

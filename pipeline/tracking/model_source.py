@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from pipeline.io.untrusted import reason, shown
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import cursor, journal, subject
+from pipeline.tracking import journal, subject
 from pipeline.tracking.logged_model import find_model
 from pipeline.tracking.store import MODEL_TAG, Store
 
@@ -73,10 +73,8 @@ def run_id_of(found: subject.Subject, root: Path) -> str:
     run was never sent to MLflow.
     """
     assert found.record
-    stores = cursor.read_stores(journal.journals_folder(root) / found.record.name)
-    for store in stores.values():
-        if isinstance(store, Mapping) and store.get("run_id"):
-            return str(store["run_id"])
+    if ids := subject.run_ids(journal.journals_folder(root) / found.record.name):
+        return ids[0]
     raise Refusal(
         f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: check out the run's commit, then run `dvc checkout`"
     )

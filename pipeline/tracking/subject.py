@@ -43,14 +43,25 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
     path, known = Path(name), journal.journals(environment.root)
     if path.is_file() or path.suffix == paths.model.suffix:
         return Subject(path)
-    for folder in known:
-        ids = {str(store.get("run_id")) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping)}
-        if name in {folder.name, journal.short_name(folder.name), *ids} or folder.resolve() == path.resolve():
-            record, copy = read(folder), folder / paths.model.name
-            is_whole = copy.is_file() and files.digest(copy) == record.model_digest
-            return Subject(copy if is_whole else paths.model, record)
+    if folder := journal_named(name, environment.root):
+        record, copy = read(folder), folder / paths.model.name
+        is_whole = copy.is_file() and files.digest(copy) == record.model_digest
+        return Subject(copy if is_whole else paths.model, record)
     newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
     raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}: {newest}")
+
+
+def journal_named(name: str, root: Path) -> Path | None:
+    """Return the journal of the run that `name` denotes, as in `find`; None if there is none."""
+    for folder in journal.journals(root):
+        if name in {folder.name, journal.short_name(folder.name), *run_ids(folder)} or folder.resolve() == Path(name).resolve():
+            return folder
+    return None
+
+
+def run_ids(folder: Path) -> list[str]:
+    """Return the id of the journal's run in each MLflow store to which it was sent."""
+    return [str(store["run_id"]) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
 
 
 def read(folder: Path) -> Record:

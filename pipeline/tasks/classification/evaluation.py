@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.tokenizer import Tokenizer
 from pipeline.reports import metrics, tables
 from pipeline.reports.calibration import Calibration
+from pipeline.reports.evaluator import SampleScores
 from pipeline.reports.predictions import Predictions
 from pipeline.spec import Spec
 from pipeline.tasks.classification.settings import Settings
@@ -52,6 +54,11 @@ class Evaluator:
             calibration_bins=settings.calibration_bins,
             confidence_level=settings.confidence_level,
         )
+
+    def sample_scores(self) -> SampleScores:
+        """Return the loss of each sample, and 1 in `correct` if its prediction is correct. Raises Refusal as `predictions` does."""
+        predictions = self.predictions
+        return SampleScores(predictions.loss, predictions.correct.astype(np.int64), np.ones_like(predictions.targets))
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:  # noqa: ARG002  # other tasks need the model
         """Write the confusion matrix and the reliability curve, each as a table and as a figure, the training history, and mistakes.

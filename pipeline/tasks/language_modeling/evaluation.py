@@ -17,6 +17,7 @@ from pipeline.inputs.text.tokenizer import Tokenizer
 from pipeline.io import files
 from pipeline.refusal import Refusal
 from pipeline.reports import tables
+from pipeline.reports.evaluator import SampleScores
 from pipeline.spec import Spec
 from pipeline.tasks.language_modeling.rates import rates
 from pipeline.tasks.language_modeling.settings import Settings
@@ -49,7 +50,9 @@ class Evaluator:
             )
         self.sizes = np.stack([self.tokenizer.num_characters, self.tokenizer.num_bytes])
         self.losses: list[NDArray[np.float32]] = []
-        self.correct, self.num_tokens = 0, 0
+        self.correct: list[NDArray[np.int64]] = []
+        """Number of correctly predicted tokens of each row, batch by batch."""
+        self.num_tokens = 0
         self.size = np.zeros(2, np.int64)
         """Characters and bytes of all targets so far."""
 
@@ -60,7 +63,7 @@ class Evaluator:
         """
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         self.losses.append(loss.masked_fill(targets == IGNORED, torch.nan).cpu().numpy())
-        self.correct += int((logits.argmax(-1) == targets).sum())
+        self.correct.append((logits.argmax(-1) == targets).sum(-1).cpu().numpy())
         counts = np.bincount(targets[targets != IGNORED].cpu().numpy(), minlength=self.sizes.shape[1])
         self.num_tokens += int(counts.sum())
         self.size += self.sizes @ counts
@@ -83,10 +86,16 @@ class Evaluator:
         return {
             "loss": total / self.num_tokens,
             **rates(total, self.num_tokens, characters=characters, size_bytes=size_bytes),
-            "accuracy": self.correct / self.num_tokens,
+            "accuracy": int(np.concatenate(self.correct).sum()) / self.num_tokens,
             "samples": len(losses),
             "tokens": self.num_tokens,
         }
+
+    def sample_scores(self) -> SampleScores:
+        """Return the summed loss, the correct predictions and the number of targets of each row. Raises Refusal as `scores` does."""
+        self.scores()
+        losses = np.concatenate(self.losses).astype(np.float64)
+        return SampleScores(np.nansum(losses, axis=1), np.concatenate(self.correct), np.count_nonzero(np.isfinite(losses), axis=1))
 
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
         """Write the mean loss at each position of a row, the passages with the highest loss, generated texts, and the training history.

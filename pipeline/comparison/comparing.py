@@ -1,0 +1,57 @@
+"""The comparison of models that `compare` prints: what differs, and a paired test of each model with the first."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+
+from pipeline.comparison.differences import Differences, differences
+from pipeline.comparison.models import ComparedModel, read
+from pipeline.comparison.paired import EvaluationSplit, Paired, Scored, paired
+from pipeline.paths import Paths
+from pipeline.progress import progress
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between models, and the paired tests. `left_out` says why a test is left out, one text for each reason."""
+
+    differences: Differences
+    tests: tuple[Paired, ...]
+    left_out: tuple[str, ...]
+
+
+def compare(names: Sequence[str], paths: Paths, environment: Environment) -> Comparison:
+    """Compare the models that `names` denote, each with the first. Raises Refusal if a name denotes no model."""
+    with redirect_stdout(sys.stderr):  # warnings do not belong into the comparison
+        models = [read(name, paths, environment) for name in names]
+        tests, left_out = test(models, paths, Machine.claim(environment))
+    return Comparison(differences(models), tests, left_out)
+
+
+def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> tuple[tuple[Paired, ...], tuple[str, ...]]:
+    """Test each model against the first on the prepared test split. Return the tests, and why others are left out.
+
+    Of models with equal files, only the first is tested, because their predictions are equal.
+    """
+    by_digest = {model.digest: model for model in reversed(models)}
+    if len(by_digest) == 1:
+        return (), ()
+    scored: dict[str, Scored] = {}
+    left_out: list[str] = []
+    try:
+        split = EvaluationSplit(paths, machine)
+    except Refusal as refusal:
+        return (), (str(refusal),)
+    with progress("compare", len(by_digest), "models") as advance:
+        for model in reversed(by_digest.values()):
+            try:
+                scored[model.digest] = split.score(model)
+            except Refusal as refusal:
+                left_out.append(str(refusal))
+            advance()
+    baseline = scored.pop(models[0].digest, None)
+    return tuple(paired(baseline, each) for each in scored.values()) if baseline else (), tuple(left_out)

@@ -1,0 +1,194 @@
+"""What differs between models, in everything that can decide a result: parameters, data, code, lock file and machine."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipeline.comparison.models import ComparedModel
+from pipeline.flatten import flatten, formatted
+from pipeline.provenance import revision
+
+Kind = Literal["parameters", "data", "code", "lock", "hardware"]
+Value = str | None
+UNKNOWN = "unknown"
+SHORT = 12
+MOST_FILES = 5
+CODE = "code of train"
+NOT_CODE = (*revision.WITHOUT_RESULTS, ":(exclude)params.yaml")
+SURROUNDINGS = ("python", "gpu", "driver", "image.digest")
+"""Facts about the machine that are compared besides its fingerprint. Host names are left out: each container has another."""
+CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": "requirements.lock", "hardware": "the machine"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs. `values` has one text for each model: None if the model has no such thing, UNKNOWN if it is not recorded.
+
+    `remark` says more, such as the files that differ between two commits; it may be "".
+    """
+
+    kind: Kind
+    name: str
+    values: tuple[Value, ...]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """All differences, the parameters first, and notes, such as what is unknown. The values of a row are in the order of `models`."""
+
+    models: tuple[ComparedModel, ...]
+    rows: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Return what can be the cause of different scores: each parameter by its key, and every other kind of difference in words.
+
+        Commits and uncommitted changes are a cause only if the code that `train` imported differs.
+        """
+        rows = [row for row in self.rows if row.kind != "code" or self._differ_in_code]
+        return tuple(dict.fromkeys(row.name if row.kind == "parameters" else CAUSES[row.kind] for row in rows))
+
+    @property
+    def conclusion(self) -> str:
+        """Return a sentence that names everything that differs, so that no score is attributed to one of several changes."""
+        causes, digests = self.causes, {model.digest for model in self.models}
+        if len(causes) > 1:
+            result = (
+                f"{len(causes)} things differ: {', '.join(causes[:-1])} and {causes[-1]}. "
+                "So a difference of the scores cannot be attributed to one of them."
+            )
+        elif causes:
+            result = f"Only {causes[0]} {'differ' if causes[0] == CAUSES['data'] else 'differs'}."
+        elif len(digests) == 1:
+            result = "Same bytes: the model files are identical."
+        else:
+            result = "Nothing that is recorded differs, but the model files do."
+        aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
+        return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
+
+    @property
+    def _differ_in_code(self) -> bool:
+        return any(row.name == CODE for row in self.rows)
+
+
+def differences(models: Sequence[ComparedModel]) -> Differences:
+    """Compare two or more models by their metadata and by what is recorded about them. No model is built or run."""
+    rows = [*parameters(models), *data(models), *code(models), *lock(models), *hardware(models)]
+    return Differences(tuple(models), tuple(rows), tuple(notes(models)))
+
+
+def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+    """Yield the parameters of the training, then those of `source` and `evaluate`, which are recorded outside of the model file."""
+    yield from differing("parameters", [flat(model.manifest.params) for model in models])
+    for section in ("source", "evaluate"):
+        found = [{key: value for key, value in model.facts.params.items() if key.startswith(f"{section}.")} for model in models]
+        yield from differing("parameters", [each or None for each in found])
+
+
+def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+    """Yield the prepared data, with the splits that differ, and the file of `model.weights`."""
+    whole = list(differing("data", [{"prepared data": short(model.manifest.inputs.get("data"))} for model in models]))
+    yield from whole
+    if whole:
+        yield from differing("data", [{f"{name} split": short(each) for name, each in model.splits.items()} or None for model in models])
+    yield from differing("data", [{"starting weights": short(model.manifest.inputs.get("weights"))} for model in models])
+
+
+def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+    """Yield the code that `train` imported, the commit, and the uncommitted changes.
+
+    Commits that differ in params.yaml and results alone count as equal, and so do uncommitted changes of these files, because parameters
+    and results are compared by themselves.
+    """
+    digests = [short(model.manifest.inputs.get("code")) for model in models]
+    yield from differing("code", [{CODE: each} for each in digests])
+    commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
+    remarks = [files_between(commits[0], each) for each in commits[1:]]
+    if any(remark != "" for remark in remarks):
+        equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
+        remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
+        yield from differing("code", [{"commit": known(each)} for each in commits], remark=remark)
+    changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
+    yield from differing("code", [{"uncommitted changes": each} for each in uncommitted(changes)])
+
+
+def lock(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+    yield from differing("lock", [{"requirements.lock": short(model.manifest.inputs.get("lock"))} for model in models])
+
+
+def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+    """Yield the properties of the machine that decide bits, the precision, the micro-batches after out-of-memory, and `SURROUNDINGS`."""
+    machines = []
+    for model in models:
+        switches = [f"{each['micro_batch_size']} from step {each['step']}" for each in model.manifest.switches]
+        machines.append(
+            {**flat(model.manifest.fingerprint), "precision": model.manifest.precision, "micro-batch": ", ".join(switches) or None}
+        )
+    yield from differing("hardware", machines)
+    for name in SURROUNDINGS:
+        yield from differing("hardware", [{name: known(model.facts.provenance.get(name, UNKNOWN))} for model in models])
+
+
+def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
+    """Yield which models are equal, and what is not recorded."""
+    for number, model in enumerate(models):
+        if equal := next((other for other in models[:number] if other.digest == model.digest), None):
+            yield f"{model.name}: has the same bytes as {equal.name}"
+        if not model.facts.provenance:
+            yield f"{model.name}: no run of this model is recorded here: its commit, uncommitted changes and source parameters are unknown"
+
+
+def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark: str = "") -> Iterator[Difference]:
+    """Yield a row for each key whose values differ. A value that is unknown differs from no other; None in place of a mapping has no value."""
+    for key in dict.fromkeys(key for each in found if each for key in each):
+        values = tuple(UNKNOWN if each is None else each.get(key) for each in found)
+        if len({value for value in values if value != UNKNOWN}) > 1:
+            yield Difference(kind, key, values, remark)
+
+
+def flat(nested: Mapping[str, object]) -> dict[str, Value]:
+    return {key: formatted(value) for key, value in flatten(nested).items()}
+
+
+def short(digest: str | None) -> Value:
+    return digest and digest[:SHORT]
+
+
+def known(fact: str) -> str:
+    """Return a fact for display: a commit in short, and UNKNOWN without its reason."""
+    if fact.startswith(UNKNOWN):
+        return UNKNOWN
+    return fact[:SHORT] if revision.COMMIT.fullmatch(fact) else fact
+
+
+def files_between(one: str, other: str) -> str | None:
+    """Return a text that names the files that differ between two commits, other than params.yaml and results; "" if there are none.
+
+    Return "" for equal or unknown commits, and None if git cannot compare them.
+    """
+    if one == other or UNKNOWN in (known(one), known(other)):
+        return ""
+    try:
+        changed = revision.git("diff", "--name-only", "--no-ext-diff", one, other, "--", *NOT_CODE).splitlines()
+    except revision.Unknown:
+        return None
+    more = f" and {len(changed) - MOST_FILES} more" if len(changed) > MOST_FILES else ""
+    count = "1 file differs" if len(changed) == 1 else f"{len(changed)} files differ"
+    return f"{count}: {', '.join(changed[:MOST_FILES])}{more}" if changed else ""
+
+
+def uncommitted(texts: Sequence[str]) -> list[str]:
+    """Return the uncommitted changes of each model for display: the changed files and their digest, from the texts of `revision.difference`.
+
+    Changes of params.yaml are left out. Where a model has some, its digest covers them, so then only the files are compared.
+    """
+    files = [[line for line in text.splitlines()[1:] if Path(line[3:]).name != "params.yaml"] for text in texts]
+    has_digest = all(len(listed) == len(text.splitlines()[1:]) for listed, text in zip(files, texts, strict=True))
+    found = []
+    for listed, text in zip(files, texts, strict=True):
+        digest = f" (digest {text.splitlines()[0].rpartition(' ')[2][:SHORT]})" if has_digest else ""
+        found.append(", ".join(line.strip() for line in listed) + digest if listed else known(text) if "\n" not in text else "none")
+    return found

@@ -1,0 +1,149 @@
+"""Paired tests of two models: predictions made anew from the model files on one test split."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.comparison.models import ComparedModel
+from pipeline.comparison.statistics import McNemar, bootstrap, mcnemar
+from pipeline.data.prepared import Prepared, read_record
+from pipeline.engine import model_file
+from pipeline.io import files
+from pipeline.params.evaluate import EvaluateParams
+from pipeline.params.load import load, with_lines
+from pipeline.params.yaml_document import Document
+from pipeline.paths import Paths
+from pipeline.raw_dataset import TEST
+from pipeline.refusal import Refusal
+from pipeline.reports.evaluator import SampleScores
+from pipeline.runtime.machine import Machine
+from pipeline.stages import evaluate
+
+LEVEL = 0.95
+"""The confidence level of all intervals. A difference is significant if its p-value is below 1 - LEVEL, or its interval excludes 0."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A model, and its predictions for the test split, made anew. `scores` has the keys of `metrics/evaluate.json`."""
+
+    model: ComparedModel
+    scores: Mapping[str, Any]
+    samples: SampleScores
+
+
+@dataclass(frozen=True)
+class MetricDifference:
+    """A metric of two models on the same samples. `difference` is that of the second model minus that of the first.
+
+    `low` and `high` are the bounds of its bootstrap interval at the confidence level LEVEL.
+    """
+
+    metric: str
+    first: float
+    second: float
+    low: float
+    high: float
+
+    @property
+    def difference(self) -> float:
+        return self.second - self.first
+
+    @property
+    def is_significant(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The paired test of the models `first` and `second` on `num_samples` samples. `mcnemar` is None unless each sample has one target."""
+
+    first: ComparedModel
+    second: ComparedModel
+    num_samples: int
+    accuracy: MetricDifference
+    loss: MetricDifference
+    mcnemar: McNemar | None
+
+    @property
+    def is_significant(self) -> bool:
+        """Return True if the models differ by more than chance: by McNemar's test; without it, by the interval of the loss."""
+        return self.loss.is_significant if self.mcnemar is None else self.mcnemar.p_value < 1 - LEVEL
+
+    @property
+    def second_is_worse(self) -> bool:
+        """Return True if the second model is significantly worse: by its accuracy, or by its loss where there is no McNemar test."""
+        lower = self.loss.difference > 0 if self.mcnemar is None else self.accuracy.difference < 0
+        return self.is_significant and lower
+
+
+class EvaluationSplit:
+    """The prepared test split, on which models are scored. Scores are kept by the digest of the model file."""
+
+    def __init__(self, paths: Paths, machine: Machine) -> None:
+        """Open the prepared data, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or invalid."""
+        self.machine, self.folder = machine, paths.prepared
+        self.prepared = Prepared.open(paths.prepared)
+        record = read_record(paths.prepared).splits.get(TEST)
+        if record is None:
+            raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
+        self.digest = files.digest_of([record.inputs_digest, record.targets_digest])
+        self.document = Document.read(paths.params)
+        params = load(self.document, EvaluateParams)
+        self.params = EvaluateParams.model_construct(
+            evaluate=params.evaluate.model_copy(update={"test_time_augmentation": "none"})
+        )  # a paired test compares the predictions for the unmodified inputs
+        self._scored: dict[str, Scored] = {}
+
+    def score(self, model: ComparedModel) -> Scored:
+        """Return the model's predictions for this split, made anew.
+
+        Raises Refusal if the model was neither evaluated on a test split with this digest nor trained on prepared data with this digest, if
+        it does not fit the data, or if the code of this checkout cannot build it.
+        """
+        if model.digest not in self._scored:
+            self.refuse_other_split(model)
+            evaluate.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
+            network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
+            try:
+                evaluator, scores = evaluate.judge(network, model.manifest, self.prepared, self.machine, self.params)
+            except Refusal as refusal:
+                raise with_lines(self.document, refusal) from None
+            self._scored[model.digest] = Scored(model, scores, evaluator.sample_scores())
+        return replace(self._scored[model.digest], model=model)
+
+    def refuse_other_split(self, model: ComparedModel) -> None:
+        """Raise Refusal unless the model was evaluated on this split, or trained on this prepared data."""
+        known = model.splits.get(TEST)
+        if known is None and model.manifest.inputs.get("data") != self.prepared.digest:
+            raise Refusal(
+                f"{model.name}: was trained on other data than {self.folder}, and no evaluation is recorded that tells whether its test split "
+                "was the same: name its run, or check out its data with `dvc checkout`"
+            )
+        if known not in (None, self.digest):
+            raise Refusal(
+                f"{model.name}: was evaluated on another test split (digest {known[:12]}) than that of {self.folder} ({self.digest[:12]}): "
+                "check out its data with `dvc checkout`, or evaluate it on this data"
+            )
+
+
+def paired(first: Scored, second: Scored) -> Paired:
+    """Test whether the second model differs from the first by more than chance. Both were scored on the same split.
+
+    The result depends on the predictions alone, and swapping the models changes its signs alone.
+    """
+    one, other = first.samples, second.samples
+    assert np.array_equal(one.num_targets, other.num_targets)
+    weights = one.num_targets.astype(np.float64)
+    differences = np.stack([other.correct - one.correct, other.loss - one.loss]).astype(np.float64)
+    correct, loss = (
+        MetricDifference(name, float(before.sum() / weights.sum()), float(after.sum() / weights.sum()), low, high)
+        for name, before, after, (low, high) in zip(
+            ("accuracy", "loss"), (one.correct, one.loss), (other.correct, other.loss), bootstrap(differences, weights, LEVEL), strict=True
+        )
+    )
+    test = mcnemar(one.correct > 0, other.correct > 0) if (one.num_targets == 1).all() else None
+    return Paired(first.model, second.model, len(weights), correct, loss, test)
