@@ -38,7 +38,9 @@ DARK = 0.55
 
 def render(page: Page) -> str:
     """Return the whole page."""
-    heading = [f"<h1>{html_text(page.title)}</h1>"] if len(page.models) > 1 else []
+    several = len(page.models) > 1
+    links = "".join(f'<a href="#model-{number}">{html_text(each.title)}</a> ' for number, each in enumerate(page.models, 1))
+    heading = [f"<h1>{html_text(page.title)}</h1>\n<nav>{links}</nav>"] if several else []
     body = "\n".join(
         [*heading, *(section(each, f"comparison-{number}") for number, each in enumerate(page.comparison, 1)), *articles(page)]
     )
@@ -66,7 +68,7 @@ def article(report: ModelReport, number: int) -> str:
     names = {f"model-{number}-{place}": each for place, each in enumerate(report.sections, 1)}
     links = "".join(f'<a href="#{name}">{html_text(each.title)}</a> ' for name, each in names.items())
     sections = "\n".join(section(each, name) for name, each in names.items())
-    return f"""<article>
+    return f"""<article id="model-{number}">
 <h1>{html_text(report.title)}</h1>
 <p class="subtitle">{html_text(report.subtitle)}</p>
 <nav>{links}</nav>

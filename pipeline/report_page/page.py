@@ -1,6 +1,8 @@
 """Collects the content of a report from the evidence for its models."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from string import ascii_uppercase
 
 from pipeline.io.untrusted import shown
 from pipeline.report_page.content import Metadata, ModelReport, Page, Section
@@ -32,9 +34,12 @@ SECTIONS = (
 
 
 def page(evidences: Sequence[Evidence], comparison: Sequence[Section] = ()) -> Page:
+    """Return the page of one model or, with the sections of their comparison, of several, which are called A, B and so on."""
     reports = tuple(map(report, evidences))
-    title = reports[0].title if len(reports) == 1 else f"Comparison of {len(reports)} models"
-    return Page(title, tuple(comparison), reports)
+    if len(reports) == 1:
+        return Page(reports[0].title, (), reports)
+    labelled = (replace(each, title=f"{label}: {each.title}") for label, each in zip(ascii_uppercase, reports, strict=False))
+    return Page(f"Comparison of {len(reports)} models", tuple(comparison), tuple(labelled))
 
 
 def report(evidence: Evidence) -> ModelReport:

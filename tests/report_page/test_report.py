@@ -27,13 +27,12 @@ def finish(folder: Path, setting: str, changes: dict[str, Any], *, hostile: bool
     if hostile:
         text = (folder / TABLE).read_text(encoding="utf-8")
         for name, other in (("colour", SCRIPT), ("fruit", PIPE)):
-            text = text.replace(f"{name}\t", f"{other}\t<b>{other}</b> {REVERSED} ")
+            text = text.replace(f"{name}\t", f"{other}\t{REVERSED} <b>{other}</b> ")
         (folder / TABLE).write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PIPELINE_TRACKING", "true" if tracking else "false")
-        patch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
-        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # the journals keep what they have
+        patch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)  # the journal is enough, and it keeps what it has
         assert main(["prepare"]) == main(["train"]) == main(["evaluate"]) == 0
     return folder
 
@@ -48,6 +47,7 @@ def checkout(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """Return a copy of the finished checkout, which is the working folder."""
     shutil.copytree(digits, tmp_path / "checkout", symlinks=True)
     monkeypatch.chdir(tmp_path / "checkout")
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
     threads = torch.get_num_threads()
     yield tmp_path / "checkout"
     torch.set_num_threads(threads)
@@ -219,3 +219,22 @@ def test_a_language_model_has_its_perplexity_its_texts_and_no_classes(tmp_path: 
     assert headline.attributes["value"] == json.dumps(scores["perplexity"])
     metadata, _ = card_parts(CARD.read_text(encoding="utf-8"))
     assert metadata["pipeline_tag"] == "text-generation"
+
+
+def test_the_report_of_two_models_begins_with_their_comparison(checkout: Path) -> None:
+    (journal,) = Path(".pipeline/journal").iterdir()
+    shutil.copy("models/model.safetensors", "other.safetensors")
+    project.write_params(checkout, {**QUICK, "optimizer.learning_rate": 0.02})
+    assert main(["train"]) == main(["evaluate"]) == 0
+    page = report("other.safetensors", "models/model.safetensors")
+    assert page.titles[:2] == ["What differs", "Model"]
+    assert page.titles.count("Model") == 2
+    assert "Only optimizer.learning_rate differs." in page.text
+    assert "McNemar" in page.text
+    metadata, _ = card_parts(CARD.read_text(encoding="utf-8"))
+    first, second = (each["results"][0]["metrics"][1]["value"] for each in metadata["model-index"])
+    assert second == json.loads(Path("metrics/evaluate.json").read_text())["test"]["accuracy"]
+    only_of_the_second = [key for key, _ in page.numbers if key == "metrics/train.json#best.value"]
+    assert len(only_of_the_second) == 1
+    assert journal.name in page.text
+    assert first != second
