@@ -4,7 +4,7 @@ import html
 import re
 import unicodedata
 
-MARKUP = re.compile(r"[\\`*\[\]|~$<>&]|(?<![^\W_])_|_(?![^\W_])|^(?:[#+=-]|[0-9]+(?=[.)]))")
+MARKUP = re.compile(r"[\\`*\[\]|~$<>&]|(?<![^\W_])_|_(?![^\W_])|^(?:[#+=-]|[0-9]+(?=[.)](?:\s|$)))")
 """What can begin markup in some dialect of Markdown. An underscore within a word cannot, and some characters can at the beginning of a line
 only."""
 ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}

@@ -26,7 +26,7 @@ p { margin: .7rem 0; max-width: 44rem; }
 p.subtitle, p.note, figcaption, caption, summary, .label, footer { color: var(--muted); font-size: .9rem; }
 p.subtitle { margin: 0 0 1.4rem; }
 nav { font-size: .9rem; margin: 0 0 1rem; }
-nav a { color: var(--train); text-decoration: none; margin-right: 1rem; white-space: nowrap; }
+nav a { color: var(--train); text-decoration: none; margin-right: 1rem; display: inline-block; }
 nav a:hover { text-decoration: underline; }
 .headline { margin: .2rem 0 1.2rem; }
 .headline .label { display: block; }
@@ -60,7 +60,7 @@ tbody th, td.text { max-width: 26rem; overflow-wrap: anywhere; min-width: 5rem; 
 figure { margin: 0; }
 .charts figcaption, .reliability figcaption { margin-bottom: .2rem; }
 .reliability { max-width: 30rem; }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg { display: block; width: 100%; height: auto; }
 svg text { font-size: 11px; fill: var(--muted); }
 svg .grid { stroke: var(--rule); stroke-width: 1; }
 svg .axis { stroke: var(--muted); stroke-width: 1; }
@@ -71,7 +71,7 @@ svg circle { stroke: none; }
 svg circle.train { fill: var(--train); } svg circle.valid { fill: var(--valid); }
 svg circle.rate { fill: var(--rate); } svg circle.norm { fill: var(--norm); }
 svg .bar { fill: var(--train); opacity: .3; } svg .share { fill: var(--muted); opacity: .55; }
-.key { margin-left: .9rem; white-space: nowrap; }
+.key { margin-left: .9rem; display: inline-block; max-width: 100%; }
 .key i { display: inline-block; width: 1.1rem; height: 0; border-top: 2px solid; vertical-align: middle; margin-right: .35rem; }
 .key .train { border-color: var(--train); } .key .valid { border-color: var(--valid); }
 .key .rate { border-color: var(--rate); } .key .norm { border-color: var(--norm); }

@@ -8,7 +8,7 @@ from pipeline.report_page.content import Chart, Reliability, Series
 from pipeline.report_page.escaping import html_text
 
 WIDTH, HEIGHT = 400, 230
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 36
+LEFT, RIGHT, TOP, BOTTOM = 46, 18, 8, 36
 STEPS = (1, 2, 2.5, 5, 10)
 FEW = 40
 """A curve with at most this many points has a dot at each point."""
