@@ -21,7 +21,7 @@ body {
 }
 h1 { font-size: 1.9rem; line-height: 1.2; font-weight: 600; margin: 0 0 .25rem; }
 h2 { font-size: 1.25rem; font-weight: 600; margin: 3rem 0 .9rem; padding-top: .6rem; border-top: 1px solid var(--rule); }
-article + article { margin-top: 5rem; }
+section + article, article + article { margin-top: 5rem; }
 p { margin: .7rem 0; max-width: 44rem; }
 p.subtitle, p.note, figcaption, caption, summary, .label, footer { color: var(--muted); font-size: .9rem; }
 p.subtitle { margin: 0 0 1.4rem; }
@@ -43,7 +43,7 @@ thead th { font-weight: 600; border-bottom: 1px solid var(--ink); }
 tbody tr + tr > * { border-top: 1px solid var(--rule); }
 tbody th { font-weight: 400; }
 td.number, th.number { text-align: right; }
-tbody th, td.text { max-width: 26rem; overflow-wrap: anywhere; min-width: 5rem; }
+tbody th, td.text { max-width: 26rem; overflow-wrap: break-word; }
 .confusion { border-collapse: separate; border-spacing: 2px; }
 .confusion th { font-weight: 400; padding: .15rem .5rem; white-space: nowrap; border: 0; min-width: 0;
   vertical-align: middle; }

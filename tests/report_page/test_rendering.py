@@ -146,6 +146,10 @@ def test_a_number_is_shown_rounded_beside_its_exact_value(value: float) -> None:
     assert (key, float(exact)) == ("file#name", value)
 
 
+def test_counts_have_separators_and_small_numbers_keep_their_digits() -> None:
+    assert [str(Number(value)) for value in (1295, 0.98886, 0.0000123, 0.0)] == ["1,295", "0.9889", "1.23e-05", "0.0000"]
+
+
 def test_a_bar_of_the_reliability_diagram_stands_at_its_bin() -> None:
     drawn = svg.reliability(Reliability(4, ((0.25, 0.5, 1), (0.26, 1.0, 1), (1.0, 1.0, 2))))
     lefts = [float(part.split('"')[0]) for part in drawn.split('class="bar" x="')[1:]]

@@ -20,7 +20,14 @@ def sections(names: Sequence[str], paths: Paths, environment: Environment) -> tu
         raise Refusal(f"report: names {len(names)} models: name {rendering.MOST_MODELS} at most")
     comparison = compare(names, paths, environment)
     blocks = tuple(
-        Paragraph(block) if isinstance(block, str) else Table(block.header, tuple(block.rows), block.title)
+        Paragraph(block) if isinstance(block, str) else table(block.header, block.rows, block.title)
         for block in rendering.blocks(comparison)
     )
     return (Section(TITLE, blocks),)
+
+
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], title: str) -> Table:
+    """Return the table without the columns that are empty, such as that of remarks where there are none."""
+    columns = [column for column in zip(header, *rows, strict=True) if any(column)]
+    kept_header, *kept_rows = zip(*columns, strict=True)
+    return Table(kept_header, tuple(kept_rows), title)

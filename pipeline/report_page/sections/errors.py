@@ -32,8 +32,8 @@ from pipeline.runtime import machine
 MOST_CLASSES = 24
 """With more classes, the most frequent confusions are listed instead of a matrix."""
 MOST_PAIRS, MOST_WORST, MOST_WRONG = 15, 12, 24
-MOST_PREDICTED = 4096
-"""Wrong images are predicted again to find the most confident ones; of more, the first ones."""
+MOST_PREDICTED, MOST_BYTES = 4096, 2**28
+"""Wrong images are predicted again to find the most confident ones; of more images or bytes, the first ones."""
 BATCH = 64
 CONFIDENT_FIRST = Paragraph("The most confident predictions are first; p is the probability of the predicted class.")
 
@@ -84,10 +84,10 @@ def mistakes(evidence: Evidence) -> Section | None:
     if not rows or evidence.prepared is None or not isinstance(inputs, ImageInputs):
         return None
     wrong = [number for number, row in enumerate(rows) if row["actual"] != row["predicted"]]
-    chosen = most_confident(evidence, wrong[:MOST_PREDICTED], rows)
+    images = evidence.prepared.split(TEST).inputs
+    chosen = most_confident(evidence, wrong[: min(MOST_PREDICTED, MOST_BYTES // images[0].nbytes)], rows)
     if not chosen:
         return None
-    images = evidence.prepared.split(TEST).inputs
     pictures = tuple(picture(images[number], *wrong_caption(rows[number], share)) for number, share in chosen)
     return Section("Wrong samples", (Gallery(pictures), Paragraph(f"{len(chosen)} of {len(wrong):,} wrong samples."), CONFIDENT_FIRST))
 

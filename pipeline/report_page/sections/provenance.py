@@ -16,6 +16,8 @@ UNKNOWN = "unknown"
 DIGESTS = {"data": "prepared data", "code": "code", "lock": "requirements.lock", "weights": "starting weights"}
 RECORDED = {"python": "Python", "driver": "NVIDIA driver", "image.digest": "image"}
 NAMELESS = ("none", UNKNOWN)
+PARAMS = "params.yaml"
+LONGEST = 400
 
 
 def section(evidence: Evidence) -> Section:
@@ -35,9 +37,13 @@ def commit_line(evidence: Evidence) -> str:
         return "unknown: no journal of the training is here"
     if evidence.run is None:
         return f"{commit} (that of this checkout, whose code the model was trained with)"
-    difference = recorded(evidence, "git.difference")
-    changes = [] if difference in NAMELESS else untrusted.shown(", ".join(difference.splitlines()[1:]), 400).split("\n")
-    return commit if not changes else f"{commit}, with uncommitted changes: {changes[0]}"
+    changes = changed_files(evidence)
+    return f"{commit}, with uncommitted changes: {untrusted.shown(', '.join(changes), LONGEST)}" if changes else commit
+
+
+def changed_files(evidence: Evidence) -> list[str]:
+    """Return the uncommitted changes that the journal recorded, one line of `git status` for each file."""
+    return recorded(evidence, "git.difference").splitlines()[1:]
 
 
 def commit_of(evidence: Evidence) -> str | None:
@@ -91,11 +97,16 @@ def reproduction(evidence: Evidence) -> Section:
 
 def parameters(evidence: Evidence) -> list[str]:
     """Return the commands that write `params.yaml`, if the commit does not have the parameters of the model; [] if it has them."""
-    clean = evidence.run is not None and recorded(evidence, "git.difference") == "none"
-    if clean:
+    if recorded(evidence, "git.difference") == "none":
         return []
+    changes = [line for line in changed_files(evidence) if not line.endswith(PARAMS)]
+    lost = [f"# the uncommitted changes are needed too: {untrusted.shown(', '.join(changes), LONGEST)}"] if changes else []
     preset = nearest_preset(evidence.params, evidence.paths.top / PRESETS)
     if preset is None:
-        return ["# write the parameters above to params.yaml"]
+        return [*lost, f"# write the parameters above to {PARAMS}"]
     values = [shlex.quote(f"{name}={formatted(evidence.params[name])}") for name in preset.changed if name in evidence.params]
-    return [f"python -m pipeline preset {shlex.quote(preset.name)}", *([f"python -m pipeline set {' '.join(values)}"] if values else [])]
+    return [
+        *lost,
+        f"python -m pipeline preset {shlex.quote(preset.name)}",
+        *([f"python -m pipeline set {' '.join(values)}"] if values else []),
+    ]
