@@ -17,6 +17,7 @@ VERBS = {
     "export": "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
     "preset": "copy a preset to params.yaml",
     "set": "change parameters in params.yaml, such as model=mlp train.epochs=3; comments and order stay",
+    "report": "write an HTML page about a model: result, data, curves, errors, cost, provenance; and a model card",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
     "tensorboard": "write event files of the runs, and print the command that shows them in TensorBoard",
@@ -91,6 +92,19 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
     },
     "preset": {"name": {}, "assignments": {"nargs": "*", "metavar": KEY_VALUE, "help": "change these parameters of it, as `set` does"}},
+    "preset": {"name": {}},
+    "report": {
+        "subjects": {
+            "nargs": "*",
+            "metavar": "MODEL|RUN",
+            "help": "model files, runs, models:/NAME@ALIAS or models:/NAME/VERSION (default: models/model.safetensors)",
+        },
+        "--output": {
+            "default": "reports/report.html",
+            "metavar": "FILE",
+            "help": "the page; the model card is written beside it, as model-card.md (default: %(default)s)",
+        },
+    },
     "ui": {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
         "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},

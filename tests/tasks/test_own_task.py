@@ -106,6 +106,13 @@ def test_what_the_task_cannot_use_is_refused(fork: Path, changes: dict[str, Any]
     assert "params.yaml:" in done.stderr
 
 
+def test_its_report_has_what_every_task_has(fork: Path) -> None:
+    call(fork, "python", "-m", "pipeline", "report", PIPELINE_TRACKING="false")
+    page = (fork / "reports/report.html").read_text(encoding="utf-8")
+    titles = [line.removeprefix("<h2>").removesuffix("</h2>") for line in page.splitlines() if line.startswith("<h2>")]
+    assert titles == ["Model", "Result", "Data", "Training", "Provenance", "Reproduce"]
+
+
 def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(fork: Path) -> None:
     done = run(fork, "python", "-m", "pipeline", "predict", "models/model.safetensors", "data/README.md")
     message = "`predict` does not support the kind of inputs `points` of this model: files and values cannot be turned into such inputs"

@@ -1,0 +1,182 @@
+"""Gathers what is known about one model: its file, its scores, the data it was trained on, its history and its run."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pipeline.data.prepared import Prepared, read_record
+from pipeline.engine import model_file
+from pipeline.engine.model import Model
+from pipeline.engine.model_file import Manifest
+from pipeline.flatten import Scalar, flatten
+from pipeline.io import files
+from pipeline.params.evaluate import EvaluateParams
+from pipeline.params.load import load, with_lines
+from pipeline.params.yaml_document import Document
+from pipeline.paths import Paths
+from pipeline.raw_dataset import TEST
+from pipeline.refusal import Refusal
+from pipeline.report_page import run_record
+from pipeline.report_page.run_record import RunRecord
+from pipeline.reports import recorded
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine
+from pipeline.stages import evaluate
+from pipeline.tracking import journal, model_source
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a model on the test split, and the folder of its tables. `origin` is the file that has the scores, or "" if they were
+    computed for the report.
+    """
+
+    scores: Mapping[str, Any]
+    tables: Path
+    origin: str
+
+    def table(self, name: str) -> list[dict[str, str]] | None:
+        """Return the rows of the CSV file `name`; None if the task writes no such file. Raises Refusal if it cannot be parsed."""
+        path = self.tables / name
+        if not path.is_file():
+            return None
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                return list(csv.DictReader(file))
+        except (OSError, ValueError, csv.Error) as error:
+            raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f evaluate`") from None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a report of one model is made of.
+
+    `trained` is the content of `metrics/train.json`, `history` the rows of `history.csv` or of the journal, and `prepared` the data that
+    the model was trained on; each is None if this checkout does not have that of this model. `run` is what the journal recorded.
+    """
+
+    name: str
+    path: Path
+    digest: str
+    model: Model
+    manifest: Manifest
+    machine: Machine
+    evaluation: Evaluation
+    trained: Mapping[str, Any] | None
+    history: Sequence[Row] | None
+    prepared: Prepared | None
+    run: RunRecord | None
+    params: Mapping[str, Scalar]
+    """The parameters of the training by dotted key; also those of the source, if they are known."""
+    paths: Paths
+
+
+@contextmanager
+def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evidence]:
+    """Yield the evidence for the model that `name` denotes: a model file, a run or a model in MLflow.
+
+    If `metrics/evaluate.json` has the scores of this very file, they are taken from there, with the tables beside them. Otherwise the
+    model is evaluated anew in a temporary folder, which the `with` block keeps. Raises Refusal if the model cannot be found, or if it must
+    be evaluated anew and `data/prepared/` is not the data that it was trained on.
+    """
+    with model_source.located(name, paths, environment) as path, TemporaryDirectory(prefix="report-") as folder:
+        model, manifest = model_file.load(path)
+        digest, machine = files.digest(path), Machine.claim(environment)
+        found = journal.find(environment.root, digest)
+        run = run_record.read(found) if found else None
+        prepared, of_checkout = data_of(manifest, paths), paths.model.is_file() and files.digest(paths.model) == digest
+        evaluation = recorded_evaluation(digest, paths) or computed(model, manifest, prepared, machine, path, paths, Path(folder))
+        trained = trained_metrics(manifest, paths) if of_checkout else None
+        yield Evidence(
+            name=name,
+            path=path,
+            digest=digest,
+            model=model,
+            manifest=manifest,
+            machine=machine,
+            evaluation=evaluation,
+            trained=trained,
+            history=recorded.read_history(paths.history) if trained is not None else run.history if run else None,
+            prepared=prepared,
+            run=run,
+            params=params_of(manifest, run, paths, of_checkout=of_checkout),
+            paths=paths,
+        )
+
+
+def data_of(manifest: Manifest, paths: Paths) -> Prepared | None:
+    """Return the prepared data of this checkout if the model was trained on it, else None. Raises Refusal if its files are damaged."""
+    if not (paths.prepared / "spec.json").is_file():
+        return None
+    record = read_record(paths.prepared)
+    if files.digest_of(record.model_dump(mode="json")) != manifest.inputs.get("data"):
+        return None
+    return Prepared.open(paths.prepared)
+
+
+def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
+    """Return the evaluation in `metrics/` and `plots/evaluate/` if it is of the model file with this digest, else None.
+
+    Raises Refusal if the tables are not those of the scores, as after an evaluation that was killed.
+    """
+    path = paths.metrics / "evaluate.json"
+    if not path.is_file():
+        return None
+    scores, label = recorded.read(path)
+    if label != digest[: recorded.DIGITS]:
+        return None
+    evaluation = Evaluation(scores, paths.evaluation_plots, str(path))
+    rows = evaluation.table("confusion.csv")
+    if rows is not None and (len(rows), sum(row["actual"] == row["predicted"] for row in rows) / max(1, len(rows))) != (
+        scores["samples"],
+        scores.get("accuracy"),
+    ):
+        raise Refusal(f"{paths.evaluation_plots}: has the tables of another evaluation than {path}: run `dvc repro -f evaluate`")
+    return evaluation
+
+
+def computed(
+    model: Model, manifest: Manifest, prepared: Prepared | None, machine: Machine, path: Path, paths: Paths, folder: Path
+) -> Evaluation:
+    """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`."""
+    if prepared is None:
+        raise Refusal(
+            f"{path}: {paths.metrics / 'evaluate.json'} has no scores of this model, and {paths.prepared} is not the data that it was trained on: "
+            "check out the commit of its run, then run `dvc checkout`"
+        )
+    document = Document.read(paths.params)
+    try:
+        evaluator, scores = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
+    except Refusal as refusal:
+        raise with_lines(document, refusal) from None
+    evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
+    model.cpu()
+    return Evaluation(scores, folder, "")
+
+
+def trained_metrics(manifest: Manifest, paths: Paths) -> dict[str, Any] | None:
+    """Return the content of `metrics/train.json`; None if it is missing, or has another step than the model file."""
+    try:
+        content: dict[str, Any] = json.loads((paths.metrics / "train.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if content.get("exported_step") == manifest.step else None
+
+
+def params_of(manifest: Manifest, run: RunRecord | None, paths: Paths, *, of_checkout: bool) -> dict[str, Scalar]:
+    """Return the parameters of the training by dotted key, with those of the source first if they are known.
+
+    The journal recorded them. Without a journal, `params.yaml` has them, if the model is that of this checkout and the other parameters
+    are equal.
+    """
+    trained = flatten(manifest.params)
+    known = run.params if run else flatten(Document.read(paths.params).data) if of_checkout and paths.params.is_file() else {}
+    is_same = trained.items() <= known.items()
+    return {name: value for name, value in known.items() if is_same and name.startswith("source.")} | trained

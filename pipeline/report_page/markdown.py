@@ -1,0 +1,151 @@
+"""Renders the content of a report as Markdown, with the metadata block of a Hugging Face model card. Images and charts are left out."""
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipeline.report_page.content import (
+    Block,
+    Cell,
+    Charts,
+    Commands,
+    Confusion,
+    Details,
+    Excerpts,
+    Facts,
+    Gallery,
+    Headline,
+    Metadata,
+    ModelReport,
+    Number,
+    Page,
+    Paragraph,
+    Reliability,
+    Section,
+    Table,
+)
+from pipeline.report_page.escaping import fenced, markdown_text
+
+HUB_METRICS = {"macro_f1": "f1"}
+"""The names of metrics on the Hugging Face Hub, where they differ from ours."""
+MOST_ROWS = 12
+"""Largest number of rows of a table that stands for a chart."""
+
+
+def render(page: Page) -> str:
+    """Return the whole document: metadata, comparison, and the sections of each model."""
+    heading = [f"# {markdown_text(page.title)}"] if len(page.models) > 1 else []
+    parts = [*heading, *map(section, page.comparison), *map(report, page.models)]
+    return f"{front_matter([each.metadata for each in page.models])}\n" + "\n\n".join(parts) + "\n"
+
+
+def front_matter(models: Sequence[Metadata]) -> str:
+    """Return the YAML block of Hugging Face: tags, datasets, metrics and the results of each model. An unknown licence is left out."""
+    from ruamel.yaml import YAML
+
+    first = models[0]
+    block: dict[str, Any] = {
+        "library_name": "pytorch",
+        "pipeline_tag": first.task,
+        "tags": list(dict.fromkeys(tag for each in models for tag in each.tags)),
+        "datasets": list(dict.fromkeys(each.dataset for each in models if each.dataset)),
+        "metrics": list(dict.fromkeys(HUB_METRICS.get(name, name) for each in models for name, _ in each.metrics)),
+        "model-index": [{"name": each.model, "results": [result(each)]} for each in models],
+    }
+    stream, yaml = io.StringIO(), YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output, yaml.width = False, False, 10_000  # type: ignore[assignment]
+    yaml.dump({name: value for name, value in block.items() if value}, stream)
+    return f"---\n{stream.getvalue()}---\n"
+
+
+def result(model: Metadata) -> dict[str, Any]:
+    dataset = {"name": model.dataset or "unknown", "type": model.dataset or "unknown", "split": "test"}
+    if model.data_digest:
+        dataset["revision"] = model.data_digest
+    metrics = [{"type": HUB_METRICS.get(name, name), "name": f"test {name}", "value": value} for name, value in model.metrics]
+    return {"task": {"type": model.task, "name": model.task_name}, "dataset": dataset, "metrics": metrics}
+
+
+def report(content: ModelReport) -> str:
+    return "\n\n".join([f"# {markdown_text(content.title)}", markdown_text(content.subtitle), *map(section, content.sections)])
+
+
+def section(content: Section) -> str:
+    blocks = [text for text in map(block, content.blocks) if text]
+    return "\n\n".join([f"## {markdown_text(content.title)}", *blocks])
+
+
+def block(content: Block) -> str:
+    return RENDERERS[type(content)](content)
+
+
+def cell(content: Cell) -> str:
+    return str(content) if isinstance(content, Number) else markdown_text(content)
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "") -> str:
+    lines = [
+        f"| {' | '.join(map(markdown_text, header))} |",
+        f"|{' --- |' * len(header)}",
+        *(f"| {' | '.join(map(cell, row))} |" for row in rows),
+    ]
+    return "\n".join([*([markdown_text(caption), ""] if caption else []), *lines])
+
+
+def charts(content: Charts) -> str:
+    """Return a table for each chart, with the values at some of the points."""
+    return "\n\n".join(
+        grid((chart.x_label, *(each.name for each in chart.series)), chart_rows(chart.series), chart.title) for chart in content.charts
+    )
+
+
+def chart_rows(series: Sequence[Any]) -> list[tuple[Cell, ...]]:
+    """Return at most about MOST_ROWS rows: the points of the curve with the fewest, evenly spaced, with the values of the others there."""
+    fewest = min(series, key=lambda each: len(each.points)).points
+    stride = -(-len(fewest) // MOST_ROWS)
+    numbers = list(dict.fromkeys([*(x for x, _ in fewest[::stride]), fewest[-1][0]]))
+    values = [dict(each.points) for each in series]
+    return [(Number(round(x)), *(Number(each[x]) if x in each else "" for each in values)) for x in numbers]
+
+
+def reliability(content: Reliability) -> str:
+    rows = [(Number(confidence), Number(accuracy), Number(samples)) for confidence, accuracy, samples in content.bins]
+    return grid(("mean confidence", "accuracy", "predictions"), rows)
+
+
+def confusion(content: Confusion) -> str:
+    rows: list[tuple[Cell, ...]] = [(name, *map(Number, counts)) for name, counts in zip(content.classes, content.counts, strict=True)]
+    return grid(("actual \\ predicted", *content.classes), rows)
+
+
+def gallery(content: Gallery) -> str:
+    """Return the captions of images that have more to say than their class, as a table."""
+    told = [picture.caption for picture in content.pictures if len(picture.caption) > 1]
+    return grid([""] * len(told[0]), told) if told else ""
+
+
+def excerpts(content: Excerpts) -> str:
+    return "\n\n".join(f"{markdown_text(each.heading)}\n\n{fenced(each.text)}" for each in content.excerpts)
+
+
+def headline(content: Headline) -> str:
+    return f"**{markdown_text(content.name)} {content.number}**, {markdown_text(content.note)}"
+
+
+def details(content: Details) -> str:
+    return "\n\n".join([markdown_text(content.summary), *map(block, content.blocks)])
+
+
+RENDERERS: dict[type, Callable[[Any], str]] = {
+    Paragraph: lambda content: markdown_text(content.text),
+    Headline: headline,
+    Facts: lambda content: "\n".join(f"- {markdown_text(name)}: {cell(value)}" for name, value in content.rows),
+    Table: lambda content: grid(content.header, content.rows, content.caption),
+    Charts: charts,
+    Reliability: reliability,
+    Confusion: confusion,
+    Gallery: gallery,
+    Excerpts: excerpts,
+    Commands: lambda content: fenced("\n".join(content.lines)),
+    Details: details,
+}

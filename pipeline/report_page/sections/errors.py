@@ -1,0 +1,142 @@
+"""What a classifier gets wrong: the confusion matrix, the worst classes, wrong samples and the calibration."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pipeline.data.batches import loader
+from pipeline.data.prepared import Split
+from pipeline.engine import inference
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.prediction.model import precision_on
+from pipeline.raw_dataset import TEST
+from pipeline.report_page import content
+from pipeline.report_page.content import (
+    Block,
+    Confusion,
+    Facts,
+    Gallery,
+    Number,
+    Paragraph,
+    Reliability,
+    Section,
+    Table,
+)
+from pipeline.report_page.evidence import Evidence
+from pipeline.report_page.sections.data import listed, picture
+from pipeline.report_page.sections.result import PER_CLASS, key
+from pipeline.reports.predictions import Predictions
+from pipeline.runtime import machine
+
+MOST_CLASSES = 24
+"""With more classes, the most frequent confusions are listed instead of a matrix."""
+MOST_PAIRS, MOST_WORST, MOST_WRONG = 15, 12, 24
+MOST_PREDICTED, MOST_BYTES = 4096, 2**28
+"""Wrong images are predicted again to find the most confident ones; of more images or bytes, the first ones."""
+BATCH = 64
+CONFIDENT_FIRST = Paragraph("The most confident predictions are first; p is the probability of the predicted class.")
+
+Rows = Sequence[Mapping[str, str]]
+
+
+def section(evidence: Evidence) -> Section | None:
+    rows = evidence.evaluation.table("confusion.csv")
+    return (
+        content.section("Errors", (confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence)))
+        if rows
+        else None
+    )
+
+
+def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
+    """Return the confusion matrix or, with many classes, the most frequent confusions."""
+    pairs = Counter((row["actual"], row["predicted"]) for row in rows)
+    if len(classes) <= MOST_CLASSES:
+        return Confusion(classes, tuple(tuple(pairs[actual, predicted] for predicted in classes) for actual in classes))
+    wrong = [(pair, count) for pair, count in pairs.most_common() if pair[0] != pair[1]][:MOST_PAIRS]
+    return Table(("actual", "predicted", "samples"), tuple((*pair, Number(count)) for pair, count in wrong), "Most frequent confusions")
+
+
+def worst_classes(evidence: Evidence) -> Table | None:
+    """Return the classes with the lowest F1, the worst first."""
+    per_class = evidence.evaluation.scores.get(PER_CLASS)
+    if not isinstance(per_class, Mapping):
+        return None
+    worst = sorted(per_class.items(), key=lambda item: item[1]["f1"])[:MOST_WORST]
+    columns = tuple(worst[0][1])
+    rows = tuple(
+        (name, *(Number(scores[column], key(evidence, f"{PER_CLASS}.{name}.{column}")) for column in columns)) for name, scores in worst
+    )
+    caption = (
+        f"The {len(worst)} worst of {len(per_class):,} classes by F1" if len(per_class) > len(worst) else "Classes, the worst by F1 first"
+    )
+    return Table(("class", *columns), rows, caption)
+
+
+def mistakes(evidence: Evidence) -> Section | None:
+    """Return wrong samples of the test split, the most confident predictions first; None if there are none, or their data is not here."""
+    texts = (evidence.evaluation.table("mistakes.csv") or [])[:MOST_WRONG]
+    if texts:
+        labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in texts]
+        return Section("Wrong samples", (listed(("true", "predicted", "p"), labels, [row["text"] for row in texts]), CONFIDENT_FIRST))
+    rows, inputs = evidence.evaluation.table("confusion.csv"), evidence.manifest.spec.inputs
+    if not rows or evidence.prepared is None or not isinstance(inputs, ImageInputs):
+        return None
+    wrong = [number for number, row in enumerate(rows) if row["actual"] != row["predicted"]]
+    images = evidence.prepared.split(TEST).inputs
+    chosen = most_confident(evidence, wrong[: min(MOST_PREDICTED, MOST_BYTES // images[0].nbytes)], rows)
+    if not chosen:
+        return None
+    pictures = tuple(picture(images[number], *wrong_caption(rows[number], share)) for number, share in chosen)
+    return Section("Wrong samples", (Gallery(pictures), Paragraph(f"{len(chosen)} of {len(wrong):,} wrong samples."), CONFIDENT_FIRST))
+
+
+def wrong_caption(row: Mapping[str, str], share: float) -> tuple[str, ...]:
+    return f"true {row['actual']}", f"predicted {row['predicted']}", f"p = {share:.2f}"
+
+
+def most_confident(evidence: Evidence, wrong: Sequence[int], rows: Rows) -> list[tuple[int, float]]:
+    """Predict the samples `wrong` of the test split again. Return the numbers and the probabilities of the most confident predictions.
+
+    A sample is left out if its prediction is not that of the evaluation, which can differ on another device.
+    """
+    assert evidence.prepared is not None
+    if not wrong:
+        return []
+    split, classes, device = evidence.prepared.split(TEST), evidence.manifest.spec.targets.output_names, evidence.machine.device
+    machine.set_determinism(evidence.manifest.inference.train.deterministic)
+    chosen = precision_on(device, evidence.manifest.precision)
+    tensors = loader.SplitTensors(Split(split.inputs[list(wrong)], split.targets[list(wrong)]), device)
+    batches = loader.scoring(tensors, batch_size=min(BATCH, len(wrong)))
+    outputs = inference.predict(evidence.model.to(device), batches, precision=chosen, device=device)
+    found = Predictions.joined(
+        [Predictions.of(logits.cpu().numpy(), targets.cpu().numpy()) for logits, targets in outputs if targets is not None]
+    )
+    same = [place for place, number in enumerate(wrong) if classes[int(found.predicted[place])] == rows[number]["predicted"]]
+    order = sorted(same, key=lambda place: -found.confidence[place])
+    return [(wrong[place], float(found.confidence[place])) for place in order[:MOST_WRONG]]
+
+
+def calibration(evidence: Evidence) -> Section | None:
+    """Return the reliability diagram and the expected calibration error, from the table of the evaluation."""
+    rows = evidence.evaluation.table("reliability.csv")
+    if not rows:
+        return None
+    bins = tuple((float(row["confidence"]), float(row["accuracy"]), int(row["samples"])) for row in rows)
+    name = "expected_calibration_error"
+    facts = Facts((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
+    meaning = Paragraph(
+        "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."
+    )
+    return Section("Calibration", (Reliability(num_bins(rows), bins), facts, meaning))
+
+
+def num_bins(rows: Rows) -> int:
+    """Return the number of bins, from the centres of those that are not empty: each centre is (i + 0.5) / num_bins."""
+    centres = np.array([float(row["bin_centre"]) for row in rows])
+    for number in range(1, 1001):
+        places = centres * number - 0.5
+        if np.allclose(places, places.round(), atol=1e-6):
+            return number
+    return len(rows)

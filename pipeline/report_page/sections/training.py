@@ -1,0 +1,85 @@
+"""The training: the curves of loss, metric, learning rate and gradient norm, and what it took."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from pipeline.report_page.content import Chart, Charts, Facts, Number, Paragraph, Section, Series
+from pipeline.report_page.evidence import Evidence, Row
+from pipeline.report_page.run_record import Cost
+
+MOST_POINTS = 400
+"""A curve with more points is thinned: more could not be told apart."""
+WIDE = 20.0
+"""An axis is logarithmic if the largest value is at least this multiple of the smallest, and all are above 0."""
+LOSS, RATE, NORM = "loss", "learning_rate", "gradient_norm"
+
+
+def section(evidence: Evidence) -> Section | None:
+    """Return the curves; None if this checkout has neither the history nor the journal of the training."""
+    if not evidence.history:
+        return None
+    rows, metric = evidence.history, str(evidence.params.get("train.metric", "")).partition("/")[2]
+    charts = [
+        chart("loss (nats)", rows, {"train": "train/objective", "valid": "valid/loss"}),
+        chart(metric.replace("_", " "), rows, {"train": f"train/{metric}", "valid": f"valid/{metric}"})
+        if metric not in ("", LOSS)
+        else None,
+        chart("learning rate", rows, {"rate": RATE}),
+        chart("gradient norm", rows, {"norm": f"train/{NORM}"}),
+    ]
+    drawn = tuple(each for each in charts if each)
+    return Section("Training", (Charts(drawn),)) if drawn else None
+
+
+def chart(title: str, rows: Sequence[Row], columns: dict[str, str]) -> Chart | None:
+    """Return a chart with a curve for each column that has values. `columns` maps the style of a curve to the name of its column."""
+    series = [Series(style, style, thinned(tuple(points(rows, column)))) for style, column in columns.items()]
+    drawn = tuple(each for each in series if each.points)
+    values = [value for each in drawn for _, value in each.points]
+    logarithmic = bool(values) and title != "learning rate" and min(values) > 0 and max(values) / min(values) >= WIDE
+    return Chart(title, "step", drawn, logarithmic) if drawn else None
+
+
+def points(rows: Sequence[Row], column: str) -> Iterator[tuple[float, float]]:
+    """Yield the step and the value of a column, for each row in which the value is a finite number."""
+    for row in rows:
+        cell = row.get(column)
+        if cell not in (None, "") and math.isfinite(value := float(str(cell))):
+            yield float(str(row["step"])), value
+
+
+def thinned(curve: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """Return at most about MOST_POINTS of the points, evenly spaced, with the last one."""
+    stride = -(-len(curve) // MOST_POINTS)
+    return curve if stride <= 1 else tuple(dict.fromkeys((*curve[::stride], curve[-1])))
+
+
+def cost(evidence: Evidence) -> Section | None:
+    """Return what the journal measured; None without a journal of the training."""
+    measured = evidence.run.cost if evidence.run else None
+    if measured is None:
+        return None
+    note = "Measured by the journal of the run: the same training, run again, has the same result at another cost."
+    return Section("Cost", (Facts(cost_facts(measured)), Paragraph(note)))
+
+
+def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:
+    sessions = f", in {measured.num_sessions} sessions" if measured.num_sessions > 1 else ""
+    facts: list[tuple[str, str | Number]] = [("training time", duration(measured.time_s) + sessions)]
+    if measured.samples_per_second is not None:
+        facts.append(("samples per second (median)", f"{measured.samples_per_second:,.0f}"))
+    if measured.energy_wh is not None:
+        facts.append(("energy of the GPUs", f"{measured.energy_wh:,.3g} Wh"))
+    facts += [
+        (f"peak GPU memory, {name.removesuffix('_megabytes')}", f"{value:,.0f} MB") for name, value in measured.memory_megabytes.items()
+    ]
+    return tuple(facts)
+
+
+def duration(time_s: float) -> str:
+    """Return a time in words, such as `1 h 02 min`."""
+    if time_s < 60:
+        return f"{time_s:.1f} s"
+    minutes, seconds = divmod(round(time_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
