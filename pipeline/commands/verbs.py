@@ -9,6 +9,7 @@ VERBS = {
     "evaluate": "stage: evaluate the model file on the test split",
     "predict": "predict images or texts, in files, folders or archives, with a trained model",
     "check": "validate params.yaml, the environment and the machine before anything runs",
+    "doctor": "examine machine, checkout and servers in seconds, and name the command that mends each fault",
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
     "generate": "continue a text with a language model",
@@ -52,6 +53,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--format": {"required": True, "choices": ("onnx", "pt2", "aoti"), "help": "ONNX, a program of torch.export, or compiled for C++"},
         "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
     },
+    "doctor": {"--json": {"action": "store_true", "help": "print JSON for programs"}},
     "preset": {"name": {}},
     "ui": {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
