@@ -60,7 +60,7 @@ def ownership(job: Job) -> Finding:
 def git(job: Job) -> Finding:
     """Check that Git tells the commit of the checkout. Without a repository DVC refuses to run, unless `core.no_scm` is set."""
     try:
-        commit = revision.git("-C", str(job.top), "rev-parse", "--short=12", "HEAD")
+        commit = revision.git("-C", str(job.top), "rev-parse", "HEAD")[:12]
     except Unknown as error:
         return without_commit(job, str(error))
     return Finding("git", "ok", f"commit {commit}")
@@ -76,13 +76,9 @@ def without_commit(job: Job, reason: str) -> Finding:
         return Finding("git", "ok", f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
     if "no commit yet" in reason:
         return Finding("git", "warning", f"{reason}, so runs are recorded without one", "`git add --all; git commit`")
-    remedy = "`git init; git add --all; git commit -m start`, or without Git `dvc config --local core.no_scm true`"
-    return Finding(
-        "git",
-        "problem",
-        f"{reason}: DVC does not run without Git",
-        remedy if "not in" in reason else "install git, or `dvc config --local core.no_scm true`",
-    )
+    without_git = "`dvc config --local core.no_scm true`"
+    remedy = f"install git, or {without_git}" if "not installed" in reason else f"`git init; git add --all; git commit`, or {without_git}"
+    return Finding("git", "problem", f"{reason}: DVC does not run without Git", remedy)
 
 
 def is_mounted_read_only(folder: Path) -> bool:

@@ -10,7 +10,6 @@ from urllib.request import getproxies
 from pipeline.doctor import dvc_config
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.job import Job
-from pipeline.doctor.resources import existing
 
 LIMIT_S = 2.0
 PORTS = {"http": 80, "https": 443, "webdav": 80, "webdavs": 443, "ssh": 22, "hdfs": 8020, "webhdfs": 9870}
@@ -40,13 +39,13 @@ def remote(job: Job) -> Finding:
 
 def of_folder(name: str, folder: Path) -> Finding:
     folder = folder.resolve()
-    nearest = existing(folder)
     text = f"{name}: {folder}"
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Finding("dvc remote", "ok", text if folder.is_dir() else f"{text}, which `dvc push` will make")
-    if folder.is_dir():
-        return Finding("dvc remote", "warning", f"{text} can be read only, so `dvc push` fails", "get the permission to write there")
-    return Finding("dvc remote", "warning", f"{text} does not exist", f"mount it, or `dvc remote modify --local {name} url PATH`")
+    is_there = folder.is_dir()
+    if not is_there and not folder.parent.is_dir():
+        return Finding("dvc remote", "warning", f"{text} does not exist", f"mount it, or `dvc remote modify --local {name} url PATH`")
+    if not os.access(folder if is_there else folder.parent, os.W_OK | os.X_OK):
+        return Finding("dvc remote", "warning", f"{text} cannot be written, so `dvc push` fails", "get the permission to write there")
+    return Finding("dvc remote", "ok", text if is_there else f"{text}, which `dvc push` will make")
 
 
 def of_host(text: str, parts: SplitResult, settings: dict[str, str]) -> Finding:

@@ -126,7 +126,10 @@ def of_database(address: Address) -> Finding:
     try:
         with closing(create_engine(address.given, connect_args={"connect_timeout": int(LIMIT_S)}).connect()) as connection:
             rows = connection.execute(text("SELECT version_num FROM alembic_version")).fetchall()
-    except (SQLAlchemyError, ImportError) as error:
+    except ImportError as error:
+        remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
+        return Finding("tracking", "warning", f"{address.shown} needs the package {error.name}; {LATER}", remedy)
+    except SQLAlchemyError as error:
         return Finding(
             "tracking",
             "warning",
