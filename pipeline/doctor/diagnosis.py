@@ -12,7 +12,7 @@ from pipeline.tracking.address import Address
 
 Check = Callable[[Job], Finding]
 
-LIMIT_S = 2.4
+LIMIT_S = 2.2
 CHECKS: Mapping[str, Check] = {
     "python": packages.python,
     "lock": packages.lock,

@@ -10,7 +10,7 @@ from pipeline.doctor.finding import Finding
 from pipeline.doctor.job import Job
 from pipeline.io.untrusted import shown
 
-LIMIT_S = 2.0
+LIMIT_S = 1.6
 TOOLKIT = "`sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker`, after the installation of the NVIDIA Container Toolkit"
 
 
@@ -29,7 +29,7 @@ def docker(job: Job) -> Finding:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return Finding("docker", "warning", f"the Docker engine does not answer within {LIMIT_S:.0f} s", "`sudo systemctl restart docker`")
+        return Finding("docker", "warning", f"the Docker engine does not answer within {LIMIT_S:g} s", "`sudo systemctl restart docker`")
     info = parsed(done.stdout)
     if done.returncode or info.get("ServerErrors"):
         reason = shown(" ".join([*(info.get("ServerErrors") or []), done.stderr.strip()]), 200)

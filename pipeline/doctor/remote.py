@@ -11,7 +11,7 @@ from pipeline.doctor import dvc_config
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.job import Job
 
-LIMIT_S = 2.0
+LIMIT_S = 1.6
 PORTS = {"http": 80, "https": 443, "webdav": 80, "webdavs": 443, "ssh": 22, "hdfs": 8020, "webhdfs": 9870}
 HOSTS = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com", "gdrive": "www.googleapis.com"}
 PLUGINS = {scheme: f"dvc-{scheme}" for scheme in ("s3", "gs", "gdrive", "azure", "ssh", "oss", "webdav", "hdfs", "webhdfs")}

@@ -19,7 +19,7 @@ from pipeline.tracking.address import Address
 if TYPE_CHECKING:
     from requests import Response
 
-LIMIT_S, LEAST_S = 2.0, 0.3
+LIMIT_S, LEAST_S = 1.6, 0.3
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
 VERSION, REVISION = re.compile(r"(\d+)\.\d+(\.\w+)*"), re.compile(r"^(down_)?revision\b.*= *[\"'](\w+)[\"']", re.MULTILINE)
 LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
@@ -39,16 +39,16 @@ def tracking(job: Job) -> Finding:
 
 
 def of_server(address: Address) -> Finding:
+    end_s = time.monotonic() + LIMIT_S
     import requests
 
-    end_s = time.monotonic() + LIMIT_S
     try:
         answer = request(address, API, end_s)
         if answer.status_code != 200:
             return of_status(address, answer)
         version = request(address, "/version", end_s).text.strip()
     except requests.Timeout:
-        text = f"{address.shown} does not answer within {LIMIT_S:.0f} s; {LATER}"
+        text = f"{address.shown} does not answer within {LIMIT_S:g} s; {LATER}"
         return Finding("tracking", "warning", text, f"look at the log of the server, {UNSET}")
     except (requests.RequestException, OSError) as error:
         text = f"{address.shown} does not answer ({shown(address.redacted(reason(error)), 120)}); {LATER}"
@@ -124,7 +124,7 @@ def of_database(address: Address) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        with closing(create_engine(address.given, connect_args={"connect_timeout": int(LIMIT_S)}).connect()) as connection:
+        with closing(create_engine(address.given, connect_args={"connect_timeout": 2}).connect()) as connection:
             rows = connection.execute(text("SELECT version_num FROM alembic_version")).fetchall()
     except ImportError as error:
         remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"

@@ -49,11 +49,12 @@ def with_mounts(top: Path, script: str, processes: str) -> dict[str, Finding]:
 
 @pytest.mark.skipif(not can_mount(), reason="only root can mount a file system")
 def test_a_full_disk_without_inodes_and_small_shared_memory(tmp_path: Path) -> None:
-    script = f"mount -t tmpfs -o size=1m,nr_inodes=8 tmpfs {tmp_path} && mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    (tmp_path / "models").mkdir()
+    script = f"mount -t tmpfs -o size=1m,nr_inodes=8 tmpfs {tmp_path / 'models'} && mount -t tmpfs -o size=64m tmpfs /dev/shm"
     found = with_mounts(tmp_path, script, processes="2")
     assert (found["disk"].status, found["inodes"].status, found["shared memory"].status) == ("problem", "problem", "warning")
-    assert f"1 MiB free in {tmp_path}" in found["disk"].text
-    assert f"7 free in {tmp_path}" in found["inodes"].text
+    assert f"1 MiB free in {tmp_path / 'models'}" in found["disk"].text
+    assert f"7 free in {tmp_path / 'models'}" in found["inodes"].text
     assert found["shared memory"].text == "64 MiB of 64 MiB free in /dev/shm; NCCL needs 1 GiB for several processes on GPUs"
     assert "--shm-size 1g" in found["shared memory"].remedy
 
