@@ -10,51 +10,29 @@ from pipeline.doctor.job import Job
 from pipeline.provenance import revision
 from pipeline.provenance.revision import Unknown
 
-WRITTEN = (
-    ".",
-    ".dvc",
-    ".dvc/cache",
-    ".dvc/tmp",
-    ".pipeline",
-    ".pipeline/journal",
-    ".pipeline/work",
-    ".git",
-    "data",
-    "models",
-    "metrics",
-    "plots",
-)
+WRITTEN = (".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pipeline/work", "data", "models", "metrics", "plots")
 """Folders of a checkout to which DVC and a training write, if they exist."""
 MOST_NAMED = 4
 
 
 def ownership(job: Job) -> Finding:
-    """Check that this user can write the folders that a training writes, and owns them. Otherwise the status is `problem` or `warning`."""
+    """Check that this user can write the folders that a training writes; root, that it leaves no files behind that their owner cannot change."""
     folders = [path for name in WRITTEN if (path := job.top / name).is_dir()]
-    uid, gid, here = os.geteuid(), os.getegid(), shlex.quote(str(job.top.resolve()))
-    read_only = [path for path in folders if not os.access(path, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)]
+    uid, here = os.geteuid(), shlex.quote(str(job.top.resolve()))
+    locked = [path for path in folders if not os.access(path, os.W_OK | os.X_OK, effective_ids=True)]
     foreign = [path for path in folders if path.stat().st_uid != uid]
-    chown = f"`sudo chown -R {uid}:{gid} {here}`"
-    if read_only and not set(read_only) & set(foreign):
-        text = f"uid {uid} cannot write {named(read_only)}: {'read-only file system' if is_mounted_read_only(read_only[0]) else 'no permission'}"
-        return Finding("ownership", "problem", text, f"`chmod -R u+w {here}`, or mount the folder without `:ro`")
-    if foreign:
-        owner = foreign[0].stat()
-        text = f"{named(foreign)} belong{'s' if len(foreign) == 1 else ''} to uid {owner.st_uid}, and this is uid {uid}"
-        if read_only:
-            return Finding(
-                "ownership",
-                "problem",
-                f"{text}, which cannot write there",
-                f"{chown}, or run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`)",
-            )
+    owner = (foreign or folders)[0].stat()
+    remedy = f"`sudo chown -R {uid}:{os.getegid()} {here}`, or run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`)"
+    if locked and set(locked) <= set(foreign):
+        return Finding("ownership", "problem", f"uid {uid} cannot write {named(locked)}, which belongs to uid {owner.st_uid}", remedy)
+    if locked:
         return Finding(
-            "ownership",
-            "warning",
-            f"{text}: its owner may be unable to change what a training writes",
-            f"{chown}, or `docker run --user {owner.st_uid}:{owner.st_gid}`",
+            "ownership", "problem", f"uid {uid} cannot write {named(locked)}", f"`chmod -R u+w {here}`, or mount the folder without `:ro`"
         )
-    return Finding("ownership", "ok", f"uid {uid} owns the checkout and can write it")
+    if foreign and uid == 0:
+        text = f"root runs in a checkout of uid {owner.st_uid} ({named(foreign)}), who cannot change what a training writes as root"
+        return Finding("ownership", "warning", text, remedy)
+    return Finding("ownership", "ok", f"uid {uid} can write the checkout")
 
 
 def git(job: Job) -> Finding:
@@ -81,11 +59,6 @@ def without_commit(job: Job, reason: str) -> Finding:
     return Finding("git", "problem", f"{reason}: DVC does not run without Git", remedy)
 
 
-def is_mounted_read_only(folder: Path) -> bool:
-    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-
-
 def named(folders: list[Path]) -> str:
     more = len(folders) - MOST_NAMED
-    shown = ["the checkout" if path.name == "" or path == folders[0].parent else str(path) for path in folders[:MOST_NAMED]]
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(str(path.resolve()) for path in folders[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

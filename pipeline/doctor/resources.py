@@ -113,12 +113,12 @@ def lowest(name: str, free: dict[Path, int], show: Callable[[int], str], bounds:
 
 
 def file_systems(job: Job, statvfs: Statvfs) -> Iterator[tuple[Path, os.statvfs_result]]:
-    """Yield a folder of each file system to which a training writes: the checkout, its folders, the journals and work folders, DVC's cache
-    and TMPDIR.
+    """Yield a folder of each file system to which a training writes: the checkout, its folders, the journals and work folders, and
+    DVC's cache.
     """
     written = [job.top / name for name in WRITTEN]
     seen = set()
-    for path in (*written, job.environment.root / ".pipeline", dvc_config.cache(job.top), Path(tempfile.gettempdir())):
+    for path in (*written, job.environment.root / ".pipeline", dvc_config.cache(job.top)):
         folder = existing(path.resolve())
         if (device := folder.stat().st_dev) not in seen:
             seen.add(device)

@@ -45,7 +45,7 @@ def test_an_own_checkout_is_fine(make_job: MakeJob, folder: Path) -> None:
 def test_root_in_a_checkout_of_another_user_is_warned(make_job: MakeJob, folder: Path) -> None:
     give(folder, OWNER)
     finding = checkout.ownership(make_job(top=folder))
-    assert (finding.status, f"belong to uid {OWNER}, and this is uid 0" in finding.text) == ("warning", True)
+    assert (finding.status, f"root runs in a checkout of uid {OWNER} ({folder}, " in finding.text) == ("warning", True)
     assert f"`sudo chown -R 0:{os.getegid()} {folder}`" in finding.remedy
     assert f"--user {OWNER}:{OWNER}" in finding.remedy
 
@@ -59,7 +59,7 @@ def test_a_user_who_cannot_write_a_checkout_of_another_has_a_problem(make_job: M
         finding = checkout.ownership(job)
     finally:
         os.seteuid(0)
-    assert (finding.status, "which cannot write there" in finding.text) == ("problem", True)
+    assert (finding.status, f"cannot write {folder}, " in finding.text) == ("problem", True)
     assert f"`sudo chown -R {STRANGER}:" in finding.remedy
 
 
@@ -72,7 +72,13 @@ def test_one_folder_that_root_has_made_is_named(make_job: MakeJob, folder: Path)
         finding = checkout.ownership(job)
     finally:
         os.seteuid(0)
-    assert (finding.status, finding.text.startswith(f"{folder / 'models'} belongs to uid 0")) == ("problem", True)
+    assert (finding.status, finding.text) == ("problem", f"uid {OWNER} cannot write {folder / 'models'}, which belongs to uid 0")
+    (folder / "models").chmod(0o1777)
+    os.seteuid(OWNER)
+    try:
+        assert checkout.ownership(job).status == "ok", "as in the image, whose folders every user can write"
+    finally:
+        os.seteuid(0)
 
 
 @ROOT_ONLY

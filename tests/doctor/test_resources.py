@@ -43,7 +43,7 @@ def with_mounts(top: Path, script: str, processes: str) -> dict[str, Finding]:
     """Run checks on the checkout `top` in a mount namespace, after the shell commands of `script`."""
     command = f'{script} && exec "$0" -c "$1" "$2" "$3"'
     arguments = ["unshare", "--mount", "sh", "-ec", command, sys.executable, IN_NAMESPACE, str(top), processes]
-    done = subprocess.run(arguments, cwd=TOP, env={**os.environ, "TMPDIR": "/"}, capture_output=True, text=True, check=True)
+    done = subprocess.run(arguments, cwd=TOP, capture_output=True, text=True, check=True)
     return {values["name"]: Finding(**values) for values in json.loads(done.stdout)}
 
 
