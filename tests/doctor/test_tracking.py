@@ -110,7 +110,7 @@ def test_a_server_that_hangs_is_left_in_time(make_job: MakeJob, servers: Servers
 
 def test_a_server_that_is_not_there(make_job: MakeJob) -> None:
     finding = examined(make_job, "http://user:hunter2@127.0.0.1:9")
-    assert "http://127.0.0.1:9 does not answer (Connection refused)" in finding.text
+    assert (finding.status, "http://127.0.0.1:9 does not answer (Connection refused)" in finding.text) == ("warning", True)
     assert "`unset MLFLOW_TRACKING_URI`" in finding.remedy
 
 
