@@ -117,6 +117,14 @@ def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(tmp
     assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL"}
 
 
+def test_doctor_needs_nothing_that_takes_seconds_to_import(tmp_path: Path) -> None:
+    code, found = heavy_after("doctor", "--json", cwd=project.make(tmp_path), PIPELINE_TRACKING="true")
+    assert code in (0, 1)
+    assert found == set()
+    _, found = heavy_after("doctor", cwd=tmp_path, PIPELINE_TRACKING="true", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    assert found == {"rich"}
+
+
 def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, set[str]]]) -> None:
     assert "torch" not in trained[1]["prepare"]
     root = tmp_path / "arrays"

@@ -41,10 +41,28 @@ def run() -> None:
                 print(f"check: {message}")
     problems.gather(lambda: refuse_curly_brace(paths.top))
     environment = problems.gather(Environment.read)
+    if environment:
+        problems.gather(lambda: refuse_unfit_machine(environment, paths.top))
     document = problems.gather(lambda: Document.read(paths.params))
     plan = check_all(document, environment, problems) if document else None
     problems.refuse()
     print(f"check: {paths.params} is valid: {plan}")
+
+
+def refuse_unfit_machine(environment: Environment, top: Path) -> None:
+    """Raise Refusal if a check of `doctor` finds that a training would fail, for example on a full disk.
+
+    Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
+    """
+    from pipeline.doctor import diagnosis
+    from pipeline.doctor.job import Job
+
+    findings = diagnosis.examine(Job(environment, top), diagnosis.FOR_TRAINING)
+    for finding in findings:
+        if finding.name == "lock" and finding.status == "warning":
+            print(f"warning: {finding}", file=sys.stderr, flush=True)
+    if problems := [str(finding) for finding in findings if finding.status == "problem"]:
+        raise Refusal("\n".join(problems))
 
 
 def refuse_curly_brace(top: Path) -> None:

@@ -9,6 +9,7 @@ VERBS = {
     "evaluate": "stage: evaluate the model file on the test split",
     "predict": "predict images or texts, in files, folders or archives, with a trained model",
     "check": "validate params.yaml, the environment and the machine before anything runs",
+    "doctor": "examine machine, checkout and servers in seconds, and name the command that mends each fault",
     "summary": "print the result, and record its run if it is missing in MLflow",
     "verify": "recompute what a model file or run records, and report the first difference",
     "compare": "print what differs between models, their metrics, and a paired test on the same test split",
@@ -92,6 +93,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
     },
     "preset": {"name": {}, "assignments": {"nargs": "*", "metavar": KEY_VALUE, "help": "change these parameters of it, as `set` does"}},
+    "doctor": {"--json": {"action": "store_true", "help": "print JSON for programs"}},
     "preset": {"name": {}},
     "report": {
         "subjects": {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from pipeline.engine.precision import BF16_CAPABILITY
+from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Jordan's Newton-Schulz coefficients: they bring singular values to between about 0.7 and 1.2, with the steepest possible slope at 0."""

@@ -8,14 +8,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipeline.refusal import Refusal
+from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY
 
 if TYPE_CHECKING:
     from pipeline.params.loop import Precision
 
 ChosenPrecision = Literal["bf16", "fp16", "fp32", "bf16-true"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-BF16_CAPABILITY = (8, 0)
-FP16_CAPABILITY = (5, 3)
 HALVES_MENDED = "2.14"
 """The first torch version whose fused SGD updates 16-bit weights correctly on a CPU."""
 

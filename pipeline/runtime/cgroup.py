@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 QUOTA_AND_PERIOD, OOM_KILLS = re.compile(r"([1-9]\d*)\s+([1-9]\d*)\s*"), re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+UNLIMITED = 2**60
 MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
@@ -21,6 +22,14 @@ def usable_cpus() -> int:
         if match := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # no match without a quota: "max ..." or -1
             cpus = min(cpus, int(match[1]) // int(match[2]))
     return max(cpus, 1)
+
+
+def memory_limit_bytes() -> int | None:
+    """Return the memory limit of this process's cgroup, or of a parent cgroup if that is smaller; None if there is no limit."""
+    limits = (
+        read_or_empty(folder / "memory.max") or read_or_empty(folder / "memory.limit_in_bytes") for folder in folders("memory")
+    )  # v1 shows no limit as the largest multiple of a page
+    return min((int(limit) for limit in limits if limit.strip().isdigit() and int(limit) < UNLIMITED), default=None)
 
 
 def num_oom_kills() -> int:

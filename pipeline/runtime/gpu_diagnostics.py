@@ -9,28 +9,47 @@ NVIDIA, DISPLAY, ACCELERATOR = "0x10de", "0x03", "0x12"
 """NVIDIA's PCI vendor id, and the prefixes of the PCI classes of GPUs: display controllers and processing accelerators."""
 OLDEST_DRIVER = {"12": 525, "13": 580}
 """The oldest driver that supports each major version of CUDA, from https://docs.nvidia.com/deploy/cuda-compatibility/."""
+OLDEST_CAPABILITY = {"12": (5, 0), "13": (7, 5)}
+"""The oldest compute capability for which each major version of CUDA compiles."""
+BF16_CAPABILITY, FP16_CAPABILITY = (8, 0), (5, 3)
+HIDING = ("", "-1", "none")
+"""Values of CUDA_VISIBLE_DEVICES that hide all GPUs."""
 
 
-def obstacle(cuda: str | None, *, system: Path = SYSTEM) -> str | None:
+def obstacle(cuda: str | None, *, system: Path = SYSTEM, driver: str | None = None) -> str | None:
     """Return the reason why PyTorch finds no GPU, and the remedy. Return None if this machine has no NVIDIA GPU.
 
     `cuda` is the CUDA version that PyTorch was built with, such as "13.2", or None for a build without CUDA. `system` is the root of the
-    file system.
+    file system. `driver` is the version of the driver if it is known already.
     """
-    driver = driver_version(system)
+    driver = driver or driver_version(system)
     if driver is None and not any(map(is_gpu, (system / "sys/bus/pci/devices").glob("*"))):
         return None
     if cuda is None:
         return "this build of PyTorch has no CUDA support: install from requirements.lock"
-    oldest = OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
+    oldest = OLDEST_DRIVER.get(major(cuda), 0)
     if driver is None:
         return f"the NVIDIA driver is not loaded: install it{f', version {oldest} or newer' if oldest else ''}"
-    if int(driver.partition(".")[0]) < oldest:
+    if is_too_old(driver, cuda):
         return f"the NVIDIA driver {driver} is too old for CUDA {cuda}: install driver {oldest} or newer"
     if not (system / "dev/nvidiactl").exists():
         return "the GPU is not available in this container: start the container with `docker run --gpus all` (NVIDIA Container Toolkit)"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "none")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in HIDING
     return "CUDA_VISIBLE_DEVICES hides the GPU: unset it" if hidden else "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason"
+
+
+def major(version: str) -> str:
+    return version.partition(".")[0]
+
+
+def is_too_old(driver: str, cuda: str | None) -> bool:
+    """Return True if the driver does not support the CUDA version of PyTorch; False for a build without CUDA."""
+    return int(major(driver)) < OLDEST_DRIVER.get(major(cuda or ""), 0)
+
+
+def oldest_capability(cuda: str | None) -> tuple[int, int]:
+    """Return the oldest compute capability that a build of PyTorch with this CUDA version supports; (0, 0) if it is not known."""
+    return OLDEST_CAPABILITY.get(major(cuda or ""), (0, 0))
 
 
 def driver_version(system: Path) -> str | None:

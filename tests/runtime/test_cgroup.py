@@ -58,6 +58,24 @@ def test_the_quota_of_the_group_and_of_those_above_it_bounds_the_cpus(
 
 
 @pytest.mark.parametrize(
+    ("membership", "files", "limit"),
+    [
+        ("", {}, None),
+        (V2, {"memory.max": "max\n"}, None),
+        (V2, {"pod/container/memory.max": "max\n", "pod/memory.max": "4096000\n", "memory.max": "8192000\n"}, 4096000),
+        (V1, {"memory/docker/abc/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        (V1, {"memory/docker/abc/memory.limit_in_bytes": "1073741824\n"}, 1 << 30),
+        (V1, {"cpu/docker/abc/memory.limit_in_bytes": "1073741824\n"}, None),
+    ],
+)
+def test_the_smallest_memory_limit_of_the_group_and_those_above_it_counts(
+    groups: Path, membership: str, files: dict[str, str], limit: int | None
+) -> None:
+    write(groups, membership, files)
+    assert cgroup.memory_limit_bytes() == limit
+
+
+@pytest.mark.parametrize(
     ("membership", "files", "killed"),
     [
         ("", {}, 0),

@@ -1,0 +1,89 @@
+"""`python -m pipeline doctor`: examine the machine, the checkout and the servers in seconds, and name the command that mends each fault."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeline.doctor.finding import Finding, as_json, worst
+from pipeline.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pipeline.runtime.environment import Environment
+
+COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+WIDTH = 160
+"""Of lines that do not go to a terminal."""
+
+
+def run(json: bool) -> int:
+    """Print the findings as a table or as JSON. Return 1 if a training would fail, else 0."""
+    try:
+        findings = examined()
+    except ModuleNotFoundError as error:
+        remedy = "`make setup`, then `source .venv/bin/activate`"
+        findings = [Finding("lock", "problem", f"the package {error.name} is not installed for {sys.executable}", remedy)]
+    if json:
+        print_json(findings)
+    elif findings:
+        print_table(findings)
+    return int(worst(findings) == "problem")
+
+
+def examined() -> list[Finding]:
+    """Return all findings. Under torchrun, the first process of each machine examines it, and the others return an empty list.
+
+    Raises ModuleNotFoundError if a package is missing without which nothing can be examined.
+    """
+    from pipeline.doctor import diagnosis
+    from pipeline.doctor.job import Job
+    from pipeline.runtime.environment import Environment
+
+    try:
+        environment = Environment.read()
+    except Refusal as refusal:  # the other checks use the defaults; for tracking, these would be wrong
+        problem = Finding("environment", "problem", "; ".join(str(refusal).splitlines()), "correct the variable, or `unset` it")
+        names = [name for name in diagnosis.CHECKS if name != "tracking"]
+        return [problem, *diagnosis.examine(Job(Environment.model_construct()), names)]
+    if environment.local_rank:
+        return []
+    return [of_environment(environment), *diagnosis.examine(Job(environment))]
+
+
+def of_environment(environment: "Environment") -> Finding:
+    fields = type(environment).model_fields
+    names = sorted(name for name in map(str, (field.validation_alias for field in fields.values())) if os.environ.get(name))
+    return Finding("environment", "ok", f"set: {', '.join(names)}" if names else "no variable of the pipeline is set")
+
+
+def print_json(findings: Sequence[Finding]) -> None:
+    import json
+
+    print(json.dumps(as_json(findings), indent=2, ensure_ascii=False))
+
+
+def print_table(findings: Sequence[Finding]) -> None:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ModuleNotFoundError:
+        print(*(f"{finding.status}: {finding}" for finding in findings), summary(findings), sep="\n")
+        return
+    table = Table.grid(padding=(0, 2))
+    for finding in findings:
+        text = Text(finding.text)
+        if finding.remedy:
+            text.append(f"\n→ {finding.remedy}", style="cyan")
+        table.add_row(Text(finding.status, style=COLORS[finding.status]), finding.name, text)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console.print(table)
+    console.print(summary(findings), markup=False)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Return the last line, which says whether a training would fail."""
+    counts = {status: sum(finding.status == status for finding in findings) for status in ("problem", "warning")}
+    told = " and ".join(f"{count} {status}{'' if count == 1 else 's'}" for status, count in counts.items() if count)
+    end = "a training would fail" if counts["problem"] else "a training can run (`python -m pipeline check` examines params.yaml)"
+    return f"doctor: {told or 'nothing is wrong'}: {end}"

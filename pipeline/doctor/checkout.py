@@ -1,0 +1,64 @@
+"""Checks of who owns the checkout, and of its Git repository."""
+
+import os
+import shlex
+from pathlib import Path
+
+from pipeline.doctor import dvc_config
+from pipeline.doctor.finding import Finding
+from pipeline.doctor.job import Job
+from pipeline.provenance import revision
+from pipeline.provenance.revision import Unknown
+
+WRITTEN = (".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pipeline/work", "data", "models", "metrics", "plots")
+"""Folders of a checkout to which DVC and a training write, if they exist."""
+MOST_NAMED = 4
+
+
+def ownership(job: Job) -> Finding:
+    """Check that this user can write the folders that a training writes; root, that it leaves no files behind that their owner cannot change."""
+    folders = [path for name in WRITTEN if (path := job.top / name).is_dir()]
+    uid, here = os.geteuid(), shlex.quote(str(job.top.resolve()))
+    locked = [path for path in folders if not os.access(path, os.W_OK | os.X_OK, effective_ids=True)]
+    foreign = [path for path in folders if path.stat().st_uid != uid]
+    owner = (foreign or folders)[0].stat()
+    remedy = f"`sudo chown -R {uid}:{os.getegid()} {here}`, or run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`)"
+    if locked and set(locked) <= set(foreign):
+        return Finding("ownership", "problem", f"uid {uid} cannot write {named(locked)}, which belongs to uid {owner.st_uid}", remedy)
+    if locked:
+        return Finding(
+            "ownership", "problem", f"uid {uid} cannot write {named(locked)}", f"`chmod -R u+w {here}`, or mount the folder without `:ro`"
+        )
+    if foreign and uid == 0:
+        text = f"root runs in a checkout of uid {owner.st_uid} ({named(foreign)}), who cannot change what a training writes as root"
+        return Finding("ownership", "warning", text, remedy)
+    return Finding("ownership", "ok", f"uid {uid} can write the checkout")
+
+
+def git(job: Job) -> Finding:
+    """Check that Git tells the commit of the checkout. Without a repository DVC refuses to run, unless `core.no_scm` is set."""
+    try:
+        commit = revision.git("-C", str(job.top), "rev-parse", "HEAD")[:12]
+    except Unknown as error:
+        return without_commit(job, str(error))
+    return Finding("git", "ok", f"commit {commit}")
+
+
+def without_commit(job: Job, reason: str) -> Finding:
+    no_scm = dvc_config.read(job.top).get("core", "no_scm", fallback="").lower() in ("true", "1", "yes", "on")
+    if "dubious ownership" in reason:
+        remedy = f"`git config --global --add safe.directory {shlex.quote(str(job.top.resolve()))}`"
+        return Finding("git", "warning", f"{reason}, so runs are recorded without their commit", remedy)
+    if no_scm:
+        recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")
+        return Finding("git", "ok", f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
+    if "no commit yet" in reason:
+        return Finding("git", "warning", f"{reason}, so runs are recorded without one", "`git add --all; git commit`")
+    without_git = "`dvc config --local core.no_scm true`"
+    remedy = f"install git, or {without_git}" if "not installed" in reason else f"`git init; git add --all; git commit`, or {without_git}"
+    return Finding("git", "problem", f"{reason}: DVC does not run without Git", remedy)
+
+
+def named(folders: list[Path]) -> str:
+    more = len(folders) - MOST_NAMED
+    return ", ".join(str(path.resolve()) for path in folders[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

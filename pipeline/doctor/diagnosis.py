@@ -1,0 +1,78 @@
+"""Runs the checks at the same time, within a time limit."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from pipeline.doctor import checkout, docker, gpus, packages, remote, resources, tracking
+from pipeline.doctor.finding import Finding
+from pipeline.doctor.job import Job
+from pipeline.io.untrusted import shown
+from pipeline.tracking.address import Address
+
+Check = Callable[[Job], Finding]
+
+LIMIT_S = 2.2
+CHECKS: Mapping[str, Check] = {
+    "python": packages.python,
+    "lock": packages.lock,
+    "extras": packages.extras,
+    "torchvision": packages.torchvision,
+    "driver": gpus.driver,
+    "gpus": gpus.gpus,
+    "precision": gpus.precision,
+    "cpus": resources.cpus,
+    "memory": resources.memory,
+    "shared memory": resources.shared_memory,
+    "disk": resources.disk,
+    "inodes": resources.inodes,
+    "file locks": resources.file_locks,
+    "nodes": resources.nodes,
+    "ownership": checkout.ownership,
+    "git": checkout.git,
+    "docker": docker.docker,
+    "tracking": tracking.tracking,
+    "dvc remote": remote.remote,
+}
+"""The checks by name, in the order of the table. A name never changes: programs read it from the JSON."""
+FOR_TRAINING = ("lock", "gpus", "disk", "inodes", "file locks", "ownership")
+"""What the verb `check` examines before a training: what it does not find out by itself, takes some hundredths of a second, and needs no
+server."""
+
+
+def examine(job: Job, names: Iterable[str] = CHECKS, *, limit_s: float = LIMIT_S) -> list[Finding]:
+    """Run the checks called `names` in one thread each, and return their findings in this order, without secrets.
+
+    A check that does not end within `limit_s` seconds, or raises, is a warning. Its thread is left alone: a file system or a driver that
+    does not answer cannot be interrupted.
+    """
+    findings: dict[str, Finding] = {}
+    threads = {name: threading.Thread(target=run, args=(name, job, findings), daemon=True) for name in names}
+    end_s = time.monotonic() + limit_s
+    for thread in threads.values():
+        thread.start()
+    for thread in threads.values():
+        thread.join(max(0.0, end_s - time.monotonic()))
+    address = Address.of(job.environment)
+    return [redacted(findings.get(name) or unanswered(name, limit_s), address) for name in threads]
+
+
+def run(name: str, job: Job, findings: dict[str, Finding]) -> None:
+    try:
+        findings[name] = CHECKS[name](job)
+    except ModuleNotFoundError as error:
+        findings[name] = Finding(name, "warning", f"not examined, because the package {error.name} is not installed", "`make setup`")
+    except Exception as error:  # one check must not hide the others
+        text = f"could not be examined ({shown(f'{type(error).__name__}: {error}', 160)})"
+        findings[name] = Finding(name, "warning", text)
+
+
+def unanswered(name: str, limit_s: float) -> Finding:
+    text = f"no answer within {limit_s:.1f} s"
+    return Finding(
+        name, "warning", text, "`python -m pipeline doctor` again; if it stays, the driver, file system or network that it examines hangs"
+    )
+
+
+def redacted(finding: Finding, address: Address) -> Finding:
+    return Finding(finding.name, finding.status, address.redacted(finding.text), address.redacted(finding.remedy))

@@ -1,0 +1,66 @@
+"""Reads the version of the NVIDIA driver and the properties of its GPUs through NVML, without torch, whose import takes seconds."""
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.runtime import gpu_diagnostics, utilization
+
+CUDA_OF_TORCH = re.compile(r"^cuda\b.*= *'([\d.]+)'", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU. Its memory is 0 if it shares the memory of the CPU."""
+
+    name: str
+    memory_bytes: int
+    free_bytes: int
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The version of the NVIDIA driver, or None without a driver; the CUDA version that it supports; and its GPUs by NVML's index."""
+
+    driver: str | None
+    cuda: str | None
+    devices: list[Gpu]
+
+
+def read(system: Path) -> Gpus:
+    """Return what NVML tells. If NVML cannot be used, return the version of the driver from the kernel, or None, and no GPUs."""
+    import pynvml
+
+    handles = utilization.gpus()
+    try:
+        driver, cuda = str(pynvml.nvmlSystemGetDriverVersion()), pynvml.nvmlSystemGetCudaDriverVersion()
+    except pynvml.NVMLError:
+        return Gpus(gpu_diagnostics.driver_version(system), None, [])
+    return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", [gpu(handle) for handle in handles])
+
+
+def gpu(handle: object) -> Gpu:
+    import pynvml
+
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        total_bytes, free_bytes = int(memory.total), int(memory.free)
+    except pynvml.NVMLError_NotSupported:
+        total_bytes = free_bytes = 0
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Gpu(str(pynvml.nvmlDeviceGetName(handle)), total_bytes, free_bytes, (major, minor))
+
+
+def cuda_of_torch() -> str | None:
+    """Return the CUDA version with which torch was built, such as "13.2"; None if torch was built without CUDA or is not installed."""
+    match = CUDA_OF_TORCH.search(version_file("torch"))
+    return match[1] if match else None
+
+
+def version_file(package: str) -> str:
+    """Return the text of `version.py` of an installed package, which is not imported; "" if it has none."""
+    found = find_spec(package)
+    path = Path(found.origin).with_name("version.py") if found and found.origin else Path()
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

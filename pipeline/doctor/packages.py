@@ -1,0 +1,152 @@
+"""Checks of Python and the installed packages, without importing them."""
+
+import re
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.doctor.finding import Finding
+from pipeline.doctor.job import Job
+from pipeline.doctor.nvml import version_file
+from pipeline.paths import Paths
+
+OLDEST_PYTHON = (3, 11)
+ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)
+ONLY_ON_GPUS = ("nvidia-", "cuda-", "triton")
+MOST_NAMED = 3
+ACTIVATE = "`source .venv/bin/activate`"
+INSTALL = "`rm -f .venv/.locked; make setup`, or `make image` for the container"
+
+
+def python(job: Job) -> Finding:
+    """Check the version of Python, and that it is the one of the checkout's virtual environment if there is one."""
+    text = f"{'.'.join(map(str, sys.version_info[:3]))} in {sys.prefix}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Finding("python", "problem", f"{text} is older than 3.11", "`rm -r .venv; make setup BASE_PYTHON=python3.12`")
+    if is_outside_venv(job.top):
+        return Finding("python", "warning", f"{text} is not the virtual environment of this checkout", ACTIVATE)
+    return Finding("python", "ok", text)
+
+
+def lock(job: Job) -> Finding:
+    """Compare the installed packages with requirements.lock. The status is `problem` if a package is missing.
+
+    Packages that torch needs on GPUs only may be missing, as from a build of torch without CUDA.
+    """
+    path, remedy = Paths(job.top).lock, ACTIVATE if is_outside_venv(job.top) else INSTALL
+    if not path.is_file():
+        return Finding("lock", "problem", f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
+    wanted, missing, different = compared(path)
+    needed = [name for name in missing if not name.startswith(ONLY_ON_GPUS)]
+    parts = [f"{named(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+    parts += [f"{named(different)} differ{'s' if len(different) == 1 else ''} from it"] if different else []
+    if parts:
+        text = f"of {len(wanted)} packages of {path}, {', and '.join(parts)}"
+        return Finding("lock", "problem" if needed else "warning", text, remedy)
+    return Finding("lock", "ok", f"all {len(wanted)} packages of {path} are installed in its versions")
+
+
+def extras(job: Job) -> Finding:
+    """Tell which optional groups of packages are installed. A group that is not installed is fine."""
+    installed: list[str] = []
+    absent: list[str] = []
+    outdated: list[str] = []
+    for path in sorted(job.top.glob("requirements-*.lock")):
+        name = path.stem.removeprefix("requirements-")
+        if name == "dev":
+            continue
+        _, missing, different = compared(path)
+        (absent if missing else outdated if different else installed).append(name)
+    text = f"installed: {', '.join(installed) or 'none'}"
+    if outdated:
+        remedy = " ".join(f"`rm -f .venv/.locked-{name}; make setup-{name}`" for name in outdated)
+        return Finding("extras", "warning", f"{text}; in other versions than those of the lock: {', '.join(outdated)}", remedy)
+    remedy = f"if you need them: {', '.join(f'`make setup-{name}`' for name in absent)}" if absent else ""
+    return Finding("extras", "ok", f"{text}; not installed: {', '.join(absent)}" if absent else text, remedy)
+
+
+def torchvision(_job: Job) -> Finding:
+    """Check that torchvision was built for the installed torch, and that it has its compiled operators."""
+    from packaging.requirements import Requirement
+
+    found = {name: find_spec(name) for name in ("torch", "torchvision")}
+    remedy = "`uv pip install --reinstall-package torchvision --require-hashes --requirement requirements.lock`"
+    if None in found.values():
+        return Finding("torchvision", "warning", "torch or torchvision is not installed", "`make setup`")
+    versions = {name: full_version(name) for name in found}
+    text = f"torchvision {versions['torchvision']} with torch {versions['torch']}"
+    needs = [Requirement(line) for line in metadata.requires("torchvision") or []]
+    unfit = [need for need in needs if need.name == "torch" and not need.specifier.contains(public(versions["torch"]), prereleases=True)]
+    if unfit:
+        return Finding("torchvision", "warning", f"{text}: it needs torch {unfit[0].specifier}", remedy)
+    if build(versions["torch"]) != build(versions["torchvision"]):
+        return Finding("torchvision", "warning", f"{text} are different builds, so its operators cannot be loaded", remedy)
+    origin = found["torchvision"].origin if found["torchvision"] else None
+    if not origin or not any(Path(origin).parent.glob("_C*.so")):
+        return Finding("torchvision", "warning", f"{text} has no compiled operators", remedy)
+    return Finding("torchvision", "ok", f"{text} has its operators")
+
+
+def is_outside_venv(top: Path) -> bool:
+    """Return True if the checkout has a virtual environment, but this Python is another one."""
+    return (top / ".venv/bin/python").exists() and (top / ".venv").resolve() != Path(sys.prefix).resolve()
+
+
+def compared(lock: Path) -> tuple[dict[str, str], list[str], list[str]]:
+    """Return the versions that a lock file has for this Python and platform, the names of missing packages, and a text about each package
+    that is installed in another version.
+    """
+    wanted, installed = locked(lock), installed_versions()
+    missing = [name for name in wanted if normalized(name) not in installed]
+    different = [
+        f"{name} {installed[normalized(name)]} (not {version})"
+        for name, version in wanted.items()
+        if installed.get(normalized(name), version) != version
+    ]
+    return wanted, missing, different
+
+
+def locked(lock: Path) -> dict[str, str]:
+    """Return the versions of a lock file by name, of those packages whose markers are true here."""
+    from packaging.markers import Marker
+
+    entries = ENTRY.findall(lock.read_text(encoding="utf-8"))
+    return {name: version for name, version, marker in entries if not marker or Marker(marker.strip()).evaluate()}
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of all installed packages by normalized name, from the names of their `.dist-info` folders.
+
+    `importlib.metadata.version` would read and parse a file of each package, which takes twenty times as long.
+    """
+    found: dict[str, str] = {}
+    for folder in filter(Path.is_dir, map(Path, dict.fromkeys(sys.path))):
+        for path in folder.glob("*.dist-info"):
+            name, _, version = path.name.removesuffix(".dist-info").partition("-")
+            found.setdefault(normalized(name), version)
+    return found
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def full_version(package: str) -> str:
+    """Return the version of a package with the name of its build, such as 2.15.0+cu132, from its `version.py`, or else from its metadata."""
+    match = re.search(r"^__version__ *(?::.*)?= *'([^']+)'", version_file(package), re.MULTILINE)
+    return match[1] if match else metadata.version(package)
+
+
+def public(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def build(version: str) -> str:
+    return version.partition("+")[2]
+
+
+def named(packages: Sequence[str]) -> str:
+    more = len(packages) - MOST_NAMED
+    return ", ".join(packages[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

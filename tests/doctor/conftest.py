@@ -1,0 +1,50 @@
+"""Fixtures: a job in a folder of its own, GPUs that the job has, and a fake NVML."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from pipeline.doctor.job import Job
+from pipeline.doctor.nvml import Gpu, Gpus
+from pipeline.runtime.environment import Environment
+
+GIB = 2**30
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+    """Return a function: `make_job(PIPELINE_DEVICE="cpu")` is a job in `tmp_path` with these variables and without GPUs, or with `gpus`."""
+
+    def make(*gpus: Gpu, top: Path = tmp_path, driver: str = "590.10", **variables: str) -> Job:
+        environment = Environment.model_validate({"PIPELINE_DEVICE": "auto", "DVC_ROOT": top, **variables})
+        job = Job(environment, top, tmp_path / "system")
+        vars(job)["gpus"] = Gpus(driver if gpus else None, "13.2" if gpus else None, list(gpus))
+        return job
+
+    for name in ("CUDA_VISIBLE_DEVICES", "http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return make
+
+
+@pytest.fixture
+def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that makes NVML answer with a driver and one GPU."""
+
+    def fake(*, driver: str, name: str = "NVIDIA H200", free_gib: int = 139, capability: tuple[int, int] = (9, 0)) -> None:
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: 1,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlSystemGetDriverVersion": lambda: driver,
+            "nvmlSystemGetCudaDriverVersion": lambda: 13020,
+            "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=140 * GIB, free=free_gib * GIB),
+            "nvmlDeviceGetCudaComputeCapability": lambda _: capability,
+            "nvmlDeviceGetName": lambda _: name,
+        }
+        for function, answer in answers.items():
+            monkeypatch.setattr(pynvml, function, answer)
+
+    return fake

@@ -1,0 +1,83 @@
+"""DVC remotes: none, folders, and hosts that answer or do not."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.doctor import dvc_config, remote
+from pipeline.doctor.job import Job
+
+MakeJob = Callable[..., Job]
+
+
+def configure(top: Path, url: str, *, more: str = "", local: str = "") -> None:
+    (top / ".dvc").mkdir(exist_ok=True)
+    (top / ".dvc/config").write_text(f"[core]\n    remote = main\n['remote \"main\"']\n    url = {url}\n{more}", encoding="utf-8")
+    (top / ".dvc/config.local").write_text(local, encoding="utf-8")
+
+
+def test_no_remote_is_told_with_the_command_that_adds_one(make_job: MakeJob) -> None:
+    finding = remote.remote(make_job())
+    assert (finding.status, finding.text.partition(":")[0]) == ("ok", "none")
+    assert "`dvc remote add --default NAME URL`" in finding.remedy
+
+
+def test_a_folder_that_exists_that_can_be_made_and_that_is_not_mounted(make_job: MakeJob, tmp_path: Path) -> None:
+    for url in (str(tmp_path), "../beside"):
+        configure(tmp_path, url)
+        assert remote.remote(make_job()).status == "ok"
+    configure(tmp_path, "/proc/no-such-mount/remote")
+    finding = remote.remote(make_job())
+    assert (finding.status, finding.text) == ("warning", "main: /proc/no-such-mount/remote does not exist")
+
+
+def test_a_host_that_answers_and_one_that_does_not(make_job: MakeJob, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        configure(tmp_path, f"http://user:hunter2@127.0.0.1:{port}/store?token=hunter3")
+        finding = remote.remote(make_job())
+        assert (finding.status, f"http://127.0.0.1:{port}/store answers" in finding.text) == ("ok", True)
+        assert "hunter" not in str(finding)
+    finding = remote.remote(make_job())
+    assert (finding.status, f"127.0.0.1:{port} does not answer (Connection refused)" in finding.text) == ("warning", True)
+    assert "hunter" not in str(finding)
+
+
+def test_an_endpoint_of_this_machine_replaces_that_of_the_store(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "is_installed", lambda _: True)
+    configure(tmp_path, "s3://bucket/path", local="['remote \"main\"']\n    endpointurl = http://127.0.0.1:9\n")
+    assert "127.0.0.1:9 does not answer" in remote.remote(make_job()).text
+
+
+def test_a_remote_whose_package_is_not_in_the_lock(make_job: MakeJob, tmp_path: Path) -> None:
+    configure(tmp_path, "gs://bucket/path")
+    finding = remote.remote(make_job())
+    assert (finding.status, finding.remedy) == ("warning", "`uv pip install dvc-gs`")
+
+
+def test_a_connection_through_a_proxy_is_not_examined(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(tmp_path, "http://127.0.0.1:9/store")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert "not examined" in remote.remote(make_job()).text
+
+
+def test_the_settings_are_read_as_dvc_reads_them(make_job: MakeJob, tmp_path: Path) -> None:
+    from dvc.config import Config
+
+    (tmp_path / ".dvc").mkdir()
+    config = Config(str(tmp_path / ".dvc"))
+    with config.edit("repo") as written:
+        written["remote"] = {"main": {"url": "https://host/%7Epath"}, "other": {"url": "/elsewhere"}}
+        written["core"] = {"remote": "main"}
+    with config.edit("local") as written:
+        written["cache"] = {"dir": str(tmp_path / "store")}
+    assert dvc_config.remote(tmp_path) == ("main", {"url": "https://host/%7Epath"})
+    assert dvc_config.cache(tmp_path).resolve() == tmp_path / "store"
+
+
+def test_a_damaged_file_of_settings_is_left_to_dvc(tmp_path: Path) -> None:
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc/config").write_text("no section\n", encoding="utf-8")
+    assert dvc_config.remote(tmp_path) is None
