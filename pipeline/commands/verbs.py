@@ -16,6 +16,9 @@ VERBS = {
     "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
+    "profile": "run some steps of the training, and say where their time goes",
+    "speedup": "compare the steps of the training with each option that could make them faster, on this machine",
+    "fit-batch": "measure throughput and memory of each micro-batch size, and propose one",
     "schema": "write params.schema.json and docs/parameters.md",
 }
 MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN"}
@@ -57,5 +60,15 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
         "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},
     },
+    "profile": {
+        "--steps": {"type": int, "metavar": "N", "help": "steps to time (default: as many as take three seconds)"},
+        "--trace": {"metavar": "PATH", "help": "write a trace for https://ui.perfetto.dev, compressed if PATH ends in .gz"},
+        "--log-to-run": {"action": "store_true", "help": "add the profile to the run that trained the model file, as artifacts"},
+    },
+    "speedup": {
+        "--steps": {"type": int, "metavar": "N", "help": "steps of a block (default: as many as take half a second)"},
+        "--output": {"metavar": "FOLDER", "help": "also write speedup.md, speedup.json and speedup.png to this folder"},
+    },
+    "fit-batch": {},
     "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},
 }

@@ -1,0 +1,87 @@
+"""Divides the time of a step: waiting for data, copying to the device, computing, host overhead, and idle.
+
+The time of a step is measured without the profiler, which would make it longer. From steps under the profiler come only the times of the
+device: those of a GPU are its own timestamps, and those of a CPU are taken as fractions of the same steps.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from pipeline.engine.fit import Report
+from pipeline.profiling.trace import Traced
+from pipeline.profiling.trial import Trial, synchronize
+
+BLOCKS = 5
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured of a step without the profiler, in seconds: the whole step, and its wait for data.
+
+    `processor_s` is the CPU time of all threads of this process outside of that wait.
+    """
+
+    step_s: float
+    data_s: float
+    processor_s: float
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the time of a step. Their sum is 1."""
+
+    data: float
+    copying: float
+    computing: float
+    host: float
+    idle: float
+
+    @property
+    def largest(self) -> str:
+        """Return the name of the largest share."""
+        values = asdict(self)
+        return max(values, key=values.__getitem__)
+
+
+def timed(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
+    """Make `steps` steps in each of BLOCKS blocks without the profiler. Return what was measured in the block of median duration."""
+    blocks = sorted((block(trial, reports, steps) for _ in range(BLOCKS)), key=lambda each: each.step_s)
+    return blocks[BLOCKS // 2]
+
+
+def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
+    """Make `steps` steps. The host waits for the device before and after them only."""
+    device, clock = trial.machine.device, trial.clock
+    synchronize(device)
+    waited_s, waited_processor_s = clock.elapsed_s, clock.processor_s
+    start_s, start_processor_s = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        next(reports)
+    synchronize(device)
+    elapsed_s, processor_s = time.perf_counter() - start_s, time.process_time() - start_processor_s
+    outside_s = processor_s - (clock.processor_s - waited_processor_s)
+    return Timed(elapsed_s / steps, (clock.elapsed_s - waited_s) / steps, outside_s / steps)
+
+
+def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> Shares:
+    """Divide the time of a step.
+
+    On a GPU, the device computes and copies as long as its timestamps say. In the rest of the step it does nothing: it waits for data as
+    long as the host does, and else for the host. On a CPU, operations take the same fraction of the step outside of its wait for data as
+    under the profiler. What is left is host overhead while a thread of this process runs, and idle while none does, because it sleeps,
+    waits, or other processes use the CPU.
+    """
+    if on_gpu:
+        computing_s = min(traced.computing_s, timed.step_s)
+        copying_s = min(traced.copying_s, timed.step_s - computing_s)
+        data_s = min(timed.data_s, timed.step_s - computing_s - copying_s)
+    else:
+        data_s, copying_s = min(timed.data_s, timed.step_s), 0.0
+        fraction = min(1.0, traced.computing_s / traced.stepping_s) if traced.stepping_s else 0.0
+        computing_s = (timed.step_s - data_s) * fraction
+    outside_s = timed.step_s - timed.data_s
+    rest_s = timed.step_s - computing_s - copying_s - data_s
+    running = min(1.0, timed.processor_s / outside_s) if outside_s > 0 else 1.0
+    parts = (data_s, copying_s, computing_s, rest_s * running, rest_s * (1 - running))
+    return Shares(*(part / timed.step_s for part in parts))
