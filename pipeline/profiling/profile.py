@@ -34,6 +34,8 @@ NAMES = {
     "idle": "idle",
 }
 BAR = 30
+CROWDED = 0.1
+"""If the process waits for a CPU for a larger share of the time, a line says so."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Profile:
             yield f"  {NAMES[key]:22} {value:6.1%} {milliseconds(value * self.timed.step_s):>11}  {'#' * round(BAR * value)}".rstrip()
         yield ""
         yield self.advice
+        if self.timed.queued_s > CROWDED * self.timed.step_s:
+            yield (
+                f"Other processes use the CPUs: for {self.timed.queued_s / self.timed.step_s:.0%} of the time, this process had to wait for one. "
+                "Measure again when they have ended."
+            )
         yield ""
         yield f"  {'heaviest operations, without those that they call':52} {'share':>6} {'ms a step':>10} {'calls a step':>13}"
         for each in self.traced.operations:

@@ -99,4 +99,4 @@ def host(situation: Situation) -> str:
 
 
 def idle(_: Situation) -> str:
-    return "other processes use its CPUs, or code of the model or the task sleeps or waits for a file, a lock or the network; the trace shows the gaps"
+    return "code of the model or the task sleeps, or waits for a file, a lock or the network; the gaps in the trace show where"
