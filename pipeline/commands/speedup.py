@@ -19,11 +19,10 @@ def run(steps: int | None, output: str | None) -> None:
 
         samples, rows = params.train.batch_size, []
         title = f"{params.model.title} on {machine.device} ({machine.name})"
-        print(title)
-        print(speedup.line(speedup.HEADINGS))
-        print(speedup.line(("---",) * len(speedup.HEADINGS)))
+        on_gpu = machine.device.type == "cuda"
+        print("\n".join([title, *speedup.head(on_gpu=on_gpu)]))
         for row in speedup.compared(params, prepared, machine, steps=steps):
-            print(speedup.line(speedup.cells(row, samples)), flush=True)
+            print(speedup.line(speedup.cells(row, samples), on_gpu=on_gpu), flush=True)
             rows.append(row)
         method = speedup.method(params, machine.device)
         print(f"\n{method}")

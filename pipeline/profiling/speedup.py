@@ -210,9 +210,15 @@ HEADINGS = ("option", "ms a step", "samples/s", "speed", "GPU memory in MB")
 WIDTHS = (31, 10, 10, 22, 16)
 
 
-def line(cells: tuple[str, ...]) -> str:
-    """Return a line of a Markdown table that is aligned on a terminal, too."""
-    return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(cells, WIDTHS, strict=True)) + " |"
+def line(cells: tuple[str, ...], *, on_gpu: bool) -> str:
+    """Return a line of a Markdown table that is aligned on a terminal, too. Without a GPU, it has no column for its memory."""
+    shown = cells if on_gpu else cells[:-1]
+    return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(shown, WIDTHS, strict=False)) + " |"
+
+
+def head(*, on_gpu: bool) -> list[str]:
+    """Return the first two lines of the table."""
+    return [line(HEADINGS, on_gpu=on_gpu), line(("---",) * len(HEADINGS), on_gpu=on_gpu)]
 
 
 def best(rows: list[Row]) -> Row | None:

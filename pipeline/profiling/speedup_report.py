@@ -16,8 +16,8 @@ STEM = "speedup"
 def write(folder: Path, rows: Sequence[Row], *, title: str, method: str, samples: int) -> None:
     """Write `speedup.md`, `speedup.json` and `speedup.png` to `folder`. `samples` is the number of samples of a step."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = [speedup.line(speedup.HEADINGS), speedup.line(("---",) * len(speedup.HEADINGS))]
-    table += [speedup.line(speedup.cells(row, samples)) for row in rows]
+    on_gpu = any(row.peak_bytes is not None for row in rows)
+    table = [*speedup.head(on_gpu=on_gpu), *(speedup.line(speedup.cells(row, samples), on_gpu=on_gpu) for row in rows)]
     files.write_text(folder / f"{STEM}.md", "\n".join([f"# {title}", "", *table, "", method, ""]))
     record = {"title": title, "method": method, "samples": samples, "options": [as_json(row) for row in rows]}
     files.write_text(folder / f"{STEM}.json", json.dumps(record, indent=1) + "\n")

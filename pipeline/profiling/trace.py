@@ -15,8 +15,8 @@ from pipeline.profiling.trial import WAITING, Trial, synchronize
 
 STEP = "step"
 MOST_OPERATIONS = 10
-COMPILED = ("CompiledFunction", "## Call Compiled", "Torch-Compiled Region")
-"""Beginnings of the names of events that contain compiled kernels, which have no events of their own on a CPU."""
+COMPILED = "## Call CompiledFxGraph"
+"""Beginning of the names of events that contain compiled kernels, which have no events of their own on a CPU."""
 ENGINE = ("autograd::", "torch::autograd::")
 """Beginnings of the names of events of the autograd engine. They may contain Python code, such as hooks."""
 

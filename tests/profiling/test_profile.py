@@ -10,6 +10,8 @@ import torch
 from pipeline.data.batches import loader
 from pipeline.profiling import profile
 from pipeline.profiling.profile import Profile, memory_line, profiled
+from tests import texts
+from tests.models.text_models import ENCODING, RECURRENT
 from tests.profiling.conftest import CPU
 
 SLOW_S = 0.04
@@ -104,6 +106,14 @@ def test_a_crowded_machine_is_told(setup) -> None:
     assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
     alone = replace(result, timed=replace(result.timed, queued_s=0.0))
     assert "Other processes" not in "\n".join(alone.lines())
+
+
+def test_a_model_of_texts_is_profiled(train_params) -> None:
+    model = RECURRENT | ENCODING | {"bidirectional": True, "pooling": "mean"}
+    params = train_params({"model": model, "augment": None, "train.batch_size": 16, "train.micro_batch_size": 16})
+    result = profiled(params, texts.texts(), CPU, steps=5)
+    assert "lstm on cpu" in result.title
+    assert "augment" not in result.advice
 
 
 def test_micro_batches_are_named(train_params, prepared) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.__main__ import main
 from pipeline.profiling import speedup, speedup_report
 from pipeline.profiling.blocks import Spread
 from pipeline.profiling.speedup import CONFIGURED, Option, Row
 from pipeline.profiling.trial import Trial
 from pipeline.refusal import Refusal
 from pipeline.runtime.machine import Machine
-from tests import texts
+from tests import project, texts
 from tests.engine.building import HERE
 
 
@@ -156,6 +157,22 @@ def test_table_numbers_and_figure_are_written(tmp_path: Path) -> None:
     record = json.loads((folder / "speedup.json").read_text())
     assert record["options"][1]["speed"] == {"median": 2.0, "least": 1.8, "most": 2.2}
     assert (folder / "speedup.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    assert main(["prepare"]) == 0
+    monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("lanes: 2", {"lanes": 2}), Option("other", obstacle="no such device")]))
+    monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
+    assert main(["speedup", "--steps", "2"]) == 0
+    output = capsys.readouterr().out
+    assert "| lanes: 2 " in output
+    assert "GPU memory" not in output
+    assert "not here: no such device" in output
+    assert "aster" in output, "faster, or no option was faster"
+    assert not list(tmp_path.glob("speedup*"))
+    assert main(["speedup", "--steps", "2", "--output", "compared"]) == 0
+    assert {path.name for path in (tmp_path / "compared").iterdir()} == {"speedup.md", "speedup.json", "speedup.png"}
 
 
 def test_the_method_names_the_wait_for_a_gpu_only_where_there_is_one(params) -> None:

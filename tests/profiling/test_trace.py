@@ -57,7 +57,8 @@ def test_a_cpu_computes_in_operations_outside_of_its_wait_for_data() -> None:
         ("cpu_op", "custom::kernel", True),
         ("cpu_op", "torch::autograd::AccumulateGrad", False),
         ("cpu_op", "MyFunctionBackward", False),
-        ("cpu_op", "CompiledFunctionBackward", True),
+        ("cpu_op", "## Call CompiledFxGraph ffkfd2q5", True),
+        ("cpu_op", "CompiledFunctionBackward", False),
         ("user_annotation", "Optimizer.step#AdamW.step", False),
     ],
 )
