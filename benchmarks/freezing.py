@@ -5,9 +5,9 @@ The images are random and the weights untrained, which changes no cost. The step
 
 import statistics
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from pipeline.data.prepared import Prepared, Split
-from pipeline.engine.checkpoint import Checkpoints
 from pipeline.engine.fit import Report
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.load import from_data
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
+from pipeline.profiling import blocks
+from pipeline.profiling.trial import NEVER, Trial, stepping, synchronize
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 from pipeline.runtime.processes import ALONE, Processes
@@ -29,7 +30,6 @@ from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.training import Training
 
 CLASSES = tuple("abcde")
-MANY = 10_000
 
 
 def random_images(side: int, count: int) -> Prepared:
@@ -39,15 +39,11 @@ def random_images(side: int, count: int) -> Prepared:
     return Prepared(Spec(inputs=inputs, targets=ClassTargets(classes=CLASSES)), "random", {"train": split})
 
 
-def begin(
-    data: dict[str, Any], changes: dict[str, Any], prepared: Prepared, machine: Machine, folder: Path, processes: Processes = ALONE
-) -> tuple[Training, Iterator[Report]]:
-    """Return a training that reports and validates in no step, and its steps. `changes` are changes of the section `train`."""
-    length = {"epochs": None, "steps": MANY, "report_every_steps": MANY, "validate_every_steps": MANY}
-    changed = {**data, "model": {**data["model"], "weights": None}, "train": {**data["train"], **length, **changes}}
-    params = from_data({name: changed[name] for name in TrainParams.model_fields}, TrainParams, "benchmark")
-    training = Training.begin(params, prepared, machine, Checkpoints(folder, 1), processes=processes)
-    return training, training.reports()
+def training_of(data: dict[str, Any], changes: dict[str, Any], prepared: Prepared, machine: Machine, processes: Processes = ALONE) -> Trial:
+    """Return the training of a parameter file that reports and validates in no step. `changes` are changes of the section `train`."""
+    sections = {**data, "model": {**data["model"], "weights": None}}
+    params = from_data({name: sections[name] for name in TrainParams.model_fields}, TrainParams, "benchmark")
+    return Trial.of(params, prepared, machine, changes={"report_every_steps": NEVER, **changes}, processes=processes)
 
 
 def kept_bytes(training: Training, steps: Iterator[Report]) -> tuple[int, int]:
@@ -72,24 +68,22 @@ def kept_bytes(training: Training, steps: Iterator[Report]) -> tuple[int, int]:
 def main(path: str, count: str) -> None:
     data, machine = Document.read(Path(path)).data, Machine.claim(Environment.read())
     prepared = random_images(data["source"]["size"], 4 * data["train"]["batch_size"])
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as closing:
         trainings = {
-            name: begin(data, {"freeze": freeze}, prepared, machine, Path(folder))
+            name: training_of(data, {"freeze": freeze}, prepared, machine)
             for name, freeze in {"everything": [], "frozen": data["train"]["freeze"]}.items()
         }
-        memory = {name: kept_bytes(*training) for name, training in trainings.items()}
-        seconds: dict[str, list[float]] = {name: [] for name in trainings}
-        for _ in range(int(count)):
-            for name, (training, steps) in trainings.items():
-                start = time.perf_counter()
-                next(steps)
-                if training.machine.device.type == "cuda":
-                    torch.cuda.synchronize(training.machine.device)
-                seconds[name].append(time.perf_counter() - start)
+        steps = {name: closing.enter_context(stepping(training)) for name, training in trainings.items()}
+        memory = {name: kept_bytes(training, steps[name]) for name, training in trainings.items()}
+        seconds = blocks.interleaved(
+            {name: (partial(next, each), 1) for name, each in steps.items()},
+            rounds=int(count),
+            synchronize=partial(synchronize, machine.device),
+        )
     for name, (activations, rest) in memory.items():
         shown = f"{activations / 1e6:.0f} MB of activations, {rest / 1e6:.1f} MB of gradients and optimizer state"
         print(f"{name}: {1e3 * statistics.median(seconds[name]):.0f} ms a step, {shown}")
-    ratio = statistics.median(one / other for one, other in zip(seconds["frozen"], seconds["everything"], strict=True))
+    ratio = blocks.ratios(seconds["frozen"], seconds["everything"]).median
     print(f"frozen / everything: {ratio:.2f} of the time, the median of {count} pairs of steps")
 
 

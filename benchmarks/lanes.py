@@ -5,14 +5,14 @@ The images are random, which changes no cost. The steps of both trainings altern
 
 import statistics
 import sys
-import tempfile
-import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-import torch
-
-from benchmarks.freezing import begin, random_images
+from benchmarks.freezing import random_images, training_of
 from pipeline.params.yaml_document import Document
+from pipeline.profiling import blocks
+from pipeline.profiling.trial import stepping, synchronize
 from pipeline.runtime import processes
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
@@ -22,21 +22,18 @@ def main(path: str, count: str) -> None:
     data, environment = Document.read(Path(path)).data, Environment.read()
     machine = Machine.claim(environment)
     prepared = random_images(data["source"]["size"], 4 * data["train"]["batch_size"])
-    with processes.joined(environment, machine.device) as group, tempfile.TemporaryDirectory() as folder:
-        seconds: dict[int, list[float]] = {1: [], group.size: []}
-        trainings = {lanes: begin(data, {"lanes": lanes}, prepared, machine, Path(folder), group) for lanes in seconds}
-        for _ in range(int(count)):
-            for lanes, (_, steps) in trainings.items():
-                group.wait()
-                start = time.perf_counter()
-                next(steps)
-                if machine.device.type == "cuda":
-                    torch.cuda.synchronize(machine.device)
-                seconds[lanes].append(time.perf_counter() - start)
+    with processes.joined(environment, machine.device) as group, ExitStack() as closing:
+        steps = {}
+        for lanes in (1, group.size):
+            training = training_of(data, {"lanes": lanes}, prepared, machine, group)
+            steps[str(lanes)] = (partial(next, closing.enter_context(stepping(training))), 1)
+        seconds = blocks.interleaved(
+            steps, rounds=int(count), synchronize=partial(synchronize, machine.device), before=lambda _: group.wait()
+        )
         if group.is_first:
             for lanes, each in seconds.items():
                 print(f"lanes: {lanes}: {1e3 * statistics.median(each):.1f} ms a step of {group.size} processes")
-            ratio = statistics.median(one / other for one, other in zip(seconds[group.size], seconds[1], strict=True))
+            ratio = blocks.ratios(seconds[str(group.size)], seconds["1"]).median
             print(f"lanes: {group.size} / lanes: 1: {ratio:.3f} of the time, the median of {count} pairs of steps")
 
 

@@ -32,6 +32,7 @@ from pipeline.engine.objective import Objective
 from pipeline.engine.plan import Plan
 from pipeline.engine.sharding import host_copies
 from pipeline.engine.state import Progress, Switch, TrainState
+from pipeline.engine.update import WholeBatch
 from pipeline.io.tensor_file import Tensors
 from pipeline.io.untrusted import reason
 from pipeline.params.train import TrainParams
@@ -208,7 +209,7 @@ class Training:
             augmentation = Augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
         return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.processes.local_size)
 
-    def batches(self, start: int) -> Generator[BlockBatch]:
+    def batches(self, start: int) -> Generator[WholeBatch]:
         """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
         return self.batches_of(self.shard, start)
 

@@ -22,6 +22,9 @@ VERBS = {
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
     "tensorboard": "write event files of the runs, and print the command that shows them in TensorBoard",
+    "profile": "run some steps of the training, and say where their time goes",
+    "speedup": "compare the steps of the training with each option that could make them faster, on this machine",
+    "fit-batch": "measure throughput and memory of each micro-batch size, and propose one",
     "schema": "write params.schema.json and docs/parameters.md",
 }
 MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN"}
@@ -115,5 +118,15 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "runs": {"nargs": "*", "metavar": "RUN", "help": "a run: the name of its journal folder or its id in MLflow (default: all runs)"},
         "--output": {"metavar": "FOLDER", "help": "the folder to write to (default: .pipeline/tensorboard)"},
     },
+    "profile": {
+        "--steps": {"type": int, "metavar": "N", "help": "steps to time (default: as many as take three seconds)"},
+        "--trace": {"metavar": "PATH", "help": "write a trace for https://ui.perfetto.dev, compressed if PATH ends in .gz"},
+        "--log-to-run": {"action": "store_true", "help": "add the profile to the run that trained the model file, as artifacts"},
+    },
+    "speedup": {
+        "--steps": {"type": int, "metavar": "N", "help": "steps of a block (default: as many as take half a second)"},
+        "--output": {"metavar": "FOLDER", "help": "also write speedup.md, speedup.json and speedup.png to this folder"},
+    },
+    "fit-batch": {},
     "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},
 }

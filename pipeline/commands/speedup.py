@@ -1,0 +1,38 @@
+"""`python -m pipeline speedup`: compare the steps of the training with each option that could make them faster."""
+
+from pathlib import Path
+
+from pipeline.paths import Paths
+from pipeline.profiling import setup
+from pipeline.runtime.environment import Environment
+
+
+def run(steps: int | None, output: str | None) -> None:
+    """Print a table of the training as configured and of each option, and how it was measured.
+
+    `steps` is the number of steps of a block, or None for as many as take half a second. `output` is a folder for the table, its numbers as
+    JSON and a figure; if it is None, nothing is written. Raises Refusal if the parameters or the data are invalid.
+    """
+    setup.refuse_below("--steps", steps)
+    with setup.ready(Paths(), Environment.read()) as (params, prepared, machine):
+        from pipeline.profiling import speedup  # late: it takes seconds to import
+
+        samples, rows = params.train.batch_size, []
+        title = f"{params.model.title} on {machine.device} ({machine.name})"
+        on_gpu = machine.device.type == "cuda"
+        print("\n".join([title, *speedup.head(on_gpu=on_gpu)]))
+        for row in speedup.compared(params, prepared, machine, steps=steps):
+            print(speedup.line(speedup.cells(row, samples), on_gpu=on_gpu), flush=True)
+            rows.append(row)
+        method = speedup.method(params, machine.device)
+        print(f"\n{method}")
+        fastest = speedup.best(rows)
+        if fastest and fastest.speed:
+            print(f"\nFaster here in every round: {fastest.name}, {fastest.speed.median:.2f} times as fast.")
+        else:
+            print("\nNo option was faster in every round.")
+        if output:
+            from pipeline.profiling import speedup_report
+
+            speedup_report.write(Path(output), rows, title=title, method=method, samples=samples)
+            print(f"speedup: written to {output}")

@@ -1,0 +1,208 @@
+"""Finds the micro-batch size that makes steps fastest: those that fit in memory by doubling and bisection, then the fastest of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from pipeline.params.loop import LoopSettings
+from pipeline.profiling import blocks, memory
+from pipeline.profiling.micro_batches import BLOCK_S, Facts, Measured, Measuring, Overflow
+from pipeline.profiling.trial import steps_for
+from pipeline.refusal import Refusal
+
+BUDGET_SHARE = 0.9
+"""The share of the available memory of the machine that the measuring process may take."""
+START_PARTS = 16
+"""The first size that is tried makes at most about this many micro-batches; smaller ones are slow, and tried only if it does not fit."""
+NOISE = 1.03
+"""Sizes whose steps take at most this multiple of the fastest are equally fast."""
+
+
+@dataclass
+class Search:
+    """Measures sizes in one process as long as memory does not run out.
+
+    `budget_bytes` is the largest resident memory of that process; None if a GPU sets the limit. `overflows` are the sizes that do not fit.
+    """
+
+    budget_bytes: int | None
+    results: dict[int, Measured] = field(default_factory=dict)
+    overflows: list[int] = field(default_factory=list)
+    closing: ExitStack = field(default_factory=ExitStack)
+    process: Measuring | None = None
+
+    def fits(self, size: int) -> bool:
+        """Return True if a micro-batch of `size` samples fits in memory. Other obstacles, such as a BatchNorm of one sample, do not count."""
+        try:
+            self.results[size] = self.process_for(size).measured(size)
+        except Overflow:
+            self.overflows.append(size)
+            self.renew()
+            return False
+        except Refusal as refusal:
+            self.results[size] = Measured(size, obstacle=str(refusal).splitlines()[0])
+            self.renew()
+        return True
+
+    def process_for(self, size: int) -> Measuring:
+        """Return a process for a trial of `size`. It has tried no larger size, because it may keep memory that the larger size has taken."""
+        if self.process is None or size < self.process.largest:
+            self.renew()
+        assert self.process
+        return self.process
+
+    def renew(self) -> None:
+        """End the process, and start another one."""
+        self.closing.close()
+        self.process = self.closing.enter_context(Measuring(self.budget_bytes))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The measured sizes that fit, in ascending order.
+
+    `seconds` are those of a step, in blocks that ran in turn, by size. `batch_size` and `lane_size` are samples of a step and of a lane,
+    `present` is the configured `train.micro_batch_size`, and `proposed` the smallest of the fastest sizes that divide a lane.
+    """
+
+    facts: Facts
+    batch_size: int
+    lane_size: int
+    present: int
+    proposed: int
+    measured: Sequence[Measured]
+    seconds: dict[int, list[float]]
+    overflows: Sequence[int]
+    budget_bytes: int | None
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that the user sees."""
+        limit = "the memory of the GPU" if self.budget_bytes is None else f"{self.budget_bytes / 1e6:,.0f} MB of this machine's memory"
+        yield f"{self.facts.title}: steps of {self.batch_size} samples, within {limit}"
+        kind = "allocated, MB" if self.facts.device == "cuda" else "resident, MB"
+        yield f"| micro-batch | a step has | ms a step | samples/s (min. to max.)       | {kind:>13} |"
+        yield "| ---         | ---        | ---       | ---                            | ---           |"
+        for each in self.measured:
+            yield self.row(each)
+        for size in sorted(self.overflows):
+            yield f"| {size:11} | {self.batch_size // size:10} | {'':9} | {'out of memory':30} | {'':13} |"
+        yield ""
+        yield from notes(self.facts)
+        yield from self.conclusion()
+
+    def row(self, each: Measured) -> str:
+        parts = self.batch_size // self.lane_size * -(-self.lane_size // each.size)
+        if each.obstacle:
+            return f"| {each.size:11} | {parts:10} | {'':9} | not possible: {each.obstacle} |"
+        spread = blocks.spread([self.batch_size / seconds for seconds in self.seconds[each.size]])
+        rate = f"{spread.median:,.0f} ({spread.least:,.0f} to {spread.most:,.0f})"
+        return (
+            f"| {each.size:11} | {parts:10} | {1000 * self.batch_size / spread.median:9.2f} | {rate:30} | {each.peak_bytes / 1e6:13,.0f} |"
+        )
+
+    def conclusion(self) -> Iterator[str]:
+        """Yield what to write, or that nothing is to be changed."""
+        if self.proposed == self.present:
+            yield f"train.micro_batch_size: {self.present} is the best here: no smaller size is as fast, and no larger one is faster."
+            return
+        if self.present in self.seconds:
+            ratio = blocks.ratios(self.seconds[self.present], self.seconds[self.proposed]).median
+            yield f"{self.proposed} instead of {self.present}: {ratio:.2f} times as fast. The batch stays {self.batch_size}."
+        else:
+            yield f"{self.proposed} instead of {self.present}, which does not fit. The batch stays {self.batch_size}."
+        yield f"python -m pipeline set train.micro_batch_size={self.proposed}"
+
+
+def notes(facts: Facts) -> Iterator[str]:
+    """Say which layers make the result of a training depend on the size of its micro-batches."""
+    if facts.norms:
+        yield (
+            f"BatchNorm ({listed(facts.norms)}) uses the mean and variance of each micro-batch, not of the batch: another micro_batch_size gives "
+            "another model, and few samples give noisy statistics."
+        )
+    if facts.dropouts:
+        yield f"Dropout ({listed(facts.dropouts)}) draws for each micro-batch: another micro_batch_size gives another model, in no direction."
+    if not facts.norms and not facts.dropouts:
+        yield "The model has no BatchNorm and no dropout: micro_batch_size changes its result by rounding only."
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name or "the network" for name in names[:most]) + more
+
+
+def searched(sizes: Sequence[int], fits: Callable[[int], bool], *, start: int) -> int | None:
+    """Return the largest of the ascending `sizes` that fits, or None.
+
+    Begins at position `start`, at least doubles the size as long as it fits, and then bisects.
+    """
+    low, high, position = -1, len(sizes), start
+    while low + 1 < high:
+        if fits(sizes[position]):
+            low = position
+        else:
+            high = position
+        if high == len(sizes):
+            position = next((index for index in range(low + 1, high) if sizes[index] >= 2 * sizes[low]), high - 1)
+        else:
+            position = (low + high) // 2
+    return sizes[low] if low >= 0 else None
+
+
+def divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def fitted(settings: LoopSettings) -> Result:
+    """Measure micro-batch sizes of the training of this checkout. Raises Refusal if none is possible, and for the reasons of a training."""
+    if settings.compile == "graphs":
+        raise Refusal("train.compile: `graphs` needs micro_batch_size equal to batch_size: write `train.compile: default` to compare sizes")
+    lane_size = settings.batch_size // settings.lanes
+    sizes = divisors(lane_size)
+    with ExitStack() as closing:
+        search = Search(int(BUDGET_SHARE * memory.available_bytes()))
+        closing.callback(search.closing.close)
+        facts = search.process_for(1).facts()
+        if facts.device == "cuda":
+            search.budget_bytes = None
+            search.renew()
+        largest = searched(
+            sizes, search.fits, start=max(index for index, size in enumerate(sizes) if size <= max(1, lane_size // START_PARTS))
+        )
+        present = min(settings.micro_batch_size, lane_size)
+        if largest and present < largest and present not in search.results:
+            search.fits(present)  # to compare with
+        possible = [size for size, result in search.results.items() if result.obstacle is None]
+        if not possible:
+            reasons = [result.obstacle for result in search.results.values() if result.obstacle]
+            raise Refusal(
+                reasons[0] if reasons else "train.micro_batch_size: one sample does not fit in memory: choose a smaller model or sample"
+            )
+        search.renew()
+        assert search.process
+        counts = {size: steps_for(BLOCK_S, search.results[size].step_s) for size in sorted(possible)}
+        seconds = search.process.blocks(counts)
+    return Result(
+        facts=facts,
+        batch_size=settings.batch_size,
+        lane_size=lane_size,
+        present=settings.micro_batch_size,
+        proposed=smallest_of_fastest({size: each for size, each in seconds.items() if lane_size % size == 0}),
+        measured=[search.results[size] for size in sorted(search.results)],
+        seconds=seconds,
+        overflows=search.overflows,
+        budget_bytes=search.budget_bytes,
+    )
+
+
+def smallest_of_fastest(seconds: dict[int, list[float]]) -> int:
+    """Return the smallest size that is as fast as the fastest, given the seconds of a step in each round.
+
+    A size is as fast if its steps take at most NOISE times as long in the median of the rounds, or if it was faster in two of them.
+    """
+    fastest = min(seconds, key=lambda size: blocks.spread(seconds[size]).median)
+    for size in sorted(seconds):
+        ratios = sorted(one / other for one, other in zip(seconds[size], seconds[fastest], strict=True))
+        if ratios[len(ratios) // 2] <= NOISE or ratios[min(1, len(ratios) - 1)] < 1:
+            return size
+    return fastest

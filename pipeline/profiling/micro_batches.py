@@ -1,0 +1,188 @@
+"""The measurements of micro-batch sizes, in a process of their own: if memory runs out, only this process is killed."""
+
+import io
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stdout, suppress
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import psutil
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from pipeline.engine.fit import Report
+from pipeline.paths import Paths
+from pipeline.profiling import memory, setup
+from pipeline.profiling.blocks import interleaved
+from pipeline.profiling.trial import NEVER, Trial, stepping, steps_for, synchronize
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
+
+WARMUP_STEPS, BLOCK_S, ROUNDS = 2, 0.4, 7
+POLL_S = 0.02
+LIMIT_S = 1800.0
+OUT_OF_MEMORY = "train.micro_batch_size: out of memory"
+"""The beginning of the Refusals of a training that cannot make its micro-batches smaller."""
+
+
+class Facts(NamedTuple):
+    """What the process knows of the training: model, device and precision as text, the kind of device, and names of layers."""
+
+    title: str
+    device: str
+    norms: tuple[str, ...]
+    """BatchNorm layers that compute statistics of each micro-batch."""
+    dropouts: tuple[str, ...]
+
+
+class Measured(NamedTuple):
+    """The result of one micro-batch size.
+
+    `peak_bytes` is the largest memory in a step: of tensors on the GPU, or the resident memory of the process. `obstacle` is None, or why
+    this size is impossible for another reason than memory.
+    """
+
+    size: int
+    step_s: float = 0.0
+    peak_bytes: int = 0
+    obstacle: str | None = None
+
+
+class Overflow(Exception):
+    """Raised if a size needs more memory than there is. The process has ended or must not be used again."""
+
+
+class Measuring:
+    """A process that measures. Use it in a `with` block, which ends it."""
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        """Start the process. It is killed when its resident memory exceeds `budget_bytes`; None for no limit."""
+        context = get_context("spawn")
+        self.budget_bytes = budget_bytes
+        self.connection, child_end = context.Pipe()
+        self.process = context.Process(target=serve, args=(child_end,), daemon=True)
+        self.process.start()
+        child_end.close()
+        self.largest = 0
+        """The largest size that this process has tried."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def facts(self) -> Facts:
+        return Facts(*self.ask("facts"))
+
+    def measured(self, size: int) -> Measured:
+        """Measure one micro-batch size. Raises Overflow if it needs too much memory."""
+        self.largest = max(self.largest, size)
+        return Measured(*self.ask("trial", size))
+
+    def blocks(self, counts: dict[int, int]) -> dict[int, list[float]]:
+        """Run blocks of steps of several sizes in turn. Return the seconds of a step in each block, by size. `counts` are the steps of a block."""
+        answer: dict[int, list[float]] = self.ask("blocks", counts)
+        return answer
+
+    def ask(self, question: str, argument: Any = None) -> Any:
+        """Return the answer of the process. Raises Refusal as the training does, and Overflow if there is too little memory."""
+        end_s = time.monotonic() + LIMIT_S
+        try:
+            self.connection.send((question, argument))
+            while not self.connection.poll(POLL_S):
+                if self.takes_too_much():
+                    raise Overflow
+                if time.monotonic() > end_s:
+                    raise Refusal(f"fit-batch: a measurement took longer than {LIMIT_S:.0f} s: use a smaller train.batch_size")
+            kind, answer = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            if self.process.exitcode == -signal.SIGKILL:  # the OOM killer
+                raise Overflow from None
+            raise Refusal(f"fit-batch: the measuring process ended with exit code {self.process.exitcode}: its error is above") from None
+        if kind == "overflow":
+            raise Overflow
+        if kind == "refusal":
+            raise Refusal(answer)
+        return answer
+
+    def takes_too_much(self) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return self.budget_bytes is not None and psutil.Process(self.process.pid).memory_info().rss > self.budget_bytes
+        return False
+
+
+def serve(connection: Connection) -> None:
+    """Answer the questions of the parent process until it closes its end of the pipe. The entry point of the measuring process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process gets it, too, and kills this one
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")  # the OOM killer takes this process first
+    with suppress(EOFError, ConnectionError):
+        try:
+            answer(connection)
+        except Refusal as refusal:
+            connection.send(("overflow", None) if OUT_OF_MEMORY in str(refusal) else ("refusal", str(refusal)))
+
+
+def answer(connection: Connection) -> None:
+    """Answer questions. Raises Refusal as a training does, also if memory runs out."""
+    with setup.ready(Paths(), Environment.read()) as (params, prepared, machine), ExitStack() as closing:
+        trial = Trial.of(params, prepared, machine, changes={"report_every_steps": NEVER})
+        reports = closing.enter_context(stepping(trial))
+        while True:
+            question, argument = connection.recv()
+            if question == "facts":
+                connection.send(("answer", tuple(facts_of(trial))))
+            elif question == "trial":
+                with redirect_stdout(io.StringIO()):  # the training prints that it makes its micro-batches smaller
+                    connection.send(("answer", tuple(tried(trial, reports, argument))))
+            else:
+                connection.send(("answer", timed(trial, reports, argument)))
+
+
+def facts_of(trial: Trial) -> Facts:
+    modules = dict(trial.state.model.network.named_modules())
+    norms = tuple(name for name, module in modules.items() if isinstance(module, _BatchNorm) and module.training)
+    dropouts = tuple(name for name, module in modules.items() if draws(module))
+    machine = trial.machine
+    title = f"{trial.params.model.title} on {machine.device} ({machine.name}) in {trial.state.precision}"
+    return Facts(title, machine.device.type, norms, dropouts)
+
+
+def draws(module: nn.Module) -> bool:
+    """Return True if a layer draws random numbers for dropout. Other layers than those of torch have an attribute `dropout`, too."""
+    chance = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0)
+    return isinstance(chance, float) and chance > 0
+
+
+def tried(trial: Trial, reports: Iterator[Report], size: int) -> Measured:
+    """Make some steps with micro-batches of `size` samples. Raises Refusal if they need too much memory."""
+    device = trial.machine.device
+    trial.progress.micro_batch_size = size
+    memory.reset_peak(device)
+    block = partial(interleaved, rounds=1, synchronize=partial(synchronize, device))
+    step_s = block({"": (partial(next, reports), WARMUP_STEPS)})[""][0]
+    step_s = block({"": (partial(next, reports), steps_for(BLOCK_S, step_s))})[""][0]
+    if trial.progress.micro_batch_size != size:  # the training has made the micro-batches smaller
+        raise Refusal(OUT_OF_MEMORY)
+    return Measured(size, step_s, memory.peak_bytes(device))
+
+
+def timed(trial: Trial, reports: Iterator[Report], counts: dict[int, int]) -> dict[int, list[float]]:
+    """Run blocks of steps of several micro-batch sizes in turn. Return the seconds of a step in each block, by size."""
+
+    def choose(name: str) -> None:
+        trial.progress.micro_batch_size = int(name)
+
+    steps = {str(size): (partial(next, reports), count) for size, count in counts.items()}
+    seconds = interleaved(steps, rounds=ROUNDS, synchronize=partial(synchronize, trial.machine.device), before=choose)
+    return {int(name): each for name, each in seconds.items()}

@@ -1,0 +1,100 @@
+"""Divides the time of a step: waiting for data, copying to the device, computing, host overhead, and idle.
+
+The time of a step is measured without the profiler, which would make it longer. From steps under the profiler come only the times of the
+device: those of a GPU are its own timestamps, and those of a CPU are taken as fractions of the same steps.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipeline.engine.fit import Report
+from pipeline.profiling.trace import Traced
+from pipeline.profiling.trial import Trial, synchronize
+
+BLOCKS = 5
+SCHEDULER_STATISTICS = Path("/proc/self/schedstat")
+"""Of the main thread: nanoseconds on a CPU, nanoseconds of waiting for one, and how often it ran (sched-stats.rst of the kernel)."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured of a step without the profiler, in seconds: the whole step, and its wait for data.
+
+    `processor_s` is the CPU time of all threads of this process outside of that wait. `queued_s` is how long the main thread could run, but
+    had to wait because other threads or processes used the CPUs.
+    """
+
+    step_s: float
+    data_s: float
+    processor_s: float
+    queued_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the time of a step. Their sum is 1."""
+
+    data: float
+    copying: float
+    computing: float
+    host: float
+    idle: float
+
+    @property
+    def largest(self) -> str:
+        """Return the name of the largest share."""
+        values = asdict(self)
+        return max(values, key=values.__getitem__)
+
+
+def timed(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
+    """Make `steps` steps in each of BLOCKS blocks without the profiler. Return what was measured in the block of median duration."""
+    blocks = sorted((block(trial, reports, steps) for _ in range(BLOCKS)), key=lambda each: each.step_s)
+    return blocks[BLOCKS // 2]
+
+
+def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
+    """Make `steps` steps. The host waits for the device before and after them only."""
+    device, clock = trial.machine.device, trial.clock
+    synchronize(device)
+    waited_s, waited_processor_s = clock.elapsed_s, clock.processor_s
+    start_s, start_processor_s, start_queued_s = time.perf_counter(), time.process_time(), queued_s()
+    for _ in range(steps):
+        next(reports)
+    synchronize(device)
+    elapsed_s, processor_s = time.perf_counter() - start_s, time.process_time() - start_processor_s
+    outside_s = processor_s - (clock.processor_s - waited_processor_s)
+    return Timed(elapsed_s / steps, (clock.elapsed_s - waited_s) / steps, outside_s / steps, (queued_s() - start_queued_s) / steps)
+
+
+def queued_s() -> float:
+    """Return how long the main thread of this process has waited for a CPU since its start; 0 if the kernel does not tell."""
+    try:
+        return int(SCHEDULER_STATISTICS.read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> Shares:
+    """Divide the time of a step.
+
+    On a GPU, the device computes and copies as long as its timestamps say. In the rest of the step it does nothing: it waits for data as
+    long as the host does, and else for the host. On a CPU, operations take the same fraction of the step outside of its wait for data as
+    under the profiler. What is left is host overhead while a thread of this process runs or waits for a CPU, and idle while the process
+    sleeps.
+    """
+    if on_gpu:
+        computing_s = min(traced.computing_s, timed.step_s)
+        copying_s = min(traced.copying_s, timed.step_s - computing_s)
+        data_s = min(timed.data_s, timed.step_s - computing_s - copying_s)
+    else:
+        data_s, copying_s = min(timed.data_s, timed.step_s), 0.0
+        fraction = min(1.0, traced.computing_s / traced.stepping_s) if traced.stepping_s else 0.0
+        computing_s = (timed.step_s - data_s) * fraction
+    outside_s = timed.step_s - timed.data_s
+    rest_s = timed.step_s - computing_s - copying_s - data_s
+    running = min(1.0, timed.processor_s / outside_s + timed.queued_s / timed.step_s) if outside_s > 0 else 1.0
+    parts = (data_s, copying_s, computing_s, rest_s * running, rest_s * (1 - running))
+    return Shares(*(part / timed.step_s for part in parts))

@@ -1,0 +1,227 @@
+"""Compares the steps of a training on this machine: as configured, on its other device, and with each option that could make them faster.
+
+Each option runs in turn with the training as configured, in blocks of steps, so that drift of the machine affects both alike.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from pipeline.data.prepared import Prepared
+from pipeline.engine.fit import Report
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.io.untrusted import reason
+from pipeline.params.train import TrainParams
+from pipeline.profiling import blocks, memory
+from pipeline.profiling.blocks import Spread
+from pipeline.profiling.trial import NEVER, Trial, stepping, steps_for, synchronize
+from pipeline.refusal import Refusal
+from pipeline.runtime import gpu_diagnostics, machine
+from pipeline.runtime.machine import Machine
+
+CONFIGURED = "as configured"
+ROUNDS, WARMUP_STEPS, CALIBRATION_STEPS = 5, 5, 3
+BLOCK_S = 0.5
+PRECISIONS = ("fp32", "bf16", "fp16", "bf16-true")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A change of a training. `changes` are those of the section `train`; `device` is None for the device of the training as configured.
+
+    `obstacle` says why this machine or this model cannot do it; None if that is known only after a trial.
+    """
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    unfused: bool = False
+    obstacle: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of an option. `speed` is how many times as fast as the training as configured it is.
+
+    `peak_bytes` is the largest memory of its tensors on the GPU; None on a CPU. `obstacle` says why it could not be measured, and the other
+    values are then None.
+    """
+
+    name: str
+    step_s: float | None = None
+    speed: Spread | None = None
+    peak_bytes: int | None = None
+    obstacle: str | None = None
+
+
+@dataclass
+class Contestant:
+    """A training that runs in blocks. `held_bytes` is the memory of the GPU that was in use before it began."""
+
+    trial: Trial
+    reports: Iterator[Report]
+    held_bytes: int
+
+    def warm_up(self, steps: int | None) -> int:
+        """Make the first steps, in which kernels are chosen or compiled. Return the number of steps of a block, `steps` if that is given."""
+        self.claim()
+        self.run(WARMUP_STEPS)
+        step_s = self.run(CALIBRATION_STEPS)
+        return steps_for(BLOCK_S, step_s) if steps is None else min(steps, steps_for(10 * BLOCK_S, step_s))
+
+    def run(self, steps: int) -> float:
+        """Return the seconds of a step, of `steps` steps."""
+        return blocks.interleaved({"": (self.step, steps)}, rounds=1, synchronize=partial(synchronize, self.trial.machine.device))[""][0]
+
+    def step(self) -> None:
+        next(self.reports)
+
+    def claim(self) -> None:
+        """Make the process deterministic or not, as this training needs it, and begin to measure the memory anew."""
+        machine.set_determinism(self.trial.params.train.deterministic)
+        if self.trial.machine.device.type == "cuda":
+            memory.reset_peak(self.trial.machine.device)
+
+
+def options(params: TrainParams, prepared: Prepared, claimed: Machine) -> Iterator[Option]:
+    """Yield the options that differ from the training as configured."""
+    settings, on_gpu = params.train, claimed.device.type == "cuda"
+    other = (
+        None if on_gpu or machine.cuda_is_available() else gpu_diagnostics.obstacle(torch.version.cuda) or "this machine has no NVIDIA GPU"
+    )
+    yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
+    effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
+    for name in PRECISIONS:
+        if name != effective:
+            yield Option(f"precision: {name}", {"precision": name})
+    no_images = None if isinstance(prepared.spec.inputs, ImageInputs) else "the inputs are not images"
+    yield Option(
+        f"channels_last: {str(not settings.channels_last).lower()}", {"channels_last": not settings.channels_last}, obstacle=no_images
+    )
+    for mode in ("off", "default", "graphs"):
+        if mode != settings.compile:
+            yield Option(
+                f"compile: {mode}", {"compile": mode}, obstacle="CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None
+            )
+    yield Option("optimizer not fused", unfused=True)
+    yield Option("lanes: 2", {"lanes": 2}) if settings.lanes == 1 else Option("lanes: 1", {"lanes": 1})
+    changed = not settings.activation_checkpointing
+    yield Option(f"activation_checkpointing: {str(changed).lower()}", {"activation_checkpointing": changed})
+    yield Option(f"deterministic: {str(not settings.deterministic).lower()}", {"deterministic": not settings.deterministic})
+
+
+def compared(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps: int | None) -> Iterator[Row]:
+    """Yield a row for the training as configured, and then one for each option, as soon as it is measured.
+
+    `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block never takes more than about ten times that.
+    """
+    configured = begin(Option(CONFIGURED), params, prepared, claimed)
+    with stepping(configured.trial) as configured.reports:
+        count = configured.warm_up(steps)
+        seconds = [configured.run(count) for _ in range(ROUNDS)]
+        yield Row(CONFIGURED, blocks.spread(seconds).median, Spread(1.0, 1.0, 1.0), taken_bytes(configured))
+        for option in options(params, prepared, claimed):
+            yield row(option, configured, count, params, prepared, steps=steps)
+    machine.set_determinism(params.train.deterministic)
+
+
+def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Machine) -> Contestant:
+    """Return the training with an option. Raises Refusal if the option does not fit the model, the data or the machine."""
+    device = torch.device(option.device) if option.device else claimed.device
+    held_bytes = memory.current_bytes(device) if device.type == "cuda" else 0
+    trial = Trial.of(params, prepared, Machine(device, claimed.threads), changes={"report_every_steps": NEVER, **option.changes})
+    if option.unfused:
+        unfuse(trial.state.optimizer)
+    return Contestant(trial, iter(()), held_bytes)
+
+
+def row(option: Option, configured: Contestant, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
+    """Measure an option in turn with the training as configured, whose blocks have `count` steps. Any error becomes the row's obstacle."""
+    if option.obstacle:
+        return Row(option.name, obstacle=option.obstacle)
+    try:
+        contestant = begin(option, params, prepared, configured.trial.machine)
+        with stepping(contestant.trial) as contestant.reports:
+            both = {CONFIGURED: configured, option.name: contestant}
+            counts = {CONFIGURED: count, option.name: contestant.warm_up(steps)}
+            seconds = blocks.interleaved(
+                {name: (each.step, counts[name]) for name, each in both.items()},
+                rounds=ROUNDS,
+                synchronize=partial(synchronize_all, [each.trial.machine.device for each in both.values()]),
+                before=lambda name: both[name].claim(),
+            )
+            speed = blocks.ratios(seconds[CONFIGURED], seconds[option.name])
+            return Row(option.name, blocks.spread(seconds[option.name]).median, speed, taken_bytes(contestant))
+    except Refusal as refusal:
+        return Row(option.name, obstacle=first_line(str(refusal).removeprefix("params.yaml: ")))
+    except Exception as error:  # an option that torch cannot do here must not end the comparison
+        return Row(option.name, obstacle=first_line(f"{type(error).__name__}: {reason(error)}"))
+
+
+def synchronize_all(devices: list[torch.device]) -> None:
+    for device in devices:
+        synchronize(device)
+
+
+def unfuse(optimizer: torch.optim.Optimizer) -> None:
+    """Let `optimizer` use PyTorch's default kernels. Raises Refusal if it has no fused kernels."""
+    if not all("fused" in group for group in optimizer.param_groups):
+        raise Refusal(f"{type(optimizer).__name__} has one form only")
+    for group in optimizer.param_groups:
+        group["fused"] = False
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch's fused optimizers
+
+
+def taken_bytes(contestant: Contestant) -> int | None:
+    """Return the largest memory of the tensors of a training on the GPU in its last block; None on a CPU."""
+    device = contestant.trial.machine.device
+    return memory.peak_bytes(device) - contestant.held_bytes if device.type == "cuda" else None
+
+
+def first_line(text: str) -> str:
+    return text.splitlines()[0] if text else "failed"
+
+
+def method(params: TrainParams, device: torch.device) -> str:
+    """Say in one paragraph how the rows were measured."""
+    waits = ", at whose beginning and end only the host waits for the GPU" if device.type == "cuda" else ""
+    return (
+        f"Steps of {params.train.batch_size} samples: batch, forward, backward and update, without reports, validations, checkpoints and tracking. "
+        f"Medians of {ROUNDS} blocks of steps{waits}. The blocks of each option alternate with those of the training as configured; the speed is "
+        f"the ratio within a round: median (minimum to maximum). The first {WARMUP_STEPS + CALIBRATION_STEPS} steps, in which kernels are chosen "
+        "and compiled, are not counted."
+    )
+
+
+def cells(row: Row, samples: int) -> tuple[str, ...]:
+    """Return a row as text: the name, milliseconds a step, samples a second, the speed and the memory."""
+    if row.step_s is None or row.speed is None:
+        return (row.name, "", "", f"not here: {row.obstacle}", "")
+    speed = f"{row.speed.median:.2f}" + ("" if row.name == CONFIGURED else f" ({row.speed.least:.2f} to {row.speed.most:.2f})")
+    used = "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f}"
+    return (row.name, f"{1000 * row.step_s:.2f}", f"{samples / row.step_s:,.0f}", speed, used)
+
+
+HEADINGS = ("option", "ms a step", "samples/s", "speed", "GPU memory in MB")
+WIDTHS = (31, 10, 10, 22, 16)
+
+
+def line(cells: tuple[str, ...], *, on_gpu: bool) -> str:
+    """Return a line of a Markdown table that is aligned on a terminal, too. Without a GPU, it has no column for its memory."""
+    shown = cells if on_gpu else cells[:-1]
+    return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(shown, WIDTHS, strict=False)) + " |"
+
+
+def head(*, on_gpu: bool) -> list[str]:
+    """Return the first two lines of the table."""
+    return [line(HEADINGS, on_gpu=on_gpu), line(("---",) * len(HEADINGS), on_gpu=on_gpu)]
+
+
+def best(rows: list[Row]) -> Row | None:
+    """Return the fastest option that was faster than the training as configured in every round, or None."""
+    faster = [row for row in rows if row.speed and row.speed.least > 1.0]
+    return max(faster, key=lambda row: row.speed.median if row.speed else math.nan, default=None)

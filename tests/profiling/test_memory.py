@@ -1,0 +1,50 @@
+"""The memory of this process, and what the machine and its cgroups leave."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from pipeline.profiling import memory
+
+CPU = torch.device("cpu")
+
+
+def test_the_peak_is_that_since_it_was_reset() -> None:
+    before = memory.peak_bytes(CPU)
+    block = bytearray(300_000_000)
+    block[:] = b"1" * len(block)
+    assert memory.peak_bytes(CPU) > before + 250_000_000 or before > 1_000_000_000
+    del block
+    high = memory.peak_bytes(CPU)
+    memory.reset_peak(CPU)
+    assert memory.peak_bytes(CPU) < high
+    assert 0 < memory.current_bytes(CPU) <= memory.peak_bytes(CPU)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("memory.max", "memory.current", "inactive_file"), 700),
+        (("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"), 700),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_cgroup_leaves_its_limit_less_what_is_used_and_not_cached(tmp_path: Path, names: tuple[str, str, str], expected: int) -> None:
+    limit, used, cached = names
+    (tmp_path / limit).write_text("1000\n")
+    (tmp_path / used).write_text("500\n")
+    (tmp_path / "memory.stat").write_text(f"anon 300\n{cached} 200\n")
+    assert memory.left_bytes(tmp_path) == expected
+
+
+@pytest.mark.parametrize("limit", ["max\n", "", None])
+def test_a_cgroup_without_a_limit_leaves_everything(tmp_path: Path, limit: str | None, monkeypatch) -> None:
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text("500\n")
+    monkeypatch.setattr(memory.cgroup, "folders", lambda _: iter([tmp_path]))
+    assert memory.available_bytes() > 0.5 * psutil.virtual_memory().available
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert memory.available_bytes() == 999_500
