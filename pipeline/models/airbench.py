@@ -5,7 +5,7 @@ with one difference: the bias of the whitening layer is trained to the end, like
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -39,6 +39,8 @@ class Settings(ModelSettings):
     """Number of train images from which the whitening layer is computed, evenly spaced over the split; the original uses 5,000."""
     whiten_eps: PositiveFloat
     """Added to the variances by which the whitening layer divides, so that it does not amplify noise; the original has 5e-4."""
+
+    RECOMMENDED: ClassVar = {"block1_width": 64, "block2_width": 256, "block3_width": 256, "whiten_images": 5000, "whiten_eps": 5e-4}
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)

@@ -1,6 +1,6 @@
 """A plain convolutional network of three stages. Each further stage has half the image size and twice the channels."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -19,6 +19,8 @@ class Settings(ModelSettings):
     """Channels of the first stage; each further stage has twice as many."""
     dropout: Share
     """Dropout probability of the pooled features."""
+
+    RECOMMENDED: ClassVar = {"width": 16, "dropout": 0.1}
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -20,6 +20,8 @@ class Settings(ModelSettings):
     """Number of hidden layers."""
     dropout: Share
     """Dropout probability of the hidden units."""
+
+    RECOMMENDED: ClassVar = {"width": 512, "depth": 2, "dropout": 0.2}
 
     def build(self, spec: Spec) -> nn.Module:
         widths = [prod(ImageInputs.of(spec).row_shape), *[self.width] * self.depth]

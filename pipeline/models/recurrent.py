@@ -1,7 +1,7 @@
 """Recurrent networks for text: layers of RNN, LSTM or GRU, as a classifier of texts or as a language model."""
 
 from contextlib import nullcontext
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from pydantic import model_validator
@@ -39,6 +39,18 @@ class Settings(ModelSettings):
     """Use the token vectors as the weights of the last layer, too; `embedding_width` must then equal `width`. Must be false for a classifier."""
     dropout: Share
     """Dropout probability of the token vectors and of the states of each layer."""
+
+    RECOMMENDED: ClassVar = {
+        "cell": "lstm",
+        "embedding_width": 128,
+        "width": 128,
+        "depth": 1,
+        "bidirectional": True,
+        "pooling": "mean",
+        "tied_embeddings": False,
+        "dropout": 0.2,
+    }
+    RECOMMENDED_FOR: ClassVar = {"language_modeling": {"width": 384, "depth": 2, "bidirectional": False, "pooling": None}}
 
     @property
     def title(self) -> str:

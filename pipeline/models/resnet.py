@@ -1,6 +1,6 @@
 """Residual networks for small images: the fast 9-layer network (Page, 2018) and networks of 10 to 18 layers (He et al., 2016)."""
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ class Settings(ModelSettings):
     """Number of layers with weights, including the first and the last."""
     width: Annotated[int, Field(ge=FEWEST_CHANNELS, le=65_536)]
     """Channels of the first stage; each further stage has twice as many. The originals have 64."""
+
+    RECOMMENDED: ClassVar = {"depth": 9, "width": 64}
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)

@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import ValidationInfo, field_validator
@@ -32,6 +32,8 @@ class Settings(ModelSettings):
     pretrained: str | None
     """Weights published by torchvision to start from, such as `IMAGENET1K_V1`, or null for none; they are downloaded. Layers whose shapes do
     not match start from random weights."""
+
+    RECOMMENDED: ClassVar = {"architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None}
 
     @field_validator("architecture")
     @classmethod

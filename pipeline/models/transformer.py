@@ -1,6 +1,6 @@
 """Transformers for text with pre-norm blocks: an encoder that classifies texts, or a causal language model."""
 
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, ClassVar, Literal, Self, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -39,6 +39,19 @@ class Settings(ModelSettings):
     """Use the token vectors as the weights of the last layer, too. Must be false for a classifier."""
     dropout: Share
     """Dropout probability of the token vectors and of what attention and MLP add to them."""
+
+    RECOMMENDED: ClassVar = {
+        "width": 128,
+        "depth": 2,
+        "heads": 4,
+        "mlp_ratio": 4.0,
+        "activation": "gelu",
+        "positions": "rotary",
+        "pooling": "mean",
+        "tied_embeddings": False,
+        "dropout": 0.1,
+    }
+    RECOMMENDED_FOR: ClassVar = {"language_modeling": {"depth": 4, "pooling": None}}
 
     @model_validator(mode="after")
     def refuse_uneven_heads(self) -> Self:

@@ -1,7 +1,7 @@
 """The section `evaluate`: how the test split is scored."""
 
 from collections.abc import Container
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pipeline.params.section import Count, Section
 from pipeline.refusal import Refusal
@@ -21,6 +21,8 @@ class EvaluateSettings(Section):
     """Report a second accuracy (such as `test/accuracy_mirror`) from logits averaged over views of each image. `mirror`: the image and
     its mirror image; `mirror_translate`: also both shifted by one pixel in two directions; `none`: no such metric. All other metrics use
     the unmodified image."""
+
+    RECOMMENDED: ClassVar = {"batch_size": 256, "test_time_augmentation": "none"}
 
     def refuse_other_task(self, task: str) -> None:
         """Raise Refusal if `task`, the task of the dataset, differs from `evaluate.name`, the task of these settings."""

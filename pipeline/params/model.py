@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import field_validator
 
@@ -33,6 +33,8 @@ class ModelSettings(Section):
     weights: Path | None
     """A file in `data/weights/` to start from, such as `base.safetensors`: a model file of this pipeline, or tensors by name; null for none.
     docs/fine-tuning.md explains which tensors are taken."""
+
+    RECOMMENDED: ClassVar = {"weights": None}
 
     @field_validator("weights")
     @classmethod

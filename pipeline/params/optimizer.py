@@ -1,6 +1,6 @@
 """The section `optimizer`: the optimizer and its hyperparameters."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationInfo, field_validator
 
@@ -34,6 +34,8 @@ class CommonOptimizerSettings(Section):
     """Groups of parameters with another learning rate or weight decay, each with `patterns`, `lr_scale` and `weight_decay`; `[]` for none.
     A parameter belongs to the first group that matches it."""
 
+    RECOMMENDED: ClassVar = {"bias_lr_scale": 1.0, "layer_decay": None, "groups": []}
+
 
 class SgdSettings(CommonOptimizerSettings):
     name: Literal["sgd"]
@@ -42,6 +44,8 @@ class SgdSettings(CommonOptimizerSettings):
     """sgd only: momentum, the share of the previous update that is kept."""
     nesterov: bool
     """sgd only: use Nesterov momentum; needs `momentum` above 0."""
+
+    RECOMMENDED: ClassVar = {"learning_rate": 0.1, "weight_decay": 5e-4, "momentum": 0.9, "nesterov": True}
 
     @field_validator("nesterov")
     @classmethod
@@ -61,6 +65,9 @@ class AdamSettings(CommonOptimizerSettings):
     epsilon: PositiveFloat
     """adam and adamw only: added to the denominator to prevent division by zero."""
 
+    RECOMMENDED: ClassVar = {"learning_rate": 1e-3, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+    RECOMMENDED_FOR: ClassVar = {"adam": {"weight_decay": 0.0}}
+
 
 class MuonSettings(CommonOptimizerSettings):
     name: Literal["muon"]
@@ -78,6 +85,18 @@ class MuonSettings(CommonOptimizerSettings):
     normalize_weights: bool
     """muon only: rescale each hidden weight to norm sqrt(out_features) instead of applying weight decay. Suits layers
     that are followed by a normalisation layer."""
+
+    RECOMMENDED: ClassVar = {
+        "learning_rate": 0.02,
+        "weight_decay": 0.01,
+        "bias_lr_scale": 5.0,
+        "outer_lr_scale": 5.0,
+        "momentum": 0.95,
+        "sgd_momentum": 0.9,
+        "nesterov": True,
+        "ns_steps": 5,
+        "normalize_weights": False,
+    }
 
     @field_validator("normalize_weights")
     @classmethod

@@ -1,6 +1,6 @@
 """The section `schedule`: the learning rate at each step, as a share of its peak."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,8 @@ class CommonScheduleSettings(Section):
     """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
     warmup_ratio: Share
     """Share of all steps over which the learning rate rises to its peak."""
+
+    RECOMMENDED: ClassVar = {"warmup_ratio": 0.05}
 
 
 class ConstantSettings(CommonScheduleSettings):
@@ -25,6 +27,8 @@ class DecaySettings(CommonScheduleSettings):
     final_factor: Share
     """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
 
+    RECOMMENDED: ClassVar = {"final_factor": 0.0}
+
 
 class OneCycleSettings(CommonScheduleSettings):
     name: Literal["one_cycle"]
@@ -33,6 +37,8 @@ class OneCycleSettings(CommonScheduleSettings):
     """one_cycle only: initial learning rate as a share of the peak."""
     final_factor: Share
     """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
+
+    RECOMMENDED: ClassVar = {"warmup_ratio": 0.2, "start_factor": 0.04, "final_factor": 0.0}
 
 
 ScheduleSettings = Annotated[ConstantSettings | DecaySettings | OneCycleSettings, Field(discriminator="name")]

@@ -1,6 +1,7 @@
 """The base of every section of `params.yaml`."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,3 +33,18 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
     )
+
+    RECOMMENDED: ClassVar[Mapping[str, Any]] = {}
+    """Values that work for most tasks, by key: those that `python -m pipeline set SECTION=NAME` writes. A base class may have those of the
+    keys that it defines."""
+    RECOMMENDED_FOR: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Values instead of those in RECOMMENDED: by the value of the key `name`, or by the task of the dataset, then by key."""
+
+    @classmethod
+    def recommended(cls, *, name: str, task: str) -> dict[str, Any]:
+        """Return the recommended values by key, without the key `name`.
+
+        `name` is the value of this key, and `task` the task of the dataset.
+        """
+        values = {key: value for kind in reversed(cls.__mro__) for key, value in vars(kind).get("RECOMMENDED", {}).items()}
+        return {**values, **cls.RECOMMENDED_FOR.get(name, {}), **cls.RECOMMENDED_FOR.get(task, {})}

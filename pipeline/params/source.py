@@ -43,6 +43,8 @@ class SourceSettings(Section):
     test: Share
     """Share of all samples to split off for the test, above 0. Not used, and may be 0, if the source has a test split of its own."""
 
+    RECOMMENDED: ClassVar = {"valid": 0.1, "test": 0.1}
+
     @field_validator("root")
     @classmethod
     def refuse_unusable_root(cls, root: Path) -> Path:

@@ -45,7 +45,11 @@ class Document:
 
         Raises Refusal if the file is missing or unreadable, too large or too deeply nested, or not valid YAML with a mapping at the top.
         """
-        text = read_text(path)
+        return cls.of(read_text(path), path)
+
+    @classmethod
+    def of(cls, text: str, path: Path) -> "Document":
+        """Parse `text`, the text of the file `path`. Raises Refusal like `read`."""
         refuse_brackets(text, path)
         try:
             data, root = parse(text)

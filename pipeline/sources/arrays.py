@@ -42,6 +42,8 @@ class Settings(SourceSettings):
     untrusted: ClassVar[bool] = True
     name: Literal["arrays"]
 
+    RECOMMENDED: ClassVar = {"root": "data/raw/arrays"}
+
     def open(self, *, workers: int) -> RawDataset:
         arrays = array_files(self.root)
         keys = split_keys(arrays, self.root)

@@ -77,6 +77,8 @@ class Settings(SourceSettings):
     variant: Literal["cifar10", "cifar100"]
     """`cifar10`: 10 classes; `cifar100`: 100 classes, its fine labels."""
 
+    RECOMMENDED: ClassVar = {"root": "data/raw", "variant": "cifar10", "valid": 0.04, "test": 0.0}
+
     def num_classes(self) -> int:
         return VARIANTS[self.variant].num_classes
 

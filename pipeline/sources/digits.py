@@ -1,7 +1,7 @@
 """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn: real data, no download."""
 
 from collections.abc import Generator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +17,8 @@ class Settings(SourceSettings):
     """Reads the digits that come with scikit-learn. `root` is not read, but DVC requires a path that exists: set it to `data/README.md`."""
 
     name: Literal["digits"]
+
+    RECOMMENDED: ClassVar = {"root": "data/README.md", "test": 0.2}
 
     def num_classes(self) -> int:
         return 10

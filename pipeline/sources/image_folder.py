@@ -55,6 +55,8 @@ class Settings(SourceSettings):
     gigabytes.
     """
 
+    RECOMMENDED: ClassVar = {"root": "data/raw/images", "size": 224, "channels": 3, "on_corrupt": "fail", "max_pixels": 100_000_000}
+
     def open(self, *, workers: int) -> RawDataset:
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))

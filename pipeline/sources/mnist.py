@@ -39,6 +39,8 @@ class Settings(SourceSettings):
     variant: Literal["mnist", "fashion", "kmnist"]
     """`mnist`: digits; `fashion`: clothes; `kmnist`: cursive Japanese characters."""
 
+    RECOMMENDED: ClassVar = {"root": "data/raw", "variant": "mnist", "test": 0.0}
+
     def num_classes(self) -> int:
         return 10
 

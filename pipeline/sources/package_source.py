@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,16 @@ class Settings(CorpusSettings):
     """The name of the package, such as `sympy`, which PyTorch needs: 26 MB."""
     pattern: Annotated[str, Field(min_length=1, max_length=255)]
     """Which of its files are read: a pattern for their paths, such as `*`, or `sympy/core/*` for a small part. `*` matches `/` too."""
+
+    RECOMMENDED: ClassVar = {
+        "root": "data/README.md",
+        "package": "sympy",
+        "pattern": "sympy/core/*",
+        "tokenizer": "bpe",
+        "vocabulary": 2048,
+        "valid": 0.05,
+        "test": 0.05,
+    }
 
     def open(self, *, workers: int) -> RawDataset:
         package = locked(self.package)

@@ -35,6 +35,17 @@ class Settings(CorpusSettings):
     """How the text is divided. `position`: train is its beginning, then valid, then test. `files`: each file belongs to one split, chosen by
     the SHA-256 of its path."""
 
+    RECOMMENDED: ClassVar = {
+        "root": "data/raw/text",
+        "pattern": "*",
+        "divide": "position",
+        "tokenizer": "character",
+        "vocabulary": 200,
+        "min_count": 1,
+        "valid": 0.05,
+        "test": 0.05,
+    }
+
     def open(self, *, workers: int) -> RawDataset:
         documents = list(read(self.root, self.pattern))
         if not documents:

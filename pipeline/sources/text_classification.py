@@ -57,6 +57,8 @@ class Settings(TextSettings):
     label_column: Column | None
     """The column with the label, in the same way as `text_column`."""
 
+    RECOMMENDED: ClassVar = {"root": "data/raw/texts", "text_column": None, "label_column": None}
+
     @field_validator("label_column")
     @classmethod
     def matches_the_text(cls, label: Column | None, info: ValidationInfo) -> Column | None:

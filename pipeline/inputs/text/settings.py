@@ -34,6 +34,8 @@ class TextSettings(SourceSettings):
     max_length: Annotated[int, Field(ge=2, le=65_536)]
     """Number of tokens of a row. A longer text is truncated; a corpus is divided into rows of this length."""
 
+    RECOMMENDED: ClassVar = {"tokenizer": "word", "vocabulary": 6000, "min_count": 2, "normalization": [], "max_length": 128}
+
     @field_validator("vocabulary", "min_count")
     @classmethod
     def fits_the_tokenizer(cls, value: int | None, info: ValidationInfo) -> int | None:

@@ -1,6 +1,6 @@
 """The section `evaluate` for a classification."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -19,6 +19,8 @@ class Settings(EvaluateSettings):
     """Confidence level of `accuracy_interval`: over many test splits, at least this share of the intervals contains the true accuracy."""
     mistakes: Annotated[int, Field(ge=0, le=100)]
     """Number of wrongly predicted samples to show in a figure of images or a table of texts, those with the highest confidence first; 0 for none."""
+
+    RECOMMENDED: ClassVar = {"top_k": 2, "calibration_bins": 15, "confidence_level": 0.95, "mistakes": 25}
 
     def refuse_misfit(self, num_outputs: int) -> None:
         """Raise Refusal if `top_k` is larger than the number of classes."""

@@ -1,6 +1,6 @@
 """The section `evaluate` for a language model."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 
@@ -24,3 +24,13 @@ class Settings(EvaluateSettings):
     """The beginning of the generated texts; an empty text for the beginning of a document."""
     sample_seed: NonNegativeInt
     """Seed of the generated texts."""
+
+    RECOMMENDED: ClassVar = {
+        "batch_size": 64,
+        "passage_tokens": 64,
+        "passages": 20,
+        "temperatures": [0.5, 0.8, 1.0],
+        "sample_tokens": 120,
+        "prompt": "",
+        "sample_seed": 1,
+    }

@@ -1,0 +1,246 @@
+"""Editing the text of params.yaml: only what is assigned to changes, and nothing invalid comes out."""
+
+import json
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from pipeline.params.editing import edited
+from pipeline.params.model import ModelSettings
+from pipeline.params.stages import STAGE_PARAMS
+from pipeline.params.yaml_document import Document
+from pipeline.refusal import Refusal
+from tests.imports import TOP
+
+TEXT = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
+MODEL = "model:\n  name: convnet\n  weights: null\n  width: 16\n  dropout: 0.1\n"
+PRESETS = sorted(path.stem for path in (TOP / "presets").glob("*.yaml"))
+
+
+def data(text: str) -> dict[str, Any]:
+    return Document.of(text, Path("params.yaml")).data
+
+
+def differences(text: str, *assignments: str) -> list[str]:
+    """Return the lines that the assignments remove (-) and add (+)."""
+    lines = unified_diff(text.splitlines(), edited(text, assignments).splitlines(), n=0, lineterm="")
+    return [line for line in [*lines][2:] if not line.startswith("@@")]
+
+
+def refusal(text: str, *assignments: str) -> str:
+    with pytest.raises(Refusal) as refused:
+        edited(text, assignments)
+    return str(refused.value)
+
+
+def test_a_value_is_replaced_as_it_was_given_and_the_comment_beside_it_stays() -> None:
+    assert differences(TEXT, "optimizer.learning_rate=1e-3", "augment.flip=random", "train.freeze=[a.*, 'b, c']") == [
+        "-  learning_rate: 3e-3",
+        "+  learning_rate: 1e-3",
+        "-  flip: none # a mirrored digit is not a digit",
+        "+  flip: random # a mirrored digit is not a digit",
+        "-  freeze: []",
+        "+  freeze: [a.*, 'b, c']",
+    ]
+
+
+@pytest.mark.parametrize("change", [lambda text: text, lambda text: text.replace("\n", "\r\n"), lambda text: text.rstrip("\n")])
+@pytest.mark.parametrize("assignments", [["seed=2"], ["model=mlp", "augment=null"], ["evaluate.mistakes=3"], ["train.compile='off'"]])
+def test_every_other_line_keeps_its_bytes(change: Any, assignments: list[str]) -> None:
+    expected = differences(TEXT, *assignments)
+    text = change(TEXT)
+    after = edited(text, assignments)
+    assert differences(text, *assignments) == expected
+    assert ("\r\n" in after, after.endswith("\n")) == ("\r\n" in text, text.endswith("\n"))
+    assert after.count("\r") == (after.count("\n") if "\r" in text else 0)
+
+
+def test_the_name_of_a_member_replaces_its_section_by_the_recommended_values() -> None:
+    text = edited(TEXT, ["optimizer=sgd"])
+    assert data(text)["optimizer"] == {
+        "name": "sgd",
+        "learning_rate": 0.1,
+        "weight_decay": 5e-4,
+        "bias_lr_scale": 1.0,
+        "layer_decay": None,
+        "groups": [],
+        "momentum": 0.9,
+        "nesterov": True,
+    }
+    begin, end = TEXT.index("optimizer:"), TEXT.index("\nschedule:")
+    assert text.startswith(TEXT[:begin])
+    assert text.endswith(TEXT[end:])
+
+
+@pytest.mark.parametrize("assignments", [["model=mlp", "model.width=64"], ["model.width=64", "model=mlp"]])
+def test_single_keys_are_assigned_after_whole_sections_in_any_order(assignments: list[str]) -> None:
+    assert data(edited(TEXT, assignments))["model"] == {"name": "mlp", "weights": None, "width": 64, "depth": 2, "dropout": 0.2}
+
+
+def test_the_present_member_gets_its_recommended_values_and_keeps_its_comments() -> None:
+    text = TEXT.replace("  width: 16\n", "  width: 8 # narrow\n  # a remark\n")
+    assert differences(text, "model=convnet") == ["-  width: 8 # narrow", "+  width: 16 # narrow"]
+
+
+def test_the_recommended_values_of_a_text_model_depend_on_the_task() -> None:
+    texts = (TOP / "presets/trec-lstm.yaml").read_text(encoding="utf-8")
+    assert data(edited(texts, ["model=transformer"]))["model"]["pooling"] == "mean"
+    corpus = (TOP / "presets/shakespeare-lstm.yaml").read_text(encoding="utf-8")
+    assert data(edited(corpus, ["model=transformer"]))["model"]["pooling"] is None
+    assert data(edited(texts, ["model=transformer", "source=text", "evaluate=language_modeling"]))["model"]["pooling"] is None
+
+
+@pytest.mark.parametrize(
+    ("section", "after"),
+    [
+        ("model: {name: convnet, weights: null, width: 16, dropout: 0.1} # mine\n", "model: {name: mlp, weights: null, width: 9"),
+        (
+            "model: # mine\n  # more\n  name: convnet\n  weights: null\n  width: 16\n  dropout: 0.1\n",
+            "model: # mine\n  # more\n  name: mlp\n",
+        ),
+        ("model:\n    name:   convnet\n    'weights':\n    width: 16\n    dropout: 0.1\n# mine\n", "model:\n  name: mlp\n"),
+        ("model:\n  {\n    name: convnet, weights: null,\n    width: 16, dropout: 0.1,\n  } # mine\n", "model:\n  {name: mlp, "),
+    ],
+)
+def test_sections_of_any_style_are_replaced(section: str, after: str) -> None:
+    text = TEXT.replace(MODEL, section)
+    for base in (text, text.replace("\n", "\r\n")):
+        result = edited(base, ["model=mlp", "model.width=9"])
+        assert after in result.replace("\r\n", "\n")
+        assert "# mine" in result
+        assert data(result) == {**data(TEXT), "model": {"name": "mlp", "weights": None, "width": 9, "depth": 2, "dropout": 0.2}}
+
+
+@pytest.mark.parametrize(
+    ("old", "assignment", "new"),
+    [
+        ("  width: 16\n", "model.width=32", "  width: 32\n"),
+        ("  weights: null\n", "model.weights=a.safetensors", "  weights: a.safetensors\n"),
+        ("  weights:\n", "model.weights=a.safetensors", "  weights: a.safetensors\n"),
+        ("  weights: # none\n", "model.weights=a.safetensors", "  weights: a.safetensors # none\n"),
+        ("  weights: 'b.safetensors'\n", "model.weights=", "  weights: null\n"),
+        ("  weights: \"b.safetensors\"  # mine\n", "model.weights=~", "  weights: ~  # mine\n"),
+        ("  groups:\n    - patterns: ['5.*']\n      lr_scale: 5.0\n      weight_decay: null # end\n", "optimizer.groups=[]", "  groups: [] # end\n"),
+        ("  groups: # why\n  - {patterns: [a], lr_scale: 5.0, weight_decay: 0}\n", "optimizer.groups.0.lr_scale=2", "{patterns: [a], lr_scale: 2, weight_decay: 0}\n"),
+        ("  groups: [{patterns: [a], lr_scale: 5.0}]\n", "optimizer.groups.0.weight_decay=0", "lr_scale: 5.0, weight_decay: 0}]\n"),
+        ("  root: data/README.md # not read\n", "source.root='data/a # b'", "  root: \"data/a # b\" # not read\n"),
+        ("  root: >-\n    data/a\n    b\n", "source.root=data/c", "  root: data/c\n"),
+    ],
+)  # fmt: skip
+def test_a_value_of_any_style_is_replaced(old: str, assignment: str, new: str) -> None:
+    key = old.split(":", maxsplit=1)[0]
+    line = next(line for line in TEXT.splitlines(keepends=True) if line.startswith(f"{key}:"))
+    assert new in edited(TEXT.replace(line, old, 1), [assignment])
+
+
+def test_a_missing_key_and_a_missing_section_are_added() -> None:
+    assert differences(TEXT.replace("  dropout: 0.1\n", ""), "model.dropout=0.3") == ["+  dropout: 0.3"]
+    assert differences(TEXT.replace("  dropout: 0.1\n", "", 1).replace("  width: 16\n", "  width: 16 # w"), "model.dropout=0.3") == [
+        "+  dropout: 0.3"
+    ]
+    assert differences(TEXT.replace("seed: 1\n", ""), "seed=4") == ["+seed: 4"]
+    assert data(edited(TEXT.replace(MODEL, ""), ["model=mlp"]))["model"]["name"] == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("model.width=x", 'model.width=x: should be a whole number, not "x"'),
+        ("model.widht=8", "model.widht=8: is not a key here: did you mean `width`?"),
+        ("modle=mlp", "modle=mlp: modle is not a section: did you mean `model`?"),
+        ("epochs=3", "epochs=3: epochs is not a section: did you mean `train.epochs`?"),
+        ("model=mlpp", 'model=mlpp: there is no model "mlpp": did you mean `mlp`?'),
+        ("model=null", "model=null: should be a section with keys of its own, not null"),
+        ("optimizer.name=sgd", "optimizer.name=sgd: sgd has other keys: write `optimizer=sgd`, which replaces all of them"),
+        ("optimizer.learning_rate='1e-3'", "optimizer.learning_rate='1e-3': should be a number, not \"1e-3\""),
+        ("train.batch_size=32", "params.yaml:49: train.micro_batch_size: is larger than train.batch_size: write at most 32"),
+        ("train.steps=5", "train.steps=5: set either `epochs` or `steps`, and write null for the other"),
+        ("train", "train: is not of the form KEY=VALUE"),
+        ("=3", "=3: is not of the form KEY=VALUE"),
+        ("train..epochs=3", "train..epochs=3: is not of the form KEY=VALUE"),
+        ("source.root=*", "source.root=*: is not valid YAML:"),
+        ("source.root=a: b", "source.root=a: b: is not valid YAML:"),
+        ("source.root=a\nb: 3", "source.root=a\\nb: 3: is not a single value"),
+        ("seed.x=3", "seed.x=3: there is no `x`, because what should have it is 1"),
+        ("optimizer.groups.0.lr_scale=3", "optimizer.groups.0.lr_scale=3: there is no `0`, because what should have it is a list of 0"),
+    ],
+)
+def test_a_wrong_assignment_is_refused_and_named(assignment: str, message: str) -> None:
+    assert message in refusal(TEXT, assignment)
+
+
+def test_text_that_is_no_valid_yaml_gets_the_quotes_that_it_needs() -> None:
+    assert refusal(TEXT, "source.root=*").endswith("if it is text, write it in quotes: 'source.root=\"*\"'")
+    assert differences(TEXT, 'source.root="*"')[1] == '+  root: "*" # not read: the digits are embedded, but DVC needs a path that exists'
+
+
+def test_all_errors_are_reported_and_those_of_the_file_with_their_lines() -> None:
+    text = TEXT.replace("seed: 1", "seed: -1")
+    assert [line.split(": should")[0] for line in refusal(text, "model.width=x", "train.epochs=x").splitlines()] == [
+        "params.yaml:3: seed",
+        "train.epochs=x",
+    ], "the section `model` needs torch and is validated when all others are valid"
+    assert data(edited(text, ["seed=2"]))["seed"] == 2, "an invalid file can be mended"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "assignment"),
+    [
+        ("seed: 1\n", "seed: &one 1\nplugins: *one\n", "seed=2"),
+        ("  batch_size: 64\n  micro_batch_size: 64\n", "  batch_size: &size 64\n  micro_batch_size: *size\n", "train.micro_batch_size=32"),
+        ("  batch_size: 64\n  micro_batch_size: 64\n", "  batch_size: &size 64\n  micro_batch_size: *size\n", "train.batch_size=128"),
+        ("model:\n", "model: &model\n", "model=mlp"),
+    ],
+)
+def test_a_value_that_is_shared_by_an_alias_is_never_changed_elsewhere(old: str, new: str, assignment: str) -> None:
+    text = TEXT.replace(old, new, 1)
+    assert text != TEXT
+    assert "is written with an anchor, an alias or a tag: change it there by hand" in refusal(text, assignment)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_recommended_values_are_complete_and_valid_for_every_member(preset: str) -> None:
+    """Every name of every family of one file gives either a valid file, or the refusal of another part that must change with it."""
+    text = (TOP / f"presets/{preset}.yaml").read_text(encoding="utf-8")
+    names = ["optimizer=sgd", "optimizer=adam", "optimizer=adamw", "optimizer=muon", "schedule=constant", "schedule=linear"]
+    for name in [*names, "schedule=cosine", "schedule=one_cycle", "evaluate=classification", "evaluate=language_modeling"]:
+        if preset == "cifar10-speedrun" and "adam" in name:
+            assert "bf16-true" in refusal(text, name)
+        else:
+            section, _, member = name.partition("=")
+            assert data(edited(text, [name]))[section]["name"] == member
+
+
+def test_every_source_and_model_states_valid_values() -> None:
+    from pipeline.registry import MODELS, SOURCES
+
+    for section, registry in {"source": SOURCES, "model": MODELS}.items():
+        for name in registry.names:
+            found = data(edited(TEXT, [f"{section}={name}"]))[section]
+            assert [*found] == [*registry.settings(name).model_fields]
+
+
+class Incomplete(ModelSettings):
+    """A model of a stranger, who states one value of two."""
+
+    name: Literal["mlp"]
+    width: int
+    depth: int
+    RECOMMENDED: ClassVar = {"depth": 3}
+
+
+def test_a_member_without_a_recommended_value_is_refused_and_the_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.models.mlp.Settings", Incomplete)
+    assert refusal(TEXT, "model=mlp") == (
+        "model=mlp: mlp has no recommended value of width: add them to the class Incomplete in tests/params/test_editing.py, "
+        "as `RECOMMENDED = {\"width\": ...}`, or give all keys: 'model={name: mlp, width: ...}'"
+    )
+    given = {"name": "mlp", "weights": None, "width": 7, "depth": 1}
+    assert data(edited(TEXT, [f"model={json.dumps(given)}"]))["model"] == given
+
+
+def test_no_assignment_changes_nothing() -> None:
+    assert edited(TEXT, []) == TEXT
+    assert set(STAGE_PARAMS) == {"prepare", "train", "evaluate"}
