@@ -13,6 +13,8 @@ VERBS = {
     "verify": "recompute what a model file or run records, and report the first difference",
     "generate": "continue a text with a language model",
     "export": "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
+    "search": "search for the best hyperparameters: train with many, and rank them",
+    "trial": "train one trial of a search, in its folder; search runs this by itself",
     "preset": "copy a preset to params.yaml",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
@@ -57,5 +59,12 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
         "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},
     },
+    "search": {
+        "file": {"metavar": "FILE", "help": "the search file, such as presets/search/digits.yaml"},
+        "--trials": {"type": int, "metavar": "N", "help": "the number of trials, instead of that in the file"},
+        "--apply": {"action": "store_true", "help": "write the parameters of the best trial to params.yaml"},
+        "--keep-models": {"action": "store_true", "help": "keep the models of all trials, not only that of the best"},
+    },
+    "trial": {"folder": {"metavar": "FOLDER", "help": "the folder of a trial, such as .pipeline/search/digits/trials/0007"}},
     "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},
 }

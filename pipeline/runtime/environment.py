@@ -59,7 +59,7 @@ class Environment(BaseSettings):
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
-    mlflow_run_context: Json[dict[str, str]] = Field({}, validation_alias="MLFLOW_RUN_CONTEXT")
+    mlflow_run_context: Json[dict[str, str]] | None = Field(None, validation_alias="MLFLOW_RUN_CONTEXT")
     """Tags of every training's run, as JSON. `mlflow.runName` is its name."""
     dvc_root: Path | None = Field(None, validation_alias="DVC_ROOT")
     dvc_stage: str | None = Field(None, validation_alias="DVC_STAGE")

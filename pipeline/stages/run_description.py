@@ -41,7 +41,7 @@ def of_training(
     `document` is the content of params.yaml, and `prepared` is the content of `data/prepared/spec.json`. `more` has further entries for the
     provenance, which otherwise has facts about code, libraries and machine.
     """
-    origin, context = facts.gather(environment), dict(environment.mlflow_run_context)
+    origin, context = facts.gather(environment), dict(environment.mlflow_run_context or {})
     name = context.pop("mlflow.runName", None) or name_of(document, paths, environment)
     return RunInfo(
         params=params_of(document),
