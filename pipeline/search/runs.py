@@ -1,6 +1,7 @@
 """The runs of a search in tracking: a parent run, and one run for each trial. No call raises an exception because tracking failed."""
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -59,7 +60,8 @@ class TrialRuns:
 
     def mirror(self, trial: TrialFolder) -> None:
         """Start to send the trial's journal to MLflow, if that has not begun yet and the training has the journal open."""
-        if self.parent and (folder := trial.journal) and folder not in self._mirrors and journal.is_written(folder):
+        starts = self.parent and self._environment.tracking_mirror
+        if starts and (folder := trial.journal) and folder not in self._mirrors and journal.is_written(folder):
             process = self._quietly(lambda: mirror_process.start(folder.resolve(), self._environment))
             if isinstance(process, subprocess.Popen):
                 self._mirrors[folder] = process
@@ -98,10 +100,15 @@ class TrialRuns:
                 stop_mirror(process, max(0.0, deadline_s - time.monotonic()))
         self._mirrors.clear()
 
-    def say_pending(self, trials: list[TrialFolder]) -> None:
-        """Print how many runs of trials are not in MLflow yet."""
-        pending = [trial for trial in trials if (folder := trial.journal) and is_pending(folder)] if self.parent else []
-        if pending:
+    def deliver(self, trials: list[TrialFolder]) -> None:
+        """Send to MLflow what was added to the runs after their trainings, such as the best model. Wait for it, with a time limit."""
+        if not (self.parent and self._environment.tracking_mirror and any(is_pending(path) for trial in trials if (path := trial.journal))):
+            return
+        process = self._quietly(lambda: subprocess.Popen([sys.executable, "-m", "pipeline", "sync"], stdout=subprocess.DEVNULL))
+        if isinstance(process, subprocess.Popen):
+            with suppress(subprocess.TimeoutExpired):
+                stop_mirror(process, self._environment.tracking_wait_s)
+        if pending := [trial for trial in trials if (path := trial.journal) and is_pending(path)]:
             mirror_process.say(
                 self._environment, f"{len(pending)} trials are not completely in MLflow yet: `python -m pipeline sync` delivers them"
             )

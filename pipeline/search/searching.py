@@ -21,7 +21,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime import interruption, run_identity
 from pipeline.runtime.cgroup import usable_cpus
 from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import Interruption
+from pipeline.runtime.interruption import Interrupted, Interruption
 from pipeline.search import ranking
 from pipeline.search.child import Child, devices
 from pipeline.search.ranking import Row
@@ -81,7 +81,10 @@ def claimed(folder: Path) -> Iterator[None]:
 
 @dataclass
 class Active:
-    """A trial in training. `validations` have been reported to the study; `pruned` is True after the study has asked to end it."""
+    """A trial in training. `validations` have been reported to the study; `pruned` is True after the study has asked to end it.
+
+    `invalid` is the reason why its parameters are invalid together, "" if they are valid.
+    """
 
     child: Child | None
     trial: TrialFolder
@@ -89,6 +92,7 @@ class Active:
     validations: int = 0
     step: int = 0
     pruned: bool = False
+    invalid: str = ""
 
 
 @dataclass
@@ -171,11 +175,14 @@ class Searching:
                 )
                 try:
                     self.run_trials(runs, tracked, interrupted)
+                except Interrupted:
+                    print("search: stopping the trials: the same command resumes them", flush=True)
+                    raise
                 finally:
                     self.stop_all()
                     runs.wait(interrupted=interrupted.number is not None)
                 self.conclude(runs, tracked)
-            runs.say_pending([self.trial(each.number) for each in self.study.trials])
+            runs.deliver([self.trial(each.number) for each in self.study.trials])
         self.tidy()
         self.print_result()
 
@@ -213,7 +220,10 @@ class Searching:
     def begin(self, number: int, runs: TrialRuns) -> Active:
         """Start the training of a trial, or resume it. If its training had already ended, start nothing."""
         trial, params = self.trial(number), self.study.params(number)
-        text = self.search.text_of(params)
+        try:
+            text = self.search.text_of(params)
+        except Refusal as refused:  # each value is valid by itself
+            return Active(None, trial, 0, invalid=str(refused).replace("\n", "; "))
         trial.write(text, runs.journals)
         active = Active(None, trial, self.num_steps(Document.of(text, trial.paths.params).data))
         self.report_validations(number, active)
@@ -263,8 +273,8 @@ class Searching:
         elif trial.is_complete:
             value, step = trial.result(self.metric)
             self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
-        elif child and child.parameter_error:
-            self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=child.parameter_error)
+        elif reason := active.invalid or (child.parameter_error if child else ""):
+            self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
         else:
             assert child
             raise Refusal(

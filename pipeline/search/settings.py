@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 
 from pipeline.flatten import leaves
 from pipeline.params.editing import edited, on_one_line
-from pipeline.params.load import Problem, dotted, explain, suggestion
+from pipeline.params.load import Problem, dotted, explain, suggestion, without_echoes
 from pipeline.params.section import SECTIONS, Section
 from pipeline.params.yaml_document import Document, Location
 from pipeline.raw_dataset import VALID
@@ -204,7 +204,7 @@ def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked 
             missing = problem["type"] == "missing"
             location, message = (problem["loc"], "is missing: docs/search.md lists the keys") if missing else explain(problem, kind)
             problems.append(((*at, *location), message))
-        return None, problems
+        return None, without_echoes(problems)
 
 
 def checked_range(key: str, entry: Any) -> tuple[Range | None, list[Problem]]:

@@ -167,13 +167,13 @@ def distribution(entry: Range) -> "BaseDistribution":
 
 
 def pruner(name: str, num_validations: int) -> "BasePruner":
-    """Return Optuna's pruner. Its unit is a validation."""
+    """Return Optuna's pruner. Its unit is a validation. The median is not asked in the first quarter of a training, where much is noise."""
     from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # optuna calls some of them experimental
         if name == "median":
-            return MedianPruner()
+            return MedianPruner(n_warmup_steps=num_validations // 4)
         if name == "hyperband":
             return HyperbandPruner(max_resource=num_validations)
         return NopPruner()
