@@ -117,6 +117,15 @@ def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, s
     assert heavy_after("prepare", cwd=project.make(tmp_path / "project", {"source": source})) == (0, {"numpy"})
 
 
+def test_a_search_is_refused_before_anything_heavy_is_imported_and_needs_no_mlflow(tmp_path: Path) -> None:
+    text = (TOP / "presets/search/digits.yaml").read_text(encoding="utf-8")
+    (project.make(tmp_path) / "search.yaml").write_text(text.replace("trials: 20", "trials: none"), encoding="utf-8")
+    code, found = modules_after("search", "search.yaml", cwd=tmp_path)
+    assert (code, found & {*HEAVY, "optuna"}) == (2, {"numpy"})
+    code, found = modules_after("trial", "nowhere", cwd=tmp_path)
+    assert (code, found & {*HEAVY, "optuna"}) == (2, set())
+
+
 def test_a_stage_imports_nothing_of_tracking_where_there_is_none(trained: tuple[Path, dict[str, set[str]]]) -> None:
     _, found = trained
     assert not found["train"] & {*FETCHED, "matplotlib", "PIL"}
