@@ -1,6 +1,7 @@
 """`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read the stage's sections of params.yaml and call the stage."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
 
@@ -12,16 +13,19 @@ from pipeline.runtime import checkout_lock, interruption, parent_watch
 from pipeline.runtime.environment import Environment
 
 
-def run(stage: str) -> None:
-    """Run the stage. It stops cleanly and raises Interrupted if a signal arrives, or if the DVC process that started the stage ends."""
+def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -> None:
+    """Run the stage, by default on the paths of the checkout. It stops cleanly and raises Interrupted if a signal arrives, or if the DVC process that started the stage ends."""
     with interruption.raise_on_signal():
         parent_watch.start()
-        call(stage)
+        call(stage, paths or Paths(), arguments or [stage])
 
 
-def call(stage: str) -> None:
-    """Validate the parameters, then import the stage's module, which may import torch, and call the stage."""
-    environment, paths = Environment.read(), Paths()
+def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
+    """Validate the parameters, then import the stage's module, which may import torch, and call the stage.
+
+    If several processes train together, each runs `python -m pipeline ARGUMENTS`.
+    """
+    environment = Environment.read()
     document = Document.read(paths.params)
     params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
@@ -29,7 +33,7 @@ def call(stage: str) -> None:
         if stage == "train" and environment.processes != 1:
             launch = import_module("pipeline.runtime.launch")  # no import of this module: it decides nothing in a result
             if (count := launch.num_processes(environment)) > 1:
-                sys.exit(launch.run(["-m", "pipeline", stage], count, environment))
+                sys.exit(launch.run(["-m", "pipeline", *arguments], count, environment))
         try:
             function(params, paths, environment, **({} if stage == "prepare" else {"sections": document.data}))
         except Refusal as refusal:

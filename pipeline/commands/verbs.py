@@ -16,6 +16,8 @@ VERBS = {
     "promote": "register a model in MLflow, and give it an alias if it is no worse than the present holder",
     "generate": "continue a text with a language model",
     "export": "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
+    "search": "search for the best hyperparameters: train with many, and rank them",
+    "trial": "train one trial of a search, in its folder; search runs this by itself",
     "preset": "copy a preset to params.yaml",
     "set": "change parameters in params.yaml, such as model=mlp train.epochs=3; comments and order stay",
     "report": "write an HTML page about a model: result, data, curves, errors, cost, provenance; and a model card",
@@ -128,5 +130,12 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--output": {"metavar": "FOLDER", "help": "also write speedup.md, speedup.json and speedup.png to this folder"},
     },
     "fit-batch": {},
+    "search": {
+        "file": {"metavar": "FILE", "help": "the search file, such as presets/search/digits.yaml"},
+        "--trials": {"type": int, "metavar": "N", "help": "the number of trials, instead of that in the file"},
+        "--apply": {"action": "store_true", "help": "write the parameters of the best trial to params.yaml"},
+        "--keep-models": {"action": "store_true", "help": "keep the models of all trials, not only that of the best"},
+    },
+    "trial": {"folder": {"metavar": "FOLDER", "help": "the folder of a trial, such as .pipeline/search/digits/trials/0007"}},
     "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, field_validator
+from pydantic import Field, Json, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -37,6 +37,10 @@ class Environment(BaseSettings):
     checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
     tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
     tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
+    tracking_mirror: bool = Field(True, validation_alias="PIPELINE_TRACKING_MIRROR")
+    """False if another process, such as `search` or a later `sync`, sends the journals to MLflow."""
+    tracking_model: bool = Field(True, validation_alias="PIPELINE_TRACKING_MODEL")
+    """False if the runs should not have a copy of the model file."""
     processes: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = Field(1, validation_alias="PIPELINE_PROCESSES")
     """Processes of a training on this machine; `auto` is one per GPU."""
     restarts: NonNegativeInt = Field(3, validation_alias="PIPELINE_RESTARTS")
@@ -55,6 +59,8 @@ class Environment(BaseSettings):
     mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
+    mlflow_run_context: Json[dict[str, str]] | None = Field(None, validation_alias="MLFLOW_RUN_CONTEXT")
+    """Tags of every training's run, as JSON. `mlflow.runName` is its name."""
     dvc_root: Path | None = Field(None, validation_alias="DVC_ROOT")
     dvc_stage: str | None = Field(None, validation_alias="DVC_STAGE")
     dvc_experiment: str | None = Field(None, validation_alias="DVC_EXP_NAME")
@@ -127,6 +133,8 @@ def explain(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
     expected = DEVICE_NAMES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
-    if len(problem["loc"]) > 1:
+    if problem["loc"][0] == "MLFLOW_RUN_CONTEXT":
+        expected = 'should be tags as JSON, such as {"team": "vision"}'
+    elif len(problem["loc"]) > 1:
         expected = expected.replace("should be", "should be `auto` or")
     return f"{expected.partition(', unable')[0]}, not {problem['input']!r}"

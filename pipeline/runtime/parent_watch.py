@@ -1,4 +1,4 @@
-"""Stops a stage when the process that started it ends: DVC, or the agent of torch.distributed.run.
+"""Stops a stage when the process that started it ends: DVC, `search`, or the agent of torch.distributed.run.
 
 If the stage ran on, its result would be lost, and the next `dvc repro` could start the stage a second time.
 """
@@ -15,19 +15,20 @@ from pipeline.runtime import interruption
 from pipeline.runtime.interruption import STARTED_BY_TORCHRUN
 
 STARTED_BY_DVC = "DVC_STAGE"
+STARTED_BY_SEARCH = "PIPELINE_STARTED_BY_SEARCH"
 GRACE_S = 0.2  # if a signal killed DVC's whole process group, this process received it too and handles it in this time
 
 
 def start() -> None:
     """Start a thread that stops this process when DVC ends, or when a process between DVC and this process (such as a shell) ends.
 
-    If torch.distributed.run started this process without DVC, the process that is watched is its agent. If one of these processes has
-    already ended, stop at once. To stop, this process sends itself UNCOUNTED_STOP. Do nothing if neither of the two started this process,
-    or if one of the watched processes belongs to another user.
+    If torch.distributed.run or `search` started this process without DVC, only the parent process is watched. If one of these processes has
+    already ended, stop at once. To stop, this process sends itself UNCOUNTED_STOP. Do nothing if none of these started this process, or if one
+    of the watched processes belongs to another user.
     """
     if STARTED_BY_DVC in os.environ:
         pids = ancestors_up_to_dvc()
-    elif STARTED_BY_TORCHRUN in os.environ:
+    elif STARTED_BY_TORCHRUN in os.environ or STARTED_BY_SEARCH in os.environ:
         pids = iter([os.getppid()])
     else:
         return

@@ -41,15 +41,16 @@ def of_training(
     `document` is the content of params.yaml, and `prepared` is the content of `data/prepared/spec.json`. `more` has further entries for the
     provenance, which otherwise has facts about code, libraries and machine.
     """
-    origin = facts.gather(environment)
+    origin, context = facts.gather(environment), dict(environment.mlflow_run_context or {})
+    name = context.pop("mlflow.runName", None) or name_of(document, paths, environment)
     return RunInfo(
         params=params_of(document),
-        tags=SOURCE | facts.tags(origin) | evaluation_tags(document),
+        tags=SOURCE | facts.tags(origin) | evaluation_tags(document) | context,
         provenance={**origin, **more},
         datasets=datasets_of(document, prepared, ("train", "valid")),
         subject=subject(document),
         description=f"in training, {subject(document)}",
-        name=name_of(document, paths, environment),
+        name=name,
     )
 
 

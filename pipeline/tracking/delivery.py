@@ -14,7 +14,7 @@ from pipeline.tracking.events import EVENTS, SYSTEM, Event
 from pipeline.tracking.journal import COPIES, MODEL, exclusive, is_written
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.mlflow_calls import Sender
-from pipeline.tracking.store import Store, is_temporary
+from pipeline.tracking.store import PARENT_TAG, Store, is_temporary
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -50,6 +50,7 @@ class Delivery:
         self._cursor = Cursor.load(folder, store.address.key)
         self._positions = dict(self._cursor.offsets)
         self._run: Run | None = None
+        self._parent: str | None = None
         self._has_ended = self._cursor.has_ended
         self._cursor.has_failed = False
         self._failure_s = 0.0
@@ -86,6 +87,7 @@ class Delivery:
         save the id of the run and this position.
         """
         first = next(events.read(self._folder / EVENTS), None)
+        self._parent = first.fields.get("tags", {}).get(PARENT_TAG) if first else None
         run = self._store.run_for(self._folder.name, first.fields if first and first.kind == "start" else {}, self._cursor.run_id)
         if run.info.run_id != self._cursor.run_id:
             self._cursor = Cursor(run.info.run_id, str(run.info.experiment_id))
@@ -140,6 +142,7 @@ class Delivery:
         self._cursor.save(self._folder, self._store.address.key)
         if last.kind == "start":
             self._update_comparison()
+            self._join_parent()
 
     def _finish(self, run: "Run") -> None:
         """Finish the delivery after the stage has exited. If there was no `end` event, set the run's status to KILLED.
@@ -152,6 +155,7 @@ class Delivery:
         if not self._has_ended:
             client.set_terminated(run_id, "KILLED", end_time=self._cursor.time_ms)
         self._update_comparison()
+        self._join_parent()
         if self._cursor.has_failed:
             return
         if DELAYED in run.data.tags:
@@ -159,6 +163,11 @@ class Delivery:
         if self._remove_copies():
             self._cursor.offsets, self._cursor.has_ended = dict(self._positions), True
             self._cursor.save(self._folder, self._store.address.key)
+
+    def _join_parent(self) -> None:
+        """Make the run a child of its parent run, if its journal names one and MLflow has it: at the start, or else at the end."""
+        if self._parent and self._run:
+            self._store.make_child(self._run, self._parent)
 
     def _remove_copies(self) -> bool:
         """Remove the journal's copies of the model and other files, and return True. If the journal has unsent events, return False instead.

@@ -27,7 +27,8 @@ class Run:
         if open_journal:
             with self._quiet():
                 self._journal = open_journal()
-                self._mirror = mirror_process.start(self._journal.folder, environment)
+                if environment.tracking_mirror:
+                    self._mirror = mirror_process.start(self._journal.folder, environment)
 
     @property
     def folder(self) -> Path | None:
@@ -51,8 +52,9 @@ class Run:
         self._write(lambda journal: journal.describe(text))
 
     def model(self, path: Path) -> None:
-        """Log a copy of the model file."""
-        self._write(lambda journal: journal.model(path))
+        """Log a copy of the model file, unless PIPELINE_TRACKING_MODEL is false."""
+        if self._environment.tracking_model:
+            self._write(lambda journal: journal.model(path))
 
     def end(self, status: Status) -> None:
         """Record the status and close the journal. Then wait, with a time limit, until the whole journal is in MLflow."""

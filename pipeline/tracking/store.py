@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 JOURNAL_TAG = "pipeline.journal"
+PARENT_TAG = "pipeline.parent"
+"""The name of the journal of the parent run, such as that of a search."""
 MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
 LONGEST_NAME = 250
@@ -83,6 +85,11 @@ class Store:
         if named:
             print(f"tracking: {unused_run_message(named, journal, found.info.run_id)}", flush=True)
         return found
+
+    def make_child(self, run: "Run", parent: str) -> None:
+        """Make `run` a child of the run whose journal is called `parent`. Do nothing if the store does not have that run yet."""
+        if found := self._tagged(run.info.experiment_id, JOURNAL_TAG, parent):
+            self.client.set_tag(run.info.run_id, "mlflow.parentRunId", found.info.run_id)
 
     def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
         """Return the newest run of the experiment whose tag called `tag` has the value `value`; None if there is none."""

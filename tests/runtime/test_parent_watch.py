@@ -116,6 +116,12 @@ def test_a_signal_to_the_whole_group_is_one_signal(tree, number: int, code: int)
     assert planted.await_line(f"ended with {code}"), planted.log.read_text()
 
 
+def test_a_trial_ends_when_its_search_is_gone(tree) -> None:
+    planted = tree("exec {stage}", "PIPELINE_STARTED_BY_SEARCH=true")
+    planted.process.kill()
+    assert planted.await_line("ended with 143"), planted.log.read_text()
+
+
 def test_a_stage_that_was_started_by_hand_lives_on(tree) -> None:
     planted = tree("exec {stage}", "ANOTHER=1")
     planted.process.kill()

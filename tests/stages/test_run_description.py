@@ -119,6 +119,14 @@ def test_a_name_holds_the_experiment_of_dvc_and_bounds_the_changes(changed: Chan
     assert name == "mlp-digits brightness=0.5 contrast=0.5 saturation=0.5 mixup=0.5 +1 [murky-zoon]"
 
 
+def test_the_environment_can_name_a_run_and_tag_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    monkeypatch.setenv("MLFLOW_RUN_CONTEXT", '{"mlflow.runName": "the third", "team": "vision"}')
+    found = info(Environment.read())
+    assert (found.name, found.tags["team"]) == ("the third", "vision")
+    assert "mlflow.runName" not in found.tags
+
+
 def test_a_name_needs_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     assert info(Environment()).name == "mlp-digits"

@@ -19,6 +19,7 @@ from pipeline.tracking.journal import COPIES, MODEL, WRITER_LOCK, Journal
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
+from tests.tracking.conftest import Tracked
 
 
 class FakeServer:
@@ -234,3 +235,23 @@ def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: Fak
     server.is_down = is_down
     assert list(mirror.deliveries(folders, server.store, tiny.build)) == ([] if is_down else [False, True])
     assert [is_pending(folder) for folder in folders] == [True, is_down]
+
+
+def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracked) -> None:
+    root, store = tracked.environment.root, Store(tracked.environment)
+    parent = Journal.create(root, stage="search", info=RunInfo(name="a search"), experiment="children")
+    child = Journal.create(root, stage="train", info=RunInfo(tags={"pipeline.parent": parent.folder.name}), experiment="children")
+    for journal in (parent, child):
+        journal.end("FINISHED")
+        journal.close()
+    early = Delivery(child.folder, store, tiny.build)
+    assert early.catch_up(), "a child whose parent is not in MLflow yet is delivered too"
+    assert "mlflow.parentRunId" not in tracked.run_of(child.folder.name).data.tags
+    mirror.deliver(parent.folder, store, tiny.build)
+    reopened = Journal.reopen(child.folder, stage="search", info=RunInfo(tags={"pipeline.pruned": "true"}))
+    reopened.end("KILLED")
+    reopened.close()
+    mirror.deliver(child.folder, store, tiny.build)
+    run = tracked.run_of(child.folder.name)
+    assert run.data.tags["mlflow.parentRunId"] == tracked.run_of(parent.folder.name).info.run_id
+    assert (run.info.status, run.data.tags["pipeline.pruned"]) == ("KILLED", "true")

@@ -269,3 +269,15 @@ def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(without_mirr
     assert calls.keys().isdisjoint({"fsync", "fdatasync", "flush", "open", "sleep", "stat"})
     assert calls["write"] <= 99
     assert calls.total() <= 99 * 60, calls
+
+
+def test_mirror_and_copy_of_the_model_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_process, "start", MagicMock(side_effect=AssertionError))
+    environment = Environment.model_validate(
+        {"DVC_ROOT": tmp_path, "PIPELINE_TRACKING_MIRROR": "false", "PIPELINE_TRACKING_MODEL": "false"}
+    )
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+        reports.model(tiny.write(tmp_path / "model.safetensors"))
+    kinds = [event.kind for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)]
+    assert kinds == ["start", "metrics", "end"]

@@ -1,0 +1,14 @@
+"""`python -m pipeline search FILE`: search for the best hyperparameters, and put them in place on request."""
+
+from pathlib import Path
+
+
+def run(file: str, trials: int | None, apply: bool, keep_models: bool) -> None:
+    """Run the trials that are left, and print all of them, best first.
+
+    `trials` replaces the number in the file. With `apply`, write the parameters of the best trial to params.yaml. With `keep_models`, keep
+    the models of all trials, not only that of the best.
+    """
+    from pipeline.search import searching  # late: Optuna and torch take seconds to import, and `--help` does not need them
+
+    searching.run(Path(file), num_trials=trials, apply=apply, keep_models=keep_models)

@@ -1,0 +1,129 @@
+"""The runs of a search in tracking: a parent run, and one run for each trial. No call raises an exception because tracking failed."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.flatten import flatten
+from pipeline.provenance import facts
+from pipeline.runtime.environment import Environment
+from pipeline.search.ranking import described
+from pipeline.search.settings import Search, Value
+from pipeline.search.trial import SEARCH_TAG, TRIAL_TAG, TrialFolder
+from pipeline.stages.run_description import SOURCE, subject
+from pipeline.tracking import journal, mirror_process
+from pipeline.tracking.cursor import is_pending
+from pipeline.tracking.journal import Journal
+from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.store import PARENT_TAG
+
+STAGE = "search"
+PRUNED_TAG, BEST_TAG = "pipeline.pruned", "pipeline.best"
+INTERRUPTED_WAIT_S = 5.0
+
+
+def of_search(search: Search, params: Mapping[str, Any], environment: Environment, search_id: str) -> RunInfo:
+    """Return the metadata of the parent run. `params` are the sections of `params.yaml`."""
+    origin = facts.gather(environment)
+    return RunInfo(
+        params=flatten({STAGE: search.document.data}),
+        tags=SOURCE | facts.tags(origin) | {SEARCH_TAG: search_id},
+        provenance=origin,
+        subject=subject(params),
+        description=f"a search of {search.settings.trials} trials, {subject(params)}",
+        name=f"search {search.settings.name}",
+    )
+
+
+class TrialRuns:
+    """The runs of the trials. `parent` is the name of the parent run's journal, or None if tracking is off."""
+
+    def __init__(self, name: str, search_id: str, parent: str | None, environment: Environment) -> None:
+        self._name, self._search_id, self.parent, self._environment = name, search_id, parent, environment
+        self._mirrors: dict[Path, subprocess.Popen[bytes]] = {}
+
+    @property
+    def journals(self) -> Path | None:
+        """Return the folder of all journals; None if tracking is off. The journal of a trial is then in its own folder."""
+        return journal.journals_folder(self._environment.root) if self.parent else None
+
+    def tags(self, number: int, params: Mapping[str, Value]) -> dict[str, str]:
+        """Return the tags of a trial's run, with its name."""
+        context = dict(self._environment.mlflow_run_context or {})
+        name = f"{self._name} #{number} {described(params)}"
+        parent = {PARENT_TAG: self.parent} if self.parent else {}
+        return {**context, **parent, SEARCH_TAG: self._search_id, TRIAL_TAG: str(number), "mlflow.runName": name}
+
+    def mirror(self, trial: TrialFolder) -> None:
+        """Start to send the trial's journal to MLflow, if that has not begun yet and the training has the journal open."""
+        starts = self.parent and self._environment.tracking_mirror
+        if starts and (folder := trial.journal) and folder not in self._mirrors and journal.is_written(folder):
+            process = self._quietly(lambda: mirror_process.start(folder.resolve(), self._environment))
+            if isinstance(process, subprocess.Popen):
+                self._mirrors[folder] = process
+
+    def mark_pruned(self, trial: TrialFolder, validation: int, step: int) -> None:
+        """Mark the run of a pruned trial by a tag and its description. Its status stays KILLED."""
+        self._amend(trial, {PRUNED_TAG: "true"}, f"pruned after validation {validation}, step {step}", "KILLED", model=None)
+
+    def mark_best(self, trial: TrialFolder) -> None:
+        """Mark the run of the best trial by a tag, and add its model. Do nothing if the run already has it."""
+        folder, model = trial.journal, trial.paths.model
+        if folder and model.is_file() and not (folder / journal.MODEL_DIGEST).exists():
+            self._amend(trial, {BEST_TAG: "true"}, "", "FINISHED", model=model)
+
+    def _amend(self, trial: TrialFolder, tags: Mapping[str, str], description: str, status: journal.Status, model: Path | None) -> None:
+        def append() -> None:
+            assert folder
+            amended = Journal.reopen(folder, stage=STAGE, info=RunInfo(tags=tags))
+            try:
+                if description:
+                    amended.describe(description)
+                if model and self._environment.tracking_model:
+                    amended.model(model)
+                amended.end(status)
+            finally:
+                amended.close()
+
+        if folder := trial.journal:
+            self._quietly(append)
+
+    def wait(self, *, interrupted: bool) -> None:
+        """Wait, with a time limit, until MLflow has the runs of the trials. Say how many it does not have then."""
+        deadline_s = time.monotonic() + (INTERRUPTED_WAIT_S if interrupted else self._environment.tracking_wait_s)
+        for process in self._mirrors.values():
+            with suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel
+                stop_mirror(process, max(0.0, deadline_s - time.monotonic()))
+        self._mirrors.clear()
+
+    def deliver(self, trials: list[TrialFolder]) -> None:
+        """Send to MLflow what was added to the runs after their trainings, such as the best model. Wait for it, with a time limit."""
+        if not (self.parent and self._environment.tracking_mirror and any(is_pending(path) for trial in trials if (path := trial.journal))):
+            return
+        process = self._quietly(lambda: subprocess.Popen([sys.executable, "-m", "pipeline", "sync"], stdout=subprocess.DEVNULL))
+        if isinstance(process, subprocess.Popen):
+            with suppress(subprocess.TimeoutExpired):
+                stop_mirror(process, self._environment.tracking_wait_s)
+        if pending := [trial for trial in trials if (path := trial.journal) and is_pending(path)]:
+            mirror_process.say(
+                self._environment, f"{len(pending)} trials are not completely in MLflow yet: `python -m pipeline sync` delivers them"
+            )
+
+    def _quietly(self, call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except Exception as error:  # tracking must never stop a search
+            mirror_process.say(self._environment, f"the search continues: {type(error).__name__}: {error}")
+            return None
+
+
+def stop_mirror(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()  # safe at any time: the next delivery resumes
+        process.wait(mirror_process.KILLED_WAIT_S)

@@ -1,0 +1,366 @@
+"""Runs a search: begins trials, watches their validations, prunes, and continues where a killed search stopped."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.data.prepared import PreparedRecord, read_record
+from pipeline.flatten import flatten
+from pipeline.io import files
+from pipeline.params.load import load_without_torch
+from pipeline.params.loop import LoopSettings
+from pipeline.params.stages import STAGE_PARAMS
+from pipeline.params.yaml_document import Document
+from pipeline.paths import Paths
+from pipeline.raw_dataset import TRAIN, VALID
+from pipeline.refusal import Refusal
+from pipeline.runtime import interruption, run_identity
+from pipeline.runtime.cgroup import usable_cpus
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import Interrupted, Interruption
+from pipeline.search import ranking
+from pipeline.search.child import Child, devices
+from pipeline.search.ranking import Row
+from pipeline.search.runs import STAGE, TrialRuns, of_search
+from pipeline.search.settings import Choices, Search
+from pipeline.search.study import FILE, Study, refuse_missing_optuna
+from pipeline.search.trial import TrialFolder
+from pipeline.tracking import run as tracking
+from pipeline.tracking.run import Run
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+POLL_S = 0.1
+LOCK, TABLE = "lock", "trials.csv"
+
+
+def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool) -> None:
+    """Run the trials of the search file that are left, print the ranked table and, with `apply`, change params.yaml.
+
+    Raises Refusal for bad input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
+    Interrupted after a signal. In both cases the same command continues the search.
+    """
+    if num_trials is not None and num_trials < 1:
+        raise Refusal(f"--trials: is {num_trials}: write a number from 1 on")
+    refuse_missing_optuna()
+    paths, environment = Paths(), Environment.read()
+    params = Document.read(paths.params)
+    for stage_params in STAGE_PARAMS.values():
+        load_without_torch(params, stage_params)
+    search = Search.read(file, params)
+    record = read_record(paths.prepared)
+    if VALID not in record.splits:
+        raise Refusal(
+            f"{paths.prepared}: has no validation split, which a search needs: set source.valid above 0, and run `dvc repro prepare`"
+        )
+    folder = (environment.dvc_root or Path()) / ".pipeline/search" / search.settings.name
+    with claimed(folder):
+        searching = Searching(search, params, record, folder, paths, environment, num_trials or search.settings.trials, keep_models)
+        try:
+            searching.run()
+            if apply:
+                searching.apply()
+        finally:
+            searching.study.close()
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold the lock of the search in `folder`. Raises Refusal if another process holds it."""
+    with files.locked(folder / LOCK, wait=False) as taken:
+        if not taken:
+            raise Refusal(f"{folder}: another process is running this search: wait for it, or stop it, or write another `name:`")
+        files.sweep(folder)
+        yield
+
+
+@dataclass
+class Active:
+    """A trial in training. `validations` have been reported to the study; `pruned` is True after the study has asked to end it.
+
+    `invalid` is the reason why its parameters are invalid together, "" if they are valid.
+    """
+
+    child: Child | None
+    trial: TrialFolder
+    last_step: int
+    validations: int = 0
+    step: int = 0
+    pruned: bool = False
+    invalid: str = ""
+
+
+@dataclass
+class Searching:
+    """One search that runs in this process, which holds its lock."""
+
+    search: Search
+    params: Document
+    record: PreparedRecord
+    folder: Path
+    paths: Paths
+    environment: Environment
+    num_trials: int
+    keep_models: bool
+    active: dict[int, Active] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        targets = self.record.spec.targets
+        self.metric, direction = self.search.target(targets.metrics, self.params.data["train"]["metric"])
+        self.is_better_lower = direction == "minimize"
+        self.study = Study(
+            self.folder / FILE, self.search, direction, begun=self.begun(direction), num_validations=self.num_validations(self.params.data)
+        )
+
+    def begun(self, direction: str) -> dict[str, Any]:
+        """Return all that the trials of this search have in common, by the name that a message shows."""
+        settings, document = self.search.settings, self.params.data
+        code = {}
+        for name in self.model_names():
+            listed = run_identity.dependencies("train", {**document, "model": {**document["model"], "name": name}}, self.paths.top)
+            code[f"the code of {name}"] = run_identity.code_digest(listed, self.paths.top)
+        fixed = {key: value for key, value in flatten(document).items() if not self.is_searched(key)}
+        return {
+            **{f"space.{key}": entry.model_dump(mode="json") for key, entry in self.search.space.items()},
+            "metric": self.metric,
+            "direction": direction,
+            "pruner": settings.pruner,
+            "seed": settings.seed,
+            **{f"{self.params.path} {key}": value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"},
+            "data/prepared": files.digest_of(self.record.model_dump(mode="json")),
+            self.paths.lock.name: files.digest(self.paths.lock),
+            **code,
+        }
+
+    def is_searched(self, key: str) -> bool:
+        return any(key == searched or key.startswith(f"{searched}.") for searched in self.search.space)
+
+    def model_names(self) -> list[str]:
+        chosen = self.search.space.get("model") or self.search.space.get("model.name")
+        return [str(name) for name in chosen.choices] if isinstance(chosen, Choices) else [self.params.data["model"]["name"]]
+
+    def num_steps(self, document: Mapping[str, Any]) -> int:
+        return LoopSettings.model_validate_json(files.canonical(document["train"])).num_steps(self.record.splits[TRAIN].samples)
+
+    def num_validations(self, document: Mapping[str, Any]) -> int:
+        return -(-self.num_steps(document) // int(document["train"]["validate_every_steps"]))
+
+    @cached_property
+    def devices(self) -> list[str | None]:
+        return devices(self.environment, self.search.settings.processes)
+
+    def trial(self, number: int) -> TrialFolder:
+        return TrialFolder(self.folder / f"trials/{number:04}", self.study.id)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.study.running and len(self.study.trials) >= self.num_trials
+
+    def run(self) -> None:
+        """Run all trials that are left, and print the table."""
+        if not self.is_done:
+            self.print_begin()
+            info = of_search(self.search, self.params.data, self.environment, self.study.id)
+            with (
+                interruption.deferred() as interrupted,
+                tracking.training(self.environment, resume_file=self.folder / "run", info=info, stage=STAGE) as tracked,
+            ):
+                runs = TrialRuns(
+                    self.search.settings.name, self.study.id, tracked.folder.name if tracked.folder else None, self.environment
+                )
+                try:
+                    self.run_trials(runs, tracked, interrupted)
+                except Interrupted:
+                    print("search: stopping the trials: the same command resumes them", flush=True)
+                    raise
+                finally:
+                    self.stop_all()
+                    runs.wait(interrupted=interrupted.number is not None)
+                self.conclude(runs, tracked)
+            runs.deliver([self.trial(each.number) for each in self.study.trials])
+        self.tidy()
+        self.print_result()
+
+    def print_begin(self) -> None:
+        settings, begun = self.search.settings, len(self.study.trials)
+        print(
+            f"search {settings.name}: {self.num_trials} trials for the best {self.metric}, {settings.processes} at a time"
+            + (f"; {begun - len(self.study.running)} are finished, {len(self.study.running)} will be resumed" if begun else ""),
+            flush=True,
+        )
+        threads = self.environment.threads or usable_cpus()
+        if self.devices == [None] and settings.processes * threads > max(usable_cpus(), threads):
+            print(
+                f"note: {settings.processes} trials with {threads} threads each share {usable_cpus()} CPUs: "
+                "set PIPELINE_THREADS=1, also for the `dvc repro` afterwards, because the number of threads changes bits",
+                flush=True,
+            )
+
+    def run_trials(self, runs: TrialRuns, tracked: Run, interrupted: Interruption) -> None:
+        """Begin, watch and finish trials until none is left. Trials that a killed search left come first."""
+        self.tidy()
+        left = self.study.running
+        while left or self.active or len(self.study.trials) < self.num_trials:
+            interrupted.pause()
+            while len(self.active) < self.search.settings.processes and (left or len(self.study.trials) < self.num_trials):
+                number = left.pop(0) if left else self.study.begin()
+                self.active[number] = self.begin(number, runs)
+            for number, active in list(self.active.items()):
+                if self.watch(number, active, runs):
+                    del self.active[number]
+                    self.report(number, tracked)
+            if self.active:
+                time.sleep(POLL_S)
+
+    def begin(self, number: int, runs: TrialRuns) -> Active:
+        """Start the training of a trial, or resume it. If its training had already ended, start nothing."""
+        trial, params = self.trial(number), self.study.params(number)
+        try:
+            text = self.search.text_of(params)
+        except Refusal as refused:  # each value is valid by itself
+            return Active(None, trial, 0, invalid=str(refused).replace("\n", "; "))
+        trial.write(text, runs.journals)
+        active = Active(None, trial, self.num_steps(Document.of(text, trial.paths.params).data))
+        self.report_validations(number, active)
+        if not active.pruned and not trial.is_complete:
+            slot = min(set(range(len(self.active) + 1)) - {each.child.slot for each in self.active.values() if each.child})
+            device = self.devices[slot % len(self.devices)]
+            active.child = Child(trial, slot, device, runs.tags(number, params))
+        return active
+
+    def report_validations(self, number: int, active: Active) -> None:
+        """Report the new validations of a trial to the study, one by one, until it asks to prune the trial.
+
+        So what the study knows depends on the validations only, and not on when this process has looked. The last step is not pruned.
+        """
+        for step, value in active.trial.reports(self.metric)[active.validations :]:
+            if active.pruned:
+                return
+            active.validations, active.step = active.validations + 1, step
+            should_prune = self.study.report(number, active.validations, value)
+            active.pruned = should_prune and step < active.last_step
+
+    def watch(self, number: int, active: Active, runs: TrialRuns) -> bool:
+        """Look at a trial once. Return True if it has finished; the study then has its outcome.
+
+        Raises Refusal if its process ended for another reason than its parameters.
+        """
+        child, was_pruned = active.child, active.pruned
+        has_ended = child is None or child.exit_code is not None  # before the journal is read to its end
+        runs.mirror(active.trial)
+        self.report_validations(number, active)
+        if child and active.pruned and not was_pruned:
+            child.stop()
+        if not has_ended:
+            return False
+        self.finish(number, active, runs)
+        return True
+
+    def finish(self, number: int, active: Active, runs: TrialRuns) -> None:
+        from optuna.trial import TrialState
+
+        trial, child = active.trial, active.child
+        journal = trial.journal
+        run = journal.name if journal else ""
+        if active.pruned:
+            runs.mark_pruned(trial, active.validations, active.step)
+            self.study.finish(number, TrialState.PRUNED, run=run, step=active.step)
+        elif trial.is_complete:
+            value, step = trial.result(self.metric)
+            self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
+        elif reason := active.invalid or (child.parameter_error if child else ""):
+            self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
+        else:
+            assert child
+            raise Refusal(
+                f"trial {number} ended with exit code {child.exit_code}{f' ({child.error})' if child.error else ''}: {child.log} has its "
+                "output: remove the cause, and repeat the command: it resumes this trial"
+            )
+
+    def report(self, number: int, tracked: Run) -> None:
+        """Print the outcome of a trial, send it to the parent run, and remove what is no longer needed."""
+        rows = self.rows()
+        row, best = next(row for row in rows if row.number == number), ranking.best(rows)
+        value = "" if row.value is None else f" {self.metric} {row.value:.4f} at step {row.step}"
+        finished = sum(row.outcome != ranking.RUNNING for row in rows)
+        print(
+            f"search: trial {number} {row.outcome}:{value}{row.reason and f' {row.reason}'}; {ranking.described(row.params)} "
+            f"({finished} of {self.num_trials}{f'; best {best.value:.4f} by trial {best.number}' if best else ''})",
+            flush=True,
+        )
+        name = self.metric.rpartition("/")[2]
+        values = {} if row.value is None or row.outcome != ranking.COMPLETE else {f"search/{name}": row.value}
+        if best and best.value is not None:
+            values[f"search/best_{name}"] = best.value
+        tracked.metrics(finished, values)
+        self.tidy()
+
+    def conclude(self, runs: TrialRuns, tracked: Run) -> None:
+        """Add the table to the parent run, and the model of the best trial to its run."""
+        rows = self.rows()
+        if best := ranking.best(rows):
+            runs.mark_best(self.trial(best.number))
+            tracked.describe(
+                f"best {self.metric} {best.value:.4f} of {len(rows)} trials: trial {best.number}, {ranking.described(best.params)}"
+            )
+        tracked.text(TABLE, ranking.as_csv(rows, self.metric, list(self.search.space)))
+        tracked.artifact(self.search.document.path)
+        tracked.artifact(self.params.path)
+
+    def stop_all(self) -> None:
+        """Stop the trials that still train, and wait until they have saved a checkpoint."""
+        children = [active.child for active in self.active.values() if active.child]
+        for child in children:
+            child.stop()
+        for child in children:
+            child.wait()
+
+    def tidy(self) -> None:
+        """Remove the checkpoints of all finished trials, and their models except that of the best trial."""
+        rows = self.rows()
+        best = ranking.best(rows)
+        for row in rows:
+            if row.outcome != ranking.RUNNING:
+                trial = self.trial(row.number)
+                trial.remove_checkpoints()
+                if not self.keep_models and not (best and best.number == row.number):
+                    trial.remove_model()
+
+    def rows(self) -> list[Row]:
+        return ranking.ranked(map(row_of, self.study.trials), is_better_lower=self.is_better_lower)
+
+    def print_result(self) -> None:
+        """Print the table and the best trial, and write the table as CSV."""
+        rows, keys = self.rows(), list(self.search.space)
+        ranking.print_table(rows, self.metric, keys)
+        files.write_text(self.folder / TABLE, ranking.as_csv(rows, self.metric, keys))
+        if best := ranking.best(rows):
+            trial = self.trial(best.number)
+            print(f"best: trial {best.number}, {ranking.described(best.params)}; model: {trial.paths.model}")
+            print(
+                f"`python -m pipeline search {self.search.document.path} --apply` puts its parameters in place; `dvc repro` then trains it again"
+            )
+
+    def apply(self) -> None:
+        """Write the parameters of the best trial to params.yaml. Raises Refusal if no trial is complete."""
+        best = ranking.best(self.rows())
+        if not best:
+            raise Refusal("no trial is complete, so there is nothing to put in place: see why they failed, or add trials by --trials")
+        files.write_text(self.params.path, self.search.text_of(best.params))
+        print(f"{self.params.path} now has the parameters of trial {best.number}; `git diff {self.params.path}` shows them")
+
+
+def row_of(trial: "FrozenTrial") -> Row:
+    from optuna.trial import TrialState
+
+    outcomes = {TrialState.COMPLETE: ranking.COMPLETE, TrialState.PRUNED: ranking.PRUNED, TrialState.FAIL: ranking.FAILED}
+    outcome = outcomes.get(trial.state, ranking.RUNNING)
+    value = trial.value if outcome in (ranking.COMPLETE, ranking.PRUNED) else None
+    attributes = trial.user_attrs
+    run = str(attributes.get("run", "")).rpartition("-")[2]
+    return Row(trial.number, outcome, value, attributes.get("step", 0), trial.params, run, attributes.get("reason", ""))

@@ -1,0 +1,242 @@
+"""The search file: what to search for, how, and in which space. It is read and checked like `params.yaml`."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, ValidationInfo, field_validator
+
+from pipeline.flatten import leaves
+from pipeline.params.editing import edited, on_one_line
+from pipeline.params.load import Problem, dotted, explain, suggestion, without_echoes
+from pipeline.params.section import SECTIONS, Section
+from pipeline.params.yaml_document import Document, Location
+from pipeline.raw_dataset import VALID
+from pipeline.refusal import Refusal
+from pipeline.spec import Direction
+
+Checked = TypeVar("Checked", bound=BaseModel)
+Value = str | int | float | bool | None
+UNSEARCHED = {
+    "seed": "decides the splits, and the data is prepared once for all trials",
+    "source": "decides the data, which is prepared once for all trials",
+    "evaluate": "has no effect on a training",
+}
+"""Sections of `params.yaml` that cannot be searched, with the reason."""
+DIRECTIONS: dict[Direction, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
+
+
+class FloatRange(Section):
+    type: Literal["float"]
+    low: float
+    high: float
+    log: bool = False
+
+    @field_validator("high")
+    @classmethod
+    def refuse_empty(cls, high: float, info: ValidationInfo) -> float:
+        return above_low(high, info)
+
+    @field_validator("log")
+    @classmethod
+    def refuse_log_of_zero(cls, log: bool, info: ValidationInfo) -> bool:
+        if log and info.data.get("low", 1) <= 0:
+            raise ValueError("a logarithmic range needs `low` above 0: raise `low`, or write `log: false`")
+        return log
+
+    @property
+    def ends(self) -> Mapping[str, list[Value]]:
+        return {"low": [self.low], "high": [self.high]}
+
+
+class IntRange(Section):
+    type: Literal["int"]
+    low: int
+    high: int
+    log: bool = False
+    step: PositiveInt = 1
+
+    @field_validator("high")
+    @classmethod
+    def refuse_empty(cls, high: int, info: ValidationInfo) -> int:
+        above_low(high, info)
+        return high
+
+    @field_validator("log")
+    @classmethod
+    def refuse_log_of_zero(cls, log: bool, info: ValidationInfo) -> bool:
+        return FloatRange.refuse_log_of_zero(log, info)
+
+    @field_validator("step")
+    @classmethod
+    def refuse_unreachable_high(cls, step: int, info: ValidationInfo) -> int:
+        low, high = info.data.get("low", 0), info.data.get("high", 0)
+        if step > 1 and info.data.get("log"):
+            raise ValueError("has no meaning in a logarithmic range: leave it out, or write `log: false`")
+        if (high - low) % step:
+            raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
+        return step
+
+    @property
+    def ends(self) -> Mapping[str, list[Value]]:
+        return {"low": [self.low], "high": [self.high]}
+
+
+class Choices(Section):
+    type: Literal["categorical"]
+    choices: Annotated[tuple[Any, ...], Field(min_length=1, max_length=100)]
+
+    @field_validator("choices")
+    @classmethod
+    def refuse_lists_and_duplicates(cls, choices: tuple[Any, ...]) -> tuple[Any, ...]:
+        if found := next((choice for choice in choices if isinstance(choice, list | dict)), None):
+            raise ValueError(f"{on_one_line(found)} is not a single value: a choice is a number, a text, true, false or null")
+        if not all(isfinite(choice) for choice in choices if isinstance(choice, float)):
+            raise ValueError("a choice is not finite: write a finite number")
+        if repeated := next((choice for place, choice in enumerate(choices) if choice in choices[:place]), None):
+            raise ValueError(f"{on_one_line(repeated)} is there twice: remove one")
+        return choices
+
+    @property
+    def ends(self) -> Mapping[str, list[Value]]:
+        return {"choices": list(self.choices)}
+
+
+Range = FloatRange | IntRange | Choices
+RANGES: dict[str, type[Range]] = {"float": FloatRange, "int": IntRange, "categorical": Choices}
+
+
+class SearchSettings(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    """Name of the search, and of its folder in `.pipeline/search/`."""
+    trials: Annotated[int, Field(ge=1, le=10_000)]
+    """Number of trials, pruned and failed ones included."""
+    seed: NonNegativeInt
+    """Seed of the proposed parameters. The trainings use the seed of `params.yaml`."""
+    metric: str | None
+    """Metric of the validation split; null for `train.metric` of `params.yaml`."""
+    direction: Literal["minimize", "maximize"] | None
+    """null for the direction of the metric."""
+    pruner: Literal["median", "hyperband", "none"]
+    """`median` ends a trial whose best validation so far is worse than the median of the others at the same validation."""
+    processes: Annotated[int, Field(ge=1, le=64)]
+    """Number of trials that train at the same time."""
+    space: Annotated[dict[str, Any], Field(min_length=1)]
+    """Ranges by the key of a parameter, such as `optimizer.learning_rate`."""
+
+
+def above_low(high: float, info: ValidationInfo) -> float:
+    if high <= info.data.get("low", -float("inf")):
+        raise ValueError(f"is not above `low`, which is {info.data['low']}: write a larger number")
+    return high
+
+
+@dataclass(frozen=True)
+class Search:
+    """A valid search file. `params` is the text of `params.yaml`, in which the parameters of a trial replace those of `space`."""
+
+    document: Document
+    settings: SearchSettings
+    space: Mapping[str, Range]
+    params: str
+
+    @classmethod
+    def read(cls, path: Path, params: Document) -> "Search":
+        """Read and check the search file `path`, also against `params`, the present `params.yaml`.
+
+        Raises Refusal with one line for each problem: a missing file, an unknown key or a value of a wrong type, and in the space a key that
+        is not in `params.yaml`, a section that cannot be searched, or a value that would be invalid in `params.yaml`.
+        """
+        if not path.is_file():
+            raise Refusal(f"{path}: is missing: give a search file, such as presets/search/digits.yaml")
+        document = Document.read(path)
+        settings, problems = checked(document.data, SearchSettings)
+        entries = settings.space if settings else document.data.get("space")
+        space = dict[str, Range]()
+        for key, entry in entries.items() if isinstance(entries, Mapping) else ():
+            found, more = checked_range(key, entry)
+            problems += more or unfit_keys(key, params)
+            if found:
+                space[key] = found
+        text = params.path.read_text(encoding="utf-8")
+        if not problems:
+            problems = [problem for key, entry in space.items() for problem in unfit_values(key, entry, text)]
+        if problems or settings is None:
+            raise refusal(document, problems)
+        return cls(document, settings, space, text)
+
+    def text_of(self, values: Mapping[str, Value], text: str | None = None) -> str:
+        """Return `params.yaml` with `values`, those of a trial. `text` is another text of `params.yaml` to start from."""
+        return edited(self.params if text is None else text, [f"{key}={on_one_line(value)}" for key, value in values.items()])
+
+    def refuse(self, key: str, message: str) -> Refusal:
+        """Return the refusal of a key at the top of the search file."""
+        return refusal(self.document, [((key,), message)])
+
+    def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
+        """Return metric and direction. `metrics` are those of a validation, with their directions; `default` is `train.metric`.
+
+        Raises Refusal if there is no such metric of the validation split.
+        """
+        metric = self.settings.metric or default
+        known = {f"{VALID}/{name}": direction for name, direction in metrics.items()}
+        if metric not in known:
+            reason = "the test split may not decide anything" if metric.startswith("test/") else "a validation does not report this metric"
+            raise self.refuse("metric", f"{metric}: {reason}: choose one of {', '.join(known)}")
+        return metric, self.settings.direction or DIRECTIONS[known[metric]]
+
+
+def refusal(document: Document, problems: list[Problem]) -> Refusal:
+    located = sorted((document.line(location), dotted(location), message) for location, message in problems)
+    return Refusal("\n".join(f"{document.path}:{line}: {key}: {message}" for line, key, message in located))
+
+
+def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked | None, list[Problem]]:
+    """Validate the mapping `data`, which is at the location `at` of the file. Return the object of the class `kind`, and the problems."""
+    try:
+        return kind.model_validate_json(json.dumps(data, default=str)), []
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            missing = problem["type"] == "missing"
+            location, message = (problem["loc"], "is missing: docs/search.md lists the keys") if missing else explain(problem, kind)
+            problems.append(((*at, *location), message))
+        return None, without_echoes(problems)
+
+
+def checked_range(key: str, entry: Any) -> tuple[Range | None, list[Problem]]:
+    at, types = ("space", key), ", ".join(RANGES)
+    if not isinstance(entry, Mapping):
+        return None, [(at, "should be a range, such as {type: float, low: 1e-4, high: 1e-1, log: true}")]
+    if entry.get("type") not in RANGES:
+        problem = (
+            f"there is no type {on_one_line(entry['type'])}: choose one of {types}"
+            if "type" in entry
+            else f"is missing: choose one of {types}"
+        )
+        return None, [((*at, "type"), problem)]
+    return checked(entry, RANGES[entry["type"]], at)
+
+
+def unfit_keys(key: str, params: Document) -> list[Problem]:
+    """Return the problem of a key in the space that is not a parameter, or that cannot be searched."""
+    at, section = ("space", key), key.partition(".")[0]
+    known = (*params.data, *(path for path, _ in leaves(params.data)))
+    if section in UNSEARCHED:
+        return [(at, f"cannot be searched: it {UNSEARCHED[section]}: remove it")]
+    if section not in SECTIONS or key not in known:
+        return [(at, f"is not a key of {params.path}: {suggestion(key, known) if section in SECTIONS else suggestion(section, SECTIONS)}")]
+    return []
+
+
+def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
+    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid."""
+    for name, values in entry.ends.items():
+        for value in values:
+            try:
+                edited(text, [f"{key}={on_one_line(value)}"])
+            except Refusal as refused:
+                yield ("space", key, name), str(refused).replace("\n", "; ")
