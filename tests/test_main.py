@@ -140,6 +140,8 @@ def test_compare_of_model_files_imports_neither_dvc_nor_mlflow(trained: tuple[Pa
     code, found = heavy_after("compare", "models/model.safetensors", "models/model.safetensors", cwd=trained[0])
     assert code == 0
     assert found <= {"torch", "numpy", "safetensors"}
+
+
 def test_a_search_is_refused_before_anything_heavy_is_imported_and_needs_no_mlflow(tmp_path: Path) -> None:
     text = (TOP / "presets/search/digits.yaml").read_text(encoding="utf-8")
     (project.make(tmp_path) / "search.yaml").write_text(text.replace("trials: 20", "trials: none"), encoding="utf-8")

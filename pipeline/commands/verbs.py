@@ -99,7 +99,6 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "preset": {"name": {}, "assignments": {"nargs": "*", "metavar": KEY_VALUE, "help": "change these parameters of it, as `set` does"}},
     "doctor": {"--json": {"action": "store_true", "help": "print JSON for programs"}},
-    "preset": {"name": {}},
     "report": {
         "subjects": {
             "nargs": "*",
