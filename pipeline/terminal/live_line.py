@@ -49,17 +49,20 @@ class LiveLine:
 
 
 class Above:
-    """A text stream that writes to `stream` above the line."""
+    """A text stream that erases the line before it writes to `stream`.
+
+    If `stream` is a terminal, the line is drawn again once a text has ended its own line. If it is a pipe, such as that of `| tee log`, its
+    reader may print the text on the same terminal a little later, so the line stays away until it is shown again.
+    """
 
     def __init__(self, stream: TextIO, line: LiveLine) -> None:
-        self.stream, self.line = stream, line
+        self.stream, self.line, self.redraws = stream, line, stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write `text`. The line is drawn again once `text` has ended its own line."""
         self.line.erase()
         count = self.stream.write(text)
         self.stream.flush()
-        if text.endswith("\n") and self.line.fields:
+        if self.redraws and text.endswith("\n") and self.line.fields:
             self.line.draw()
         return count
 
@@ -71,7 +74,7 @@ class Above:
 def live_line(stdout: TextIO, stderr: TextIO) -> Iterator[LiveLine]:
     """Show a line on the terminal `stderr` within the block, and erase it at the end. Nothing is drawn before the first `show`.
 
-    What is written to `sys.stderr`, and to `sys.stdout` if `stdout` is a terminal too, appears above the line.
+    What is written to `sys.stdout` and `sys.stderr` appears above the line. `stdout` may be a file or a pipe.
     """
     from rich.console import Console
 
@@ -79,6 +82,5 @@ def live_line(stdout: TextIO, stderr: TextIO) -> Iterator[LiveLine]:
     with ExitStack() as redirected:
         redirected.callback(line.erase)
         redirected.enter_context(redirect_stderr(Above(stderr, line)))
-        if stdout.isatty():
-            redirected.enter_context(redirect_stdout(Above(stdout, line)))
+        redirected.enter_context(redirect_stdout(Above(stdout, line)))
         yield line

@@ -69,8 +69,8 @@ def rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
 class TrainingLines:
     """Prints where a training is, from numbers that are already on the host.
 
-    A line of progress is given to `show` if nothing was shown for `every_s` seconds. If `is_live`, that line is replaced by the next one,
-    and is brought up to date at each validation. A line per validation is printed, and stays.
+    A line of progress is given to `show` if nothing was shown for `every_s` seconds. If `is_live`, that line is brought up to date at
+    each validation. A line per validation is printed, and stays.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ def training_lines(course: Course, device: torch.device, *, is_first: bool) -> I
     if not is_first or os.environ.get("CI"):
         yield TrainingLines(course, device, lambda _: None, every_s=math.inf)
     elif sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown"):
-        with live_line(sys.stdout, sys.stderr) as line:
-            yield TrainingLines(course, device, line.show, every_s=LIVE_EVERY_S, is_live=True)
+        stdout = sys.stdout
+        with live_line(stdout, sys.stderr) as line:
+            yield TrainingLines(course, device, line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
     else:
         yield TrainingLines(course, device, lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)

@@ -79,15 +79,19 @@ def test_other_processes_and_dumb_terminals_get_no_live_line(
 
 def test_a_terminal_gets_a_live_line_twice_a_second_and_after_each_validation(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    terminal = sys.stderr
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", terminal)
     with training_lines(COURSE, CPU, is_first=True) as lines:
         for step in range(1, 11):
             clock(step / 10)
             lines.report(step, {})
         assert terminal.getvalue().count("train: step") == 2
+        before = terminal.getvalue()
         lines.report(10, {"valid/loss": 1.0})
-        assert terminal.getvalue().count("train: step 10 of 1000") == 2
+        validation, _, drawn = terminal.getvalue().removeprefix(before).partition("\n")
+        assert validation.endswith("train: step 10 of 1000, epoch 1.0: valid/loss 1.0000")
+        assert "train: step 10 of 1000, epoch 1.0, " in drawn
 
 
 def test_a_long_validation_says_so(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
