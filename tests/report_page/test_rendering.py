@@ -26,7 +26,7 @@ from pipeline.report_page.content import (
     Table,
 )
 from pipeline.report_page.sections.language import generated
-from pipeline.report_page.sections.training import chart, duration, points, thinned
+from pipeline.report_page.sections.training import chart, duration, points, shown_metric, thinned
 from tests.report_page.pages import Read, card_parts, plain_text, structure
 
 HOSTILE = [
@@ -126,6 +126,16 @@ def test_values_that_are_empty_or_not_finite_are_not_in_a_curve() -> None:
     assert list(points(rows, "x")) == [(3.0, 0.5)]
     assert chart("x", rows, {"train": "x", "valid": "y"}) == Chart("x", "step", (Series("train", "train", ((3.0, 0.5),)),))
     assert chart("x", rows, {"train": "y"}) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "shown"),
+    [("valid/accuracy", "accuracy"), ("valid/loss", "perplexity"), ("valid/bits_per_byte", "bits_per_byte"), ("", "perplexity")],
+)
+def test_the_metric_beside_the_loss_is_that_of_the_training_or_the_main_score(metric: str, shown: str) -> None:
+    names = ("loss", "perplexity", "bits_per_byte", "accuracy")
+    assert shown_metric([{f"valid/{name}": "1" for name in names}], metric) == shown
+    assert shown_metric([{"valid/loss": "1"}], metric) == ""
 
 
 def test_a_long_curve_keeps_its_ends() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.report_page.content import Chart, Charts, Facts, Number, Paragraph, Section, Series
 from pipeline.report_page.evidence import Evidence, Row
 from pipeline.report_page.run_record import Cost
+from pipeline.reports.recorded import HEADLINES
 
 MOST_POINTS = 400
 """A curve with more points is thinned: more could not be told apart."""
@@ -18,7 +19,7 @@ def section(evidence: Evidence) -> Section | None:
     """Return the curves; None if this checkout has neither the history nor the journal of the training."""
     if not evidence.history:
         return None
-    rows, metric = evidence.history, str(evidence.params.get("train.metric", "")).partition("/")[2]
+    rows, metric = evidence.history, shown_metric(evidence.history, str(evidence.params.get("train.metric", "")))
     charts = [
         chart("loss (nats)", rows, {"train": "train/objective", "valid": "valid/loss"}),
         chart(metric.replace("_", " "), rows, {"train": f"train/{metric}", "valid": f"valid/{metric}"})
@@ -29,6 +30,16 @@ def section(evidence: Evidence) -> Section | None:
     ]
     drawn = tuple(each for each in charts if each)
     return Section("Training", (Charts(drawn),)) if drawn else None
+
+
+def shown_metric(rows: Sequence[Row], metric: str) -> str:
+    """Return the name, without split, of the metric to plot beside the loss: `train.metric`; if this is the loss, the main score.
+
+    Return "" if the history has no other metric than the loss.
+    """
+    name = metric.partition("/")[2]
+    candidates = (name, *HEADLINES)
+    return next((each for each in candidates if each not in ("", LOSS) and any(f"valid/{each}" in row for row in rows)), "")
 
 
 def chart(title: str, rows: Sequence[Row], columns: dict[str, str]) -> Chart | None:
