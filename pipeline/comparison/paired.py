@@ -69,15 +69,19 @@ class Paired:
     mcnemar: McNemar | None
 
     @property
+    def differs_in_accuracy(self) -> bool:
+        """Return True if the accuracies differ by more than chance by McNemar's test; False where there is no such test."""
+        return self.mcnemar is not None and self.mcnemar.p_value < 1 - LEVEL
+
+    @property
     def is_significant(self) -> bool:
-        """Return True if the models differ by more than chance: by McNemar's test; without it, by the interval of the loss."""
-        return self.loss.is_significant if self.mcnemar is None else self.mcnemar.p_value < 1 - LEVEL
+        """Return True if the accuracies differ by more than chance, or the losses do."""
+        return self.differs_in_accuracy or self.loss.is_significant
 
     @property
     def second_is_worse(self) -> bool:
-        """Return True if the second model is significantly worse: by its accuracy, or by its loss where there is no McNemar test."""
-        lower = self.loss.difference > 0 if self.mcnemar is None else self.accuracy.difference < 0
-        return self.is_significant and lower
+        """Return True if the second model is significantly worse: by its accuracy if that differs by more than chance, else by its loss."""
+        return self.accuracy.difference < 0 if self.differs_in_accuracy else self.loss.low > 0
 
 
 class EvaluationSplit:

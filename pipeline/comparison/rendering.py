@@ -120,16 +120,16 @@ def test_row(metric: MetricDifference) -> tuple[str, ...]:
 
 def sentence(test: Paired, first: str, second: str) -> str:
     """Return the result of a paired test in words, with what it rests on."""
-    comparative = "worse" if test.second_is_worse else "better"
-    verdict = f"{second} is significantly {comparative} than {first}" if test.is_significant else "No significant difference"
+    loss = "higher" if test.loss.difference > 0 else "lower"
     if test.mcnemar is None:
-        return f"{verdict}, by the interval of the loss."
+        differs = f"{second} has a significantly {loss} loss than {first}" if test.loss.is_significant else "No significant difference"
+        return f"{differs}, by the interval of the loss."
+    comparative = "worse" if test.accuracy.difference < 0 else "better"
+    differs = f"{second} is significantly {comparative} than {first}" if test.differs_in_accuracy else "No significant difference"
     only, kind = test.mcnemar, "exact" if test.mcnemar.exact else "chi-squared"
     correct = f"only {first} is correct for {only.only_first} samples, only {second} for {only.only_second}"
-    loss = (
-        f" The loss of {second} is significantly {'higher' if test.loss.difference > 0 else 'lower'}." if test.loss.is_significant else ""
-    )
-    return f"{verdict} in accuracy: {correct}; McNemar's test ({kind}) gives p = {only.p_value:.2g}.{loss}"
+    result = f"{differs} in accuracy: {correct}; McNemar's test ({kind}) gives p = {only.p_value:.2g}."
+    return f"{result} The loss of {second} is significantly {loss}." if test.loss.is_significant else result
 
 
 def number(value: float) -> str:
