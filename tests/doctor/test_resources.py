@@ -108,7 +108,8 @@ def test_a_memory_limit_and_processes_that_it_killed(make_job: MakeJob, groups: 
     assert "docker run --memory" in finding.remedy
     (groups / "memory.max").write_text("max\n", encoding="utf-8")
     (groups / "memory.events").write_text("oom 1\noom_kill 2\n", encoding="utf-8")
-    assert "2 processes of this cgroup were killed" in resources.memory(make_job()).text
+    finding = resources.memory(make_job())
+    assert (finding.status, "2 processes of this cgroup were killed" in finding.text) == ("warning", True)
 
 
 def test_a_cpu_quota_and_more_threads_than_it_allows(make_job: MakeJob, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +132,20 @@ def test_a_file_system_without_locks_is_a_problem(make_job: MakeJob, monkeypatch
     monkeypatch.setattr("fcntl.flock", flock)
     finding = resources.file_locks(make_job())
     assert (finding.status, "does not support file locks" in finding.text) == ("problem", True)
+
+
+def test_file_locks_are_not_examined_where_nothing_can_be_written(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    finding = resources.file_locks(make_job())
+    assert (finding.status, finding.text.startswith("not examined")) == ("warning", True)
+
+
+def test_a_machine_without_shared_memory(make_job: MakeJob) -> None:
+    finding = resources.shared_memory(make_job())
+    assert (finding.status, finding.text) == ("warning", "no shared memory in /dev (No such file or directory)")
 
 
 def test_the_file_locks_leave_nothing_behind(make_job: MakeJob, tmp_path: Path) -> None:
