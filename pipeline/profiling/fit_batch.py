@@ -82,7 +82,7 @@ class Result:
         limit = "the memory of the GPU" if self.budget_bytes is None else f"{self.budget_bytes / 1e6:,.0f} MB of this machine's memory"
         yield f"{self.facts.title}: steps of {self.batch_size} samples, within {limit}"
         kind = "allocated, MB" if self.facts.device == "cuda" else "resident, MB"
-        yield f"| micro-batch | a step has | ms a step | samples/s (min. to max.)       | {kind:>13} |"
+        yield f"| micro-batch | number     | ms a step | samples/s (min. to max.)       | {kind:>13} |"
         yield "| ---         | ---        | ---       | ---                            | ---           |"
         for each in self.measured:
             yield self.row(each)
@@ -125,7 +125,7 @@ def notes(facts: Facts) -> Iterator[str]:
             "another model, and few samples give noisy statistics."
         )
     if facts.dropouts:
-        yield f"Dropout ({listed(facts.dropouts)}) draws for each micro-batch: another micro_batch_size gives another model, in no direction."
+        yield f"Dropout ({listed(facts.dropouts)}) draws for each micro-batch: another micro_batch_size gives other random numbers."
     if not facts.norms and not facts.dropouts:
         yield "The model has no BatchNorm and no dropout: micro_batch_size changes its result by rounding only."
 
