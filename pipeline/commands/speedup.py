@@ -1,9 +1,10 @@
 """`python -m pipeline speedup`: compare the steps of the training with each option that could make them faster."""
 
+import time
 from pathlib import Path
 
 from pipeline.paths import Paths
-from pipeline.profiling import setup
+from pipeline.profiling import crowding, setup
 from pipeline.runtime.environment import Environment
 
 
@@ -21,11 +22,14 @@ def run(steps: int | None, output: str | None) -> None:
         title = f"{params.model.title} on {machine.device} ({machine.name})"
         on_gpu = machine.device.type == "cuda"
         print("\n".join([title, *speedup.head(on_gpu=on_gpu)]))
+        start_s, start_queued_s = time.perf_counter(), crowding.queued_s()
         for row in speedup.compared(params, prepared, machine, steps=steps):
             print(speedup.line(speedup.cells(row, samples), on_gpu=on_gpu), flush=True)
             rows.append(row)
         method = speedup.method(params, machine.device)
         print(f"\n{method}")
+        if note := crowding.note((crowding.queued_s() - start_queued_s) / (time.perf_counter() - start_s)):
+            print(f"\n{note}")
         fastest = speedup.best(rows)
         if fastest and fastest.speed:
             print(f"\nFaster here in every round: {fastest.name}, {fastest.speed.median:.2f} times as fast.")

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from pipeline.params.loop import LoopSettings
-from pipeline.profiling import blocks, memory
+from pipeline.profiling import blocks, crowding, memory
 from pipeline.profiling.micro_batches import BLOCK_S, Facts, Measured, Measuring, Overflow
 from pipeline.profiling.trial import steps_for
 from pipeline.refusal import Refusal
@@ -74,19 +74,23 @@ class Result:
     seconds: dict[int, list[float]]
     overflows: Sequence[int]
     budget_bytes: int | None
+    waiting: float
+    """The share of the time in which the process waited for a CPU."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the user sees."""
         limit = "the memory of the GPU" if self.budget_bytes is None else f"{self.budget_bytes / 1e6:,.0f} MB of this machine's memory"
         yield f"{self.facts.title}: steps of {self.batch_size} samples, within {limit}"
         kind = "allocated, MB" if self.facts.device == "cuda" else "resident, MB"
-        yield f"| micro-batch | a step has | ms a step | samples/s (min. to max.)       | {kind:>13} |"
+        yield f"| micro-batch | number     | ms a step | samples/s (min. to max.)       | {kind:>13} |"
         yield "| ---         | ---        | ---       | ---                            | ---           |"
         for each in self.measured:
             yield self.row(each)
         for size in sorted(self.overflows):
             yield f"| {size:11} | {self.batch_size // size:10} | {'':9} | {'out of memory':30} | {'':13} |"
         yield ""
+        if note := crowding.note(self.waiting):
+            yield note
         yield from notes(self.facts)
         yield from self.conclusion()
 
@@ -103,7 +107,7 @@ class Result:
     def conclusion(self) -> Iterator[str]:
         """Yield what to write, or that nothing is to be changed."""
         if self.proposed == self.present:
-            yield f"train.micro_batch_size: {self.present} is the best here: no smaller size is as fast, and no larger one is faster."
+            yield f"train.micro_batch_size: {self.present} stays: no smaller size is as fast, and no larger one is faster."
             return
         if self.present in self.seconds:
             ratio = blocks.ratios(self.seconds[self.present], self.seconds[self.proposed]).median
@@ -121,7 +125,7 @@ def notes(facts: Facts) -> Iterator[str]:
             "another model, and few samples give noisy statistics."
         )
     if facts.dropouts:
-        yield f"Dropout ({listed(facts.dropouts)}) draws for each micro-batch: another micro_batch_size gives another model, in no direction."
+        yield f"Dropout ({listed(facts.dropouts)}) draws for each micro-batch: another micro_batch_size gives other random numbers."
     if not facts.norms and not facts.dropouts:
         yield "The model has no BatchNorm and no dropout: micro_batch_size changes its result by rounding only."
 
@@ -181,28 +185,30 @@ def fitted(settings: LoopSettings) -> Result:
         search.renew()
         assert search.process
         counts = {size: steps_for(BLOCK_S, search.results[size].step_s) for size in sorted(possible)}
-        seconds = search.process.blocks(counts)
+        seconds, waiting = search.process.blocks(counts)
     return Result(
         facts=facts,
         batch_size=settings.batch_size,
         lane_size=lane_size,
-        present=settings.micro_batch_size,
-        proposed=smallest_of_fastest({size: each for size, each in seconds.items() if lane_size % size == 0}),
+        present=present,
+        proposed=smallest_of_fastest({size: each for size, each in seconds.items() if lane_size % size == 0}, present),
         measured=[search.results[size] for size in sorted(search.results)],
         seconds=seconds,
         overflows=search.overflows,
         budget_bytes=search.budget_bytes,
+        waiting=waiting,
     )
 
 
-def smallest_of_fastest(seconds: dict[int, list[float]]) -> int:
-    """Return the smallest size that is as fast as the fastest, given the seconds of a step in each round.
+def smallest_of_fastest(seconds: dict[int, list[float]], present: int) -> int:
+    """Return the smallest size that is as fast as the fastest and as `present`, given the seconds of a step in each round.
 
-    A size is as fast if its steps take at most NOISE times as long in the median of the rounds, or if it was faster in two of them.
+    A size is as fast as another if its steps take at most NOISE times as long in the median of the rounds. If the rounds contradict each
+    other, so that no size is, return `present`.
     """
     fastest = min(seconds, key=lambda size: blocks.spread(seconds[size]).median)
+    others = [fastest, *([present] if present in seconds else [])]
     for size in sorted(seconds):
-        ratios = sorted(one / other for one, other in zip(seconds[size], seconds[fastest], strict=True))
-        if ratios[len(ratios) // 2] <= NOISE or ratios[min(1, len(ratios) - 1)] < 1:
+        if all(blocks.ratios(seconds[size], seconds[other]).median <= NOISE for other in others):
             return size
-    return fastest
+    return others[-1]

@@ -18,7 +18,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from pipeline.engine.fit import Report
 from pipeline.paths import Paths
-from pipeline.profiling import memory, setup
+from pipeline.profiling import crowding, memory, setup
 from pipeline.profiling.blocks import interleaved
 from pipeline.profiling.trial import NEVER, Trial, stepping, steps_for, synchronize
 from pipeline.refusal import Refusal
@@ -88,10 +88,13 @@ class Measuring:
         self.largest = max(self.largest, size)
         return Measured(*self.ask("trial", size))
 
-    def blocks(self, counts: dict[int, int]) -> dict[int, list[float]]:
-        """Run blocks of steps of several sizes in turn. Return the seconds of a step in each block, by size. `counts` are the steps of a block."""
-        answer: dict[int, list[float]] = self.ask("blocks", counts)
-        return answer
+    def blocks(self, counts: dict[int, int]) -> tuple[dict[int, list[float]], float]:
+        """Run blocks of steps of several sizes in turn. `counts` are the steps of a block, by size.
+
+        Return the seconds of a step in each block, by size, and the share of the time in which the process waited for a CPU.
+        """
+        seconds, waiting = self.ask("blocks", counts)
+        return seconds, waiting
 
     def ask(self, question: str, argument: Any = None) -> Any:
         """Return the answer of the process. Raises Refusal as the training does, and Overflow if there is too little memory."""
@@ -177,12 +180,14 @@ def tried(trial: Trial, reports: Iterator[Report], size: int) -> Measured:
     return Measured(size, step_s, memory.peak_bytes(device))
 
 
-def timed(trial: Trial, reports: Iterator[Report], counts: dict[int, int]) -> dict[int, list[float]]:
-    """Run blocks of steps of several micro-batch sizes in turn. Return the seconds of a step in each block, by size."""
+def timed(trial: Trial, reports: Iterator[Report], counts: dict[int, int]) -> tuple[dict[int, list[float]], float]:
+    """Run blocks of steps of several micro-batch sizes in turn, and return what `Measuring.blocks` does."""
 
     def choose(name: str) -> None:
         trial.progress.micro_batch_size = int(name)
 
     steps = {str(size): (partial(next, reports), count) for size, count in counts.items()}
+    start_s, start_queued_s = time.perf_counter(), crowding.queued_s()
     seconds = interleaved(steps, rounds=ROUNDS, synchronize=partial(synchronize, trial.machine.device), before=choose)
-    return {int(name): each for name, each in seconds.items()}
+    waiting = (crowding.queued_s() - start_queued_s) / (time.perf_counter() - start_s)
+    return {int(name): each for name, each in seconds.items()}, waiting

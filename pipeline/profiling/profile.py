@@ -12,7 +12,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine.fit import Report
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.train import TrainParams
-from pipeline.profiling import memory, remedy
+from pipeline.profiling import crowding, memory, remedy
 from pipeline.profiling.shares import BLOCKS, Shares, Timed, block, shares, timed
 from pipeline.profiling.trace import Traced, traced
 from pipeline.profiling.trial import Trial, stepping, steps_for
@@ -34,8 +34,6 @@ NAMES = {
     "idle": "idle",
 }
 BAR = 30
-CROWDED = 0.1
-"""If the process waits for a CPU for a larger share of the time, a line says so."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,8 @@ class Profile:
             yield f"  {NAMES[key]:22} {value:6.1%} {milliseconds(value * self.timed.step_s):>11}  {'#' * round(BAR * value)}".rstrip()
         yield ""
         yield self.advice
-        if self.timed.queued_s > CROWDED * self.timed.step_s:
-            yield (
-                f"Other processes use the CPUs: for {self.timed.queued_s / self.timed.step_s:.0%} of the time, this process had to wait for one. "
-                "Measure again when they have ended."
-            )
+        if note := crowding.note(self.timed.queued_s / self.timed.step_s):
+            yield note
         yield ""
         yield f"  {'heaviest operations, without those that they call':52} {'share':>6} {'ms a step':>10} {'calls a step':>13}"
         for each in self.traced.operations:

@@ -7,15 +7,13 @@ device: those of a GPU are its own timestamps, and those of a CPU are taken as f
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from pipeline.engine.fit import Report
+from pipeline.profiling.crowding import queued_s
 from pipeline.profiling.trace import Traced
 from pipeline.profiling.trial import Trial, synchronize
 
 BLOCKS = 5
-SCHEDULER_STATISTICS = Path("/proc/self/schedstat")
-"""Of the main thread: nanoseconds on a CPU, nanoseconds of waiting for one, and how often it ran (sched-stats.rst of the kernel)."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +65,6 @@ def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
     elapsed_s, processor_s = time.perf_counter() - start_s, time.process_time() - start_processor_s
     outside_s = processor_s - (clock.processor_s - waited_processor_s)
     return Timed(elapsed_s / steps, (clock.elapsed_s - waited_s) / steps, outside_s / steps, (queued_s() - start_queued_s) / steps)
-
-
-def queued_s() -> float:
-    """Return how long the main thread of this process has waited for a CPU since its start; 0 if the kernel does not tell."""
-    try:
-        return int(SCHEDULER_STATISTICS.read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> Shares:

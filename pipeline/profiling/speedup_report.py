@@ -51,5 +51,5 @@ def plot(path: Path, rows: Sequence[Row], title: str) -> None:
         axes.axvline(1, color=INK, linewidth=0.6)
         axes.set_xlim(0, 1.12 * max(row.speed.most for row in rows if row.speed))
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel("speed, as a multiple of the training as configured (line: minimum to maximum of the rounds)")
+        canvas.supxlabel("speed relative to the training as configured (lines: from the slowest to the fastest round)", fontsize=9)
         canvas.suptitle(title)

@@ -42,12 +42,12 @@ def test_the_search_finds_the_largest_divisor_that_fits(number: int, start: int)
         ({8: [2.0] * 7, 16: [1.0] * 7, 32: [1.0] * 7}, 16),
         ({8: [1.02] * 7, 16: [1.0] * 7}, 8),
         ({8: [1.2] * 7, 16: [1.0] * 7}, 16),
-        ({8: [0.9, 0.9, 1.2, 1.2, 1.2, 1.2, 1.2], 16: [1.0] * 7}, 8),
-        ({8: [0.9, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2], 16: [1.0] * 7}, 16),
+        ({8: [0.9, 0.9, 1.2, 1.2, 1.2, 1.2, 1.2], 16: [1.0] * 7}, 16),
+        ({4: [1.0, 2.0, 3.0], 8: [1.1, 1.1, 2.9], 64: [0.9, 1.5, 2.0]}, 64),
     ],
 )
 def test_the_smallest_of_the_equally_fast_sizes_is_proposed(seconds: dict[int, list[float]], expected: int) -> None:
-    assert smallest_of_fastest(seconds) == expected
+    assert smallest_of_fastest(seconds, present=64) == expected
 
 
 def test_a_step_that_runs_out_of_memory_ends_the_trial_of_its_size(params, prepared, before_each_forward) -> None:
@@ -81,7 +81,8 @@ def test_one_sample_that_does_not_fit_is_out_of_memory_too(params, prepared, bef
 def test_blocks_of_several_sizes_run_in_turn(params, prepared) -> None:
     trial = Trial.of(params, prepared, HERE)
     with stepping(trial) as reports:
-        seconds = micro_batches.timed(trial, reports, {4: 1, 16: 2})
+        seconds, waiting = micro_batches.timed(trial, reports, {4: 1, 16: 2})
+    assert 0 <= waiting < 1
     assert {size: len(each) for size, each in seconds.items()} == {4: 7, 16: 7}
     assert trial.state.step == 7 * 3
 
@@ -127,8 +128,8 @@ class Fake:
             raise Refusal("BatchNorm needs more than one value per channel")
         return Measured(size, 1.0 / size, 1000 * size)
 
-    def blocks(self, counts: dict[int, int]) -> dict[int, list[float]]:
-        return {size: [1.0 / size] * 7 for size in counts}
+    def blocks(self, counts: dict[int, int]) -> tuple[dict[int, list[float]], float]:
+        return {size: [1.0 / size] * 7 for size in counts}, 0.5
 
 
 @pytest.fixture
@@ -151,6 +152,7 @@ def test_a_size_that_does_not_fit_is_replaced_by_the_fastest_that_does(train_par
     assert [each.size for each in result.measured] == [4, 8, 16]
     assert lines[-2:] == ["16 instead of 64, which does not fit. The batch stays 64.", "python -m pipeline set train.micro_batch_size=16"]
     assert any("out of memory" in line for line in lines)
+    assert any(line.startswith("Other processes use the CPUs: for 50% of the time") for line in lines)
     assert fake.started == 3, "one process for the search, one after the overflow, one for the comparison"
 
 
@@ -169,7 +171,7 @@ def test_the_present_size_is_compared_although_it_does_not_divide_the_batch(trai
 
 
 def test_a_size_that_is_the_best_stays(train_params, fake) -> None:
-    assert list(fit_batch.fitted(settings(train_params, 16, 16)).lines())[-1].startswith("train.micro_batch_size: 16 is the best here")
+    assert list(fit_batch.fitted(settings(train_params, 16, 16)).lines())[-1].startswith("train.micro_batch_size: 16 stays")
 
 
 def test_lanes_limit_the_size(train_params, fake) -> None:

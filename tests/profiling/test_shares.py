@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline.profiling import shares as module
 from pipeline.profiling.shares import Shares, Timed, shares
 from pipeline.profiling.trace import Traced
 
@@ -33,16 +32,6 @@ def test_an_idle_gpu_whose_host_sleeps_is_idle() -> None:
 
 def test_a_host_that_waits_for_a_cpu_is_not_idle() -> None:
     assert divided(Timed(1.0, 0.0, 0.25, 0.5), seen(0.2), on_gpu=True) == pytest.approx((0, 0, 0.2, 0.6, 0.2))
-
-
-def test_a_kernel_that_does_not_tell_gives_no_wait_for_a_cpu(monkeypatch, tmp_path) -> None:
-    assert module.queued_s() >= 0
-    for text in (None, "", "not numbers at all"):
-        path = tmp_path / "schedstat"
-        if text is not None:
-            path.write_text(text)
-        monkeypatch.setattr(module, "SCHEDULER_STATISTICS", path)
-        assert module.queued_s() == 0
 
 
 def test_kernels_that_took_longer_than_the_step_fill_it() -> None:
