@@ -87,13 +87,13 @@ image: ## build the container image from requirements.lock and this checkout's c
 	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(BUILD_ARGS) .
 
 # the Git folder of a worktree is outside the worktree, so mount it too
-docker-repro: image ## run `make repro` of this checkout in a container; ARGS="dvc exp run -S seed=2" runs another command
+docker-repro: image ## run `make repro` of this checkout in a container; PRESET=name too; ARGS="dvc exp run -S seed=2" runs another command
 	@folders=("$$PWD"); git=$$(git rev-parse --path-format=absolute --git-common-dir 2>/dev/null || true); \
 	[ -z "$$git" ] || [ "$$git" = "$$PWD/.git" ] || folders+=("$$git"); \
 	mounts=(); for folder in "$${folders[@]}"; do mounts+=(--mount "type=bind,source=$$folder,target=$$folder"); done; \
 	export PIPELINE_IMAGE_DIGEST=$$($(DOCKER) image inspect --format '{{.Id}}' $(IMAGE)); \
 	$(DOCKER) run --rm $(GPUS) --network host --user $(USER_ID) "$${mounts[@]}" --workdir "$$PWD" \
-	  --env PIPELINE_IMAGE_DIGEST $(PASSED_ON) $(RUN_ARGS) $(IMAGE) $(ARGS)
+	  --env PIPELINE_IMAGE_DIGEST $(PASSED_ON) $(if $(PRESET),--env PRESET=$(PRESET)) $(RUN_ARGS) $(IMAGE) $(ARGS)
 
 secret: secrets/postgres ## write a random password for compose.yaml
 

@@ -68,12 +68,16 @@ def test_help_is_there_at_once() -> None:
         assert not found & {"asyncio", "email", "http", "logging", "ssl", "urllib.request"}
 
 
-def test_a_preset_and_a_journal_with_nothing_left_need_nothing_heavy(tmp_path: Path) -> None:
+def test_a_preset_a_typing_error_and_a_journal_with_nothing_left_need_nothing_heavy(tmp_path: Path) -> None:
     project.make(tmp_path)
     (tmp_path / "presets").symlink_to(TOP / "presets")
     (tmp_path / "params.yaml").unlink()
     assert heavy_after("preset", "digits", cwd=tmp_path) == (0, set())
     assert heavy_after("sync", cwd=tmp_path, PIPELINE_TRACKING="true") == (0, set())
+    assert heavy_after("set", "train.epoch=3", "model.width=3", cwd=tmp_path) == (2, {"numpy"}), "a source needs it"
+    code, found = heavy_after("set", "train.epochs=3", cwd=tmp_path)
+    assert code == 0
+    assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL"}
 
 
 @pytest.mark.parametrize("verb", ["check", "stage"])

@@ -176,6 +176,16 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
         settings.refuse_misfit(num_classes)
 
 
+def refuse_misfits(document: Document) -> None:
+    """Raise Refusal if the parameters in `document` are invalid or do not fit each other. No data is read, and no machine is examined."""
+    prepare, train, evaluate = load(document, PrepareParams), load(document, TrainParams), load(document, EvaluateParams)
+    problems = Problems()
+    problems.gather(lambda: refuse_unusable(train, prepare.source))
+    problems.gather(lambda: refuse_unscorable(evaluate.evaluate, prepare.source, prepare.source.num_classes()))
+    problems.gather(lambda: refuse_unfit_network(train, prepare.source))
+    problems.refuse()
+
+
 def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     """Raise Refusal if the settings of the model do not fit each other or the source's kind of task, if the weights file that
     `model.weights` names cannot be used, or if `train.freeze` or the optimizer's `groups` or `layer_decay` does not fit the network.

@@ -1,6 +1,8 @@
 """`python -m pipeline preset NAME`: copy a preset to params.yaml without overwriting the user's uncommitted changes."""
 
+import hashlib
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.io import files
@@ -8,24 +10,77 @@ from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 
 FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
+RECORD = Path(".pipeline/written-params")
+"""The SHA-256 of each params.yaml that was written by this program alone, one in a line."""
 
 
-def run(name: str) -> None:
-    """Copy the preset `name` to params.yaml.
+def run(name: str, assignments: Sequence[str] = ()) -> None:
+    """Copy the preset `name` to params.yaml, with the values of `assignments`, each `KEY=VALUE`, in place of its own.
 
-    Raises Refusal if there is no such preset, or if params.yaml has uncommitted changes, which would be lost. A params.yaml that equals a
-    preset is always replaced.
+    Raises Refusal if there is no such preset, if an assignment is wrong, or if params.yaml has uncommitted changes, which would be lost. A
+    params.yaml that equals a preset is always replaced.
     """
     target = Paths().params
-    known = {path.stem: in_place(path) for path in sorted(Path("presets").glob("*.yaml"))}
+    original = text = text_of(name)
+    changes: list[str] = []
+    if assignments:
+        from pipeline.commands.set import assigned, differences  # late: the validation imports torch
+
+        text = assigned(original, assignments)
+        changes = differences(original, text)
+    refuse_loss(target, text)
+    write(target, text)
+    print(f"preset: {target} is now {name}{', except:' if changes else ''}")
+    for line in changes:
+        print(f"preset: {line}")
+
+
+def text_of(name: str) -> str:
+    """Return the text of params.yaml that is the preset `name`. Raises Refusal if there is no such preset."""
+    known = texts()
     if name not in known:
         raise Refusal(f"there is no preset {name!r}: the presets are {', '.join(known)}")
-    if target.exists() and target.read_bytes() not in [text.encode() for text in known.values()] and not committed(target):
-        raise Refusal(
-            f"{target} has changes that are not committed and would be lost: commit it, or undo the changes with `git restore {target}`, and try again"
-        )
-    files.write_text(target, known[name])
-    print(f"preset: {target} is now {name}")
+    return known[name]
+
+
+def texts() -> dict[str, str]:
+    return {path.stem: in_place(path) for path in sorted(Path("presets").glob("*.yaml"))}
+
+
+def refuse_loss(target: Path, text: str) -> None:
+    """Raise Refusal if changes would be lost when `text` replaces the contents of the file `target`.
+
+    Nothing is lost if the file equals a preset, if Git has it as it is, or if there is no Git, as in a container, and only `write` wrote it.
+    """
+    if not is_edited(target) or target.read_bytes() == text.encode():
+        return
+    changes = uncommitted(target)
+    if changes or (changes is None and not is_written_here(target)):
+        remedy = f"commit it, or undo the changes with `git restore {target}`" if changes else "move the file away"
+        raise Refusal(f"{target} has changes that are not committed and would be lost: {remedy}, and try again")
+
+
+def write(target: Path, text: str) -> None:
+    """Write `text` to the file `target`, and record that no one else did, unless it contains changes that were made by hand."""
+    if not is_edited(target) or is_written_here(target):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        # first: after a kill, a file that is recorded already does no harm, but one that is not would seem to be edited
+        files.write_text(RECORD, "".join(f"{line}\n" for line in dict.fromkeys((*recorded(), digest))))
+    files.write_text(target, text)
+
+
+def is_edited(target: Path) -> bool:
+    """Return True if the file exists and equals no preset."""
+    return target.exists() and target.read_bytes() not in [text.encode() for text in texts().values()]
+
+
+def is_written_here(target: Path) -> bool:
+    return files.digest(target) in recorded()
+
+
+def recorded() -> list[str]:
+    """Return the SHA-256 of each file that `write` has recorded."""
+    return RECORD.read_text(encoding="utf-8").split() if RECORD.exists() else []
 
 
 def in_place(preset: Path) -> str:
@@ -36,10 +91,10 @@ def in_place(preset: Path) -> str:
     return preset.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP)
 
 
-def committed(path: Path) -> bool:
-    """Return True if git reports no uncommitted changes of the file; False if it reports some, or if git fails."""
+def uncommitted(path: Path) -> str | None:
+    """Return what git reports of uncommitted changes of the file: "" for none. Return None if git fails, as it does without a repository."""
     try:
         answer = subprocess.run(["git", "status", "--porcelain", "--", str(path)], capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
-        return False
-    return answer.stdout.strip() == ""
+        return None
+    return answer.stdout.strip()

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.commands import check, summary
+from pipeline.commands import set as set_parameters
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption
 from pipeline.runtime.environment import SUMMARY_FOLLOWS
@@ -14,12 +16,16 @@ from pipeline.runtime.environment import SUMMARY_FOLLOWS
 EXIT_CODE_PATH = ".pipeline/interrupted"
 
 
-def run() -> int:
+def run(assignments: Sequence[str] = ()) -> int:
     """Run the command `check`, then `dvc repro` and, if DVC succeeds, the command `summary`. Return the exit code of DVC.
+
+    If there are `assignments`, each `KEY=VALUE`, the command `set` first writes them into params.yaml, where they stay.
 
     Raises Refusal for bad input, or if another container is using the checkout.
     """
     with checkout_lock.held(Path()):
+        if assignments:
+            set_parameters.run(assignments)
         check.run()
         if code := dvc_repro():
             return code

@@ -16,12 +16,30 @@ VERBS = {
     "search": "search for the best hyperparameters: train with many, and rank them",
     "trial": "train one trial of a search, in its folder; search runs this by itself",
     "preset": "copy a preset to params.yaml",
+    "set": "change parameters in params.yaml, such as model=mlp train.epochs=3; comments and order stay",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow what it has not received of the journals",
     "schema": "write params.schema.json and docs/parameters.md",
 }
 MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN"}
+KEY_VALUE = "KEY=VALUE"
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    "repro": {
+        "-S": {
+            "dest": "assignments",
+            "action": "append",
+            "default": [],
+            "metavar": KEY_VALUE,
+            "help": "first change this parameter in params.yaml, as `set` does; may be given several times",
+        },
+    },
+    "set": {
+        "assignments": {
+            "nargs": "+",
+            "metavar": KEY_VALUE,
+            "help": "train.epochs=3 changes a value; model=mlp replaces the section by the values recommended for mlp",
+        },
+    },
     "verify": {
         "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow"},
         "--retrain": {"action": "store_true", "help": "also retrain, and compare every byte"},
@@ -54,7 +72,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--format": {"required": True, "choices": ("onnx", "pt2", "aoti"), "help": "ONNX, a program of torch.export, or compiled for C++"},
         "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
     },
-    "preset": {"name": {}},
+    "preset": {"name": {}, "assignments": {"nargs": "*", "metavar": KEY_VALUE, "help": "change these parameters of it, as `set` does"}},
     "ui": {
         "--host": {"default": "127.0.0.1", "help": "default: %(default)s; use 0.0.0.0 in a container"},
         "--port": {"type": int, "default": 5000, "help": "default: %(default)s"},

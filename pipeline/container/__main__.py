@@ -5,12 +5,12 @@ import os
 import re
 import socket
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
 
-from pipeline.__main__ import BAD_INPUT, print_error, print_os_error
+from pipeline.__main__ import BAD_INPUT, parse, print_error, print_os_error
 from pipeline.commands.verbs import VERBS
 from pipeline.container import checkout, job_environment, supervision
 from pipeline.container.checkout import Checkout
@@ -26,30 +26,34 @@ NEED_RESULTS = {"train", "evaluate", "summary", "verify"}  # they read results: 
 NEEDS_GIT = re.compile(r"dvc (?:--cd \S+ |-(?!-cd )\S+ )*(exp|experiments|queue|diff|(?:metrics|params|plots) diff)(?: |$)")
 """Matches the DVC commands that need Git. DVC's own message for them advises to turn off `core.no_scm`, which fails without Git, too."""
 USAGE = f"""\
-usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] IMAGE [VERB ... | dvc ... | mlflow ... | torchrun ...]
+usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] [--env PRESET=NAME] IMAGE [VERB ... | dvc ... | mlflow ... | torchrun ...]
 
-Without a verb: repro, which is check, dvc repro and summary. `ui --host 0.0.0.0` needs `-p 127.0.0.1:5000:5000` before IMAGE.
+Without a verb: repro, which is check, dvc repro and summary. PRESET and `repro -S KEY=VALUE` change its parameters first. `ui --host 0.0.0.0` needs `-p 127.0.0.1:5000:5000` before IMAGE.
 The following help lists the verbs:
 """
 
 
 def main(words: list[str]) -> int:
     try:
-        return run(commands_for(words))
+        return run(commands_for(words, preset=os.environ.get("PRESET", "")))
     except Refusal as refusal:
         return print_error(str(refusal), BAD_INPUT)
     except OSError as error:
         return print_os_error(error)
 
 
-def commands_for(words: list[str]) -> tuple[tuple[str, ...], ...]:
+def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...], ...]:
     """Return the commands to run, in order. `words` are the words after the image's name in `docker run`.
 
     They begin with a verb of the pipeline, `dvc`, `mlflow`, `torchrun` or `--help`; without any, repro is run. `torchrun ... -m pipeline
-    train` is for trainings on several machines. Raises Refusal for an unknown verb.
+    train` is for trainings on several machines. Before repro, params.yaml becomes the `preset`, unless that is "", and gets the values of
+    the options `-S`. Raises Refusal for an unknown verb.
     """
-    if words in ([], ["repro"]):
-        return REPRO
+    if words[:1] in ([], ["repro"]):
+        assignments = parse(words or ["repro"]).assignments
+        if preset:
+            return ((*VERB, "preset", preset, *assignments), *REPRO)
+        return ((*VERB, "set", *assignments), *REPRO) if assignments else REPRO
     if words[0] in ("dvc", "mlflow", "torchrun"):
         return (tuple(words),)
     if words[0] in ("-h", "--help"):
@@ -76,15 +80,18 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
             f"`dvc {needs_git[1]}` needs Git, but this job runs in a copy of {job.copy_of}, and a copy has no Git repository: "
             'run it in a checkout, with `make docker-repro ARGS="dvc ..."`, or `docker run -v $PWD:$PWD -w $PWD --user $(id -u):$(id -g) ...`'
         )
+    is_repro, changes_parameters = commands[-len(REPRO) :] == REPRO, len(commands) > len(REPRO)
     uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC's own locks have no effect between containers
     with checkout_lock.held(job.top, place=f"in a container (host name {socket.gethostname()})") if uses_dvc else nullcontext():
         edited = copy(job.copy_of, job.top) if job.copy_of else []
-        environment = job_environment.variables(job.top, os.environ, commit=commit(job, built, is_edited=bool(edited)))
-        environment |= {SUMMARY_FOLLOWS: "true"} if commands == REPRO else {}
+        environment = job_environment.variables(
+            job.top, os.environ, commit=commit(job, built, is_edited=changes_parameters or bool(edited))
+        )
+        environment |= {SUMMARY_FOLLOWS: "true"} if is_repro else {}
         code = supervision.run_all(commands, environment, top=job.top)
     if code and cgroup.num_oom_kills():
         report("the OOM killer killed a process of this container: raise its memory limit (`docker run --memory`)")
-    if job.copy_of and (commands == REPRO or (code and NEED_RESULTS & set(commands[0]))):
+    if job.copy_of and (is_repro or (code and NEED_RESULTS & set(commands[0]))):
         lost = f"is deleted with this container: add `-v NAME:{homes[0]}` to keep the results"
         report(f"{job.top} {'is mounted and keeps the results' if is_kept(job.top) else lost} (docs/container.md, Results)")
     return code
@@ -108,7 +115,20 @@ def copy(source: Path, home: Path) -> list[str]:
     edited = checkout.copy(source, home)
     for path in edited:
         report(f"{home / path} was edited: it is kept as it is, not updated from {source}")
+    if "params.yaml" in edited:
+        for line in differing_parameters(source, home):
+            report(f"params.yaml: {line}")
     return edited
+
+
+def differing_parameters(source: Path, home: Path) -> list[str]:
+    """Return one line for each parameter that differs between `source` and `home`; none if a file is no valid YAML, which `check` reports."""
+    from pipeline.params.editing import changes  # late: most jobs have the image's parameters
+    from pipeline.params.yaml_document import Document
+
+    with suppress(Refusal):
+        return changes(*(Document.read(folder / "params.yaml").data for folder in (source, home)))
+    return []
 
 
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:

@@ -13,7 +13,7 @@ from pipeline.io.untrusted import shown
 from pipeline.params.load import Problem, SectionTypes, dotted, section_types, suggestion, unknown_name, validate, without_echoes
 from pipeline.params.section import SECTIONS
 from pipeline.params.stages import STAGE_PARAMS
-from pipeline.params.yaml_document import Document, Location, parts_of
+from pipeline.params.yaml_document import MAX_BYTES, Document, Location, parts_of
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.registry import SOURCES
@@ -25,6 +25,8 @@ PLAIN = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Words that YAML 1.2 or 1.1 reads as something else than text."""
 MAX_SHOWN = 80
+NEWLINE = "\n"
+INDENT = 2
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Assignment:
     def parse(cls, given: str) -> "Assignment":
         """Parse an assignment such as `train.epochs=3`. Raises Refusal if it has no key or no `=`, or if VALUE is not valid YAML."""
         key, equals, written = given.partition("=")
-        location = tuple(int(part) if part.isdigit() else part for part in key.strip().split("."))
+        location = tuple(int(part) if part.isdecimal() else part for part in key.strip().split("."))
         if not equals or "" in location:
             raise Refusal(f"{shown(given, MAX_SHOWN)}: is not of the form KEY=VALUE: write for example train.epochs=3")
         if location[0] not in SECTIONS:
@@ -84,6 +86,8 @@ def edited(text: str, assignments: Sequence[str]) -> str:
         for location, value, written in replacements(assignment, document.data):
             text = put(text, document, location, value, written, assignment.given)
             document = Document.of(text, path)
+    if len(text.encode()) > MAX_BYTES:
+        raise Refusal(f"{path}: would be larger than {MAX_BYTES} bytes: write shorter values")
     if found := problems(document.data):
         raise Refusal("\n".join(dict.fromkeys(describe(problem, before, parsed) for problem in found)))
     return text
@@ -143,7 +147,7 @@ def put(text: str, document: Document, location: Location, value: Any, written: 
     Raises Refusal, which names the assignment that was `given`, if no text could be made that differs in this value only.
     """
     intended = json.dumps(replaced(document.data, location, value, given), default=str)
-    as_written = [written] if written and "\n" not in written and "#" not in written else []
+    as_written = [written] if written and not {"\n", "#"} & {*written} else []
     for inline in (*as_written, on_one_line(value)):
         text_with_value = spliced(text, document.root, location, inline, value if written is None else None)
         try:
@@ -169,47 +173,64 @@ def replaced(data: Any, location: Location, value: Any, given: str) -> Any:
     raise Refusal(f"{given}: there is no `{shown(str(first), MAX_SHOWN)}`, because what should have it is {what}: assign to that first")
 
 
-def spliced(text: str, node: Node, location: Location, inline: str, section: Any) -> str:
-    """Return `text` with another value at `location`, or with the key added if it is missing. `node` is the root of the parsed text.
+def spliced(text: str, root: Node, location: Location, inline: str, section: Any) -> str:
+    """Return `text` with another value at `location`, or with the key added if it is missing. `root` is the root of the parsed text.
 
     `inline` is the value on one line. `section` is the value again, if it should be written as a block when it is a mapping.
     """
-    newline = "\r\n" if "\r\n" in text else "\n"
+    parent: Any = None
+    key: Any = None
+    value: Any = root
     for depth, part in enumerate(location):
-        if isinstance(node, SequenceNode):
-            key, value = None, node.value[int(part)]
-        else:
-            key, value = next(((key, value) for key, value in reversed(node.value) if key.value == str(part)), (None, None))
+        parent = value
+        if isinstance(parent, SequenceNode):
+            key, value = None, parent.value[int(part)]
+            continue
+        pairs = parent.value if isinstance(parent, MappingNode) else []
+        key, value = next((pair for pair in reversed(pairs) if pair[0].value == str(part)), (None, None))
         if value is None:
-            return added(text, node, ".".join(map(str, location[depth:])), inline, newline)
-        parent, node = node, value
-    begin, end = int(node.start_mark.index), end_of(text, node)
+            return added(text, parent, ".".join(map(str, location[depth:])), inline)
     if key is None or (isinstance(parent, CollectionNode) and parent.flow_style):
-        return text[:begin] + inline + text[end:]
+        return text[: value.start_mark.index] + inline + text[end_of(text, value) :]
+    if isinstance(section, Mapping) and not (isinstance(value, CollectionNode) and value.flow_style):
+        return with_block(text, key, value, section)
+    return with_line(text, key, value, inline)
+
+
+def with_line(text: str, key: Node, value: Node, inline: str) -> str:
+    """Return `text` with `inline` in place of the value of a key. Comments beside the key or the value stay."""
+    begin, end = int(value.start_mark.index), end_of(text, value)
     colon = text.index(":", key.end_mark.index) + 1
-    is_block = isinstance(node, CollectionNode) and not node.flow_style
-    first_line = text.rfind("\n", 0, begin) + 1
-    if isinstance(section, Mapping) and not (isinstance(node, CollectionNode) and node.flow_style):
-        indent = " " * (key.start_mark.column + 2)
-        lines = newline.join(f"{indent}{name}: {on_one_line(item)}" for name, item in section.items())
-        if is_block:
-            return text[:first_line] + lines + text[end:]
-        line_end = end_of_line(text, end)
-        return text[:colon] + text[end:line_end] + newline + lines + text[line_end:]
-    if is_block:
-        return f"{text[:colon]} {inline}" + text[colon:first_line].rstrip("\r\n") + text[end:]
-    return text[:begin] + inline + text[end:] if end > begin else f"{text[:colon]} {inline}{text[colon:]}"
+    if is_block(value):
+        return f"{text[:colon]} {inline}{text[colon : text.rfind(NEWLINE, 0, begin)].rstrip()}{text[end:]}"
+    return f"{text[:begin]}{inline}{text[end:]}" if end > begin else f"{text[:colon]} {inline}{text[colon:]}"
 
 
-def added(text: str, parent: Node, key: str, inline: str, newline: str) -> str:
-    """Return `text` with a new key at the end of the mapping `parent`."""
+def with_block(text: str, key: Node, value: Node, section: Mapping[str, Any]) -> str:
+    """Return `text` with the keys of `section`, each on a line, in place of the value of a key. Comments beside the key stay."""
+    begin, end = int(value.start_mark.index), end_of(text, value)
+    indent = " " * (int(key.start_mark.column) + INDENT)
+    lines = line_end(text).join(f"{indent}{name}: {on_one_line(item)}" for name, item in section.items())
+    if is_block(value):
+        return text[: text.rfind(NEWLINE, 0, begin) + 1] + lines + text[end:]
+    colon, rest = text.index(":", key.end_mark.index) + 1, end_of_line(text, end)
+    return text[:colon] + text[end:rest] + line_end(text) + lines + text[rest:]
+
+
+def is_block(node: Node) -> bool:
+    """Return True for a mapping or list with an item on each line, and False for one in brackets or a single value."""
+    return isinstance(node, CollectionNode) and not node.flow_style
+
+
+def added(text: str, parent: Node, key: str, inline: str) -> str:
+    """Return `text` with a new key at the end of `parent`. If `parent` is no mapping, return `text`."""
     if not isinstance(parent, MappingNode):
         return text
     end = end_of(text, parent)
     if parent.flow_style:
         return text[: end - 1] + (", " if parent.value else "") + f"{key}: {inline}" + text[end - 1 :]
-    line_end = end_of_line(text, end)
-    return text[:line_end] + newline + " " * int(parent.start_mark.column) + f"{key}: {inline}" + text[line_end:]
+    rest = end_of_line(text, end)
+    return text[:rest] + line_end(text) + " " * int(parent.start_mark.column) + f"{key}: {inline}" + text[rest:]
 
 
 def end_of(text: str, node: Node) -> int:
@@ -221,9 +242,13 @@ def end_of(text: str, node: Node) -> int:
 
 
 def end_of_line(text: str, index: int) -> int:
-    end = text.find("\n", index)
+    end = text.find(NEWLINE, index)
     end = len(text) if end < 0 else end
     return end - 1 if text[end - 1 : end] == "\r" else end
+
+
+def line_end(text: str) -> str:
+    return f"\r{NEWLINE}" if f"\r{NEWLINE}" in text else NEWLINE
 
 
 def on_one_line(value: Any) -> str:
@@ -260,3 +285,19 @@ def describe(problem: Problem, before: Document, assignments: Sequence[Assignmen
             key = "" if location == assignment.location else f"{dotted(location)}: "
             return f"{assignment.given}: {key}{message}"
     return f"{before.path}:{before.line(location)}: {dotted(location)}: {message}"
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return one line for each key whose value differs between two versions of the parameters, such as `train.epochs: 30 -> 3`.
+
+    A section that has other keys, or another member by its key `name`, is one line.
+    """
+    lines = []
+    for section in [*after, *(name for name in before if name not in after)]:
+        old, new = before.get(section), after.get(section)
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and [*old] == [*new] and old.get("name") == new.get("name"):
+            pairs = {f"{section}.{key}": (old[key], new[key]) for key in new}
+        else:
+            pairs = {section: (old, new)}
+        lines += [f"{key}: {on_one_line(one)} -> {on_one_line(other)}" for key, (one, other) in pairs.items() if one != other]
+    return lines

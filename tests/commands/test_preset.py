@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.commands import preset
+from pipeline.params.yaml_document import Document
 from tests.imports import TOP
 
 Refused = Callable[..., list[str]]
@@ -84,3 +86,57 @@ def test_the_shipped_parameters_are_the_digits_preset(monkeypatch: pytest.Monkey
     if shipped != preset:  # a user may have changed theirs
         shipped = subprocess.run(["git", "show", "HEAD:params.yaml"], cwd=TOP, check=True, capture_output=True, text=True).stdout
     assert shipped == preset
+
+
+@pytest.fixture
+def real_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a folder without Git, with the parameters and presets of this project, as a copy in a container has them."""
+    (tmp_path / "copy").mkdir()
+    monkeypatch.chdir(tmp_path / "copy")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    Path("presets").symlink_to(TOP / "presets")
+    assert main(["preset", "digits"]) == 0
+
+
+def values(*keys: str) -> list[object]:
+    data = Document.read(TARGET).data
+    return [data[section][key] for section, _, key in (word.partition(".") for word in keys)]
+
+
+@pytest.mark.usefixtures("real_presets")
+def test_a_preset_takes_other_values_and_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["preset", "cifar10-cnn", "model.width=8", "optimizer=adamw"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "preset: params.yaml is now cifar10-cnn, except:",
+        "preset: model.width: 16 -> 8",
+        "preset: optimizer.learning_rate: 0.003 -> 0.001",
+    ]
+    assert values("source.name", "model.width") == ["cifar", 8]
+
+
+@pytest.mark.usefixtures("real_presets")
+def test_a_wrong_value_or_name_changes_nothing(refused: Refused) -> None:
+    before = TARGET.read_bytes()
+    assert refused("preset", "cifar10-cnn", "model.widht=8") == ["model.widht=8: is not a key here: did you mean `width`?"]
+    assert refused("preset", "cifar10-cnm", "model.width=8")[0].startswith("there is no preset 'cifar10-cnm'")
+    assert TARGET.read_bytes() == before
+
+
+@pytest.mark.usefixtures("real_presets")
+def test_without_git_only_what_this_program_wrote_is_replaced(refused: Refused) -> None:
+    for words in (["set", "seed=2"], ["set", "model.width=8"], ["preset", "digits", "seed=3"], ["preset", "digits", "seed=3"]):
+        assert main(words) == 0
+    assert values("model.width") == [16]
+    TARGET.write_text(TARGET.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
+    assert main(["set", "seed=4"]) == 0
+    edited = TARGET.read_bytes()
+    assert refused("preset", "digits", "seed=3") == [
+        "params.yaml has changes that are not committed and would be lost: move the file away, and try again"
+    ]
+    assert TARGET.read_bytes() == edited
+
+
+def test_in_git_what_set_wrote_is_kept_too(refused: Refused) -> None:
+    preset.write(TARGET, "mine: 2\n")
+    assert "commit it, or undo the changes with `git restore params.yaml`" in refused("preset", "digits")[0]

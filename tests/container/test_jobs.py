@@ -89,6 +89,22 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
         assert in_volume(name, image, "grep", "-aEo", r'compile[\\":]+default', MODEL)
 
 
+def test_a_job_takes_other_parameters_which_stay_until_a_preset_replaces_them(image: str) -> None:
+    with volume() as name:
+        words = ("--volume", f"{name}:{HOME}")
+        assert "error: model.widht=8: is not a key here: did you mean `width`?" in run(
+            *words, image, "repro", "-S", "model.widht=8", code=2
+        )
+        output = run(*words, image, "repro", "-S", "train.epochs=1", "-S", "model.width=8")
+        assert "set: model.width: 16 -> 8" in output
+        assert "test accuracy" in output
+        assert "container: params.yaml: model.width: 16 -> 8" in run(*words, image, "check")
+        assert "there is no preset 'cifar'" in run(*words, "--env", "PRESET=cifar", image, code=2)
+        output = run(*words, "--env", "PRESET=digits", image, "repro", "-S", "train.epochs=1", "-S", "model=mlp")
+        assert "preset: params.yaml is now digits, except:" in output
+        assert "test accuracy" in output
+
+
 def test_two_processes_train_under_all_hardened_flags_to_the_bytes_of_one(image: str) -> None:
     with volume() as name:
         job = (*HARDENED, "--volume", f"{name}:{HOME}")

@@ -126,6 +126,7 @@ def test_sections_of_any_style_are_replaced(section: str, after: str) -> None:
         ("  groups: # why\n  - {patterns: [a], lr_scale: 5.0, weight_decay: 0}\n", "optimizer.groups.0.lr_scale=2", "{patterns: [a], lr_scale: 2, weight_decay: 0}\n"),
         ("  groups: [{patterns: [a], lr_scale: 5.0}]\n", "optimizer.groups.0.weight_decay=0", "lr_scale: 5.0, weight_decay: 0}]\n"),
         ("  root: data/README.md # not read\n", "source.root='data/a # b'", "  root: \"data/a # b\" # not read\n"),
+        ("  groups: [{patterns: [a], lr_scale: 5.0, weight_decay: null}]\n", "optimizer.groups.0.patterns.0=b, c", '[{patterns: ["b, c"], lr_scale: 5.0'),
         ("  root: >-\n    data/a\n    b\n", "source.root=data/c", "  root: data/c\n"),
     ],
 )  # fmt: skip
@@ -163,6 +164,9 @@ def test_a_missing_key_and_a_missing_section_are_added() -> None:
         ("source.root=*", "source.root=*: is not valid YAML:"),
         ("source.root=a: b", "source.root=a: b: is not valid YAML:"),
         ("source.root=a\nb: 3", "source.root=a\\nb: 3: is not a single value"),
+        ("optimizer.groups.²=3", "optimizer.groups.²=3: there is no `²`, because what should have it is a list of 0"),
+        (f"source.root={'a' * 20_000}", "params.yaml: would be larger than 20000 bytes: write shorter values"),
+        ("mod\udce4=3", "is not a section: choose one of"),
         ("seed.x=3", "seed.x=3: there is no `x`, because what should have it is 1"),
         ("optimizer.groups.0.lr_scale=3", "optimizer.groups.0.lr_scale=3: there is no `0`, because what should have it is a list of 0"),
     ],
@@ -192,11 +196,18 @@ def test_all_errors_are_reported_and_those_of_the_file_with_their_lines() -> Non
         ("  batch_size: 64\n  micro_batch_size: 64\n", "  batch_size: &size 64\n  micro_batch_size: *size\n", "train.micro_batch_size=32"),
         ("  batch_size: 64\n  micro_batch_size: 64\n", "  batch_size: &size 64\n  micro_batch_size: *size\n", "train.batch_size=128"),
         ("model:\n", "model: &model\n", "model=mlp"),
+        ("  width: 16\n  dropout: 0.1\n", "  <<: {width: 16, dropout: 0.1}\n", "model=mlp"),
     ],
 )
 def test_a_value_that_is_shared_by_an_alias_is_never_changed_elsewhere(old: str, new: str, assignment: str) -> None:
     text = TEXT.replace(old, new, 1)
     assert text != TEXT
+    assert "is written with an anchor, an alias or a tag: change it there by hand" in refusal(text, assignment)
+
+
+@pytest.mark.parametrize("assignment", ["train.batch_size=128", "evaluate.batch_size=128"])
+def test_a_value_that_two_sections_share_is_not_changed_in_one_of_them(assignment: str) -> None:
+    text = TEXT.replace("  batch_size: 64\n", "  <<: &sizes {batch_size: 64}\n").replace("  batch_size: 256\n", "  <<: *sizes\n")
     assert "is written with an anchor, an alias or a tag: change it there by hand" in refusal(text, assignment)
 
 
