@@ -25,8 +25,8 @@ VARIABLES = [
     ("PIPELINE_PROCESSES", "2.5", "should be `auto` or a valid integer, not '2.5'"),
     ("PIPELINE_RESTARTS", "-1", "should be greater than or equal to 0, not '-1'"),
     ("PIPELINE_TIMEOUT_S", "0", "should be greater than 0, not '0'"),
-    ("MLFLOW_RUN_CONTEXT", "{", "should be tags as JSON, such as {\"team\": \"vision\"}, not '{'"),
-    ("MLFLOW_RUN_CONTEXT", '{"trial": 1}', "should be tags as JSON, such as {\"team\": \"vision\"}, not 1"),
+    ("MLFLOW_RUN_CONTEXT", "{", 'should be tags as JSON, such as {"team": "vision"}, not \'{\''),
+    ("MLFLOW_RUN_CONTEXT", '{"trial": 1}', 'should be tags as JSON, such as {"team": "vision"}, not 1'),
     ("PIPELINE_TRACKING", "maybe", "should be a valid boolean, not 'maybe'"),
     *(
         ("MLFLOW_TRACKING_URI", address, NO_ADDRESS)
