@@ -122,6 +122,8 @@ def create(path: Path, name: str, direction: str, begun: Mapping[str, Any]) -> N
     """Create the file of a study without trials, under a temporary name until it is complete."""
     from optuna.study import StudyDirection
 
+    for leftover in path.parent.glob(f".{path.name}.*.draft*"):  # including SQLite's own files
+        leftover.unlink()
     with files.replacing(path) as draft:
         storage = opened(draft)
         study = storage.create_new_study([StudyDirection[direction.upper()]], name)

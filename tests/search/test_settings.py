@@ -47,7 +47,7 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
     [
         ({"space": {}}, "search.yaml:8: space: "),
         ({"trials": 0}, "search.yaml:2: trials: should be greater than or equal to 1, not 0"),
-        ({"trails": 8}, "search.yaml:9: trails: is not a key here: did you mean `trials`?"),
+        ({"trails": 8}, "search.yaml:20: trails: is not a key here: did you mean `trials`?"),
         ({"name": "../up"}, "search.yaml:1: name: "),
         ({"pruner": "mean"}, "search.yaml:6: pruner: should be 'median', 'hyperband' or 'none', not \"mean\""),
         ({"processes": 1.5}, "search.yaml:7: processes: should be a whole number, not 1.5"),
