@@ -86,12 +86,12 @@ class RowFile:
             file.write(self.header(end))
             file.truncate(self.offset(end))
 
-    def finish(self) -> str:
-        """Sync the file, give it its name, and return its digest by `files.chunked_digest`."""
+    def finish(self, digest: files.ChunkedDigest) -> str:
+        """Sync the file, give it its name, and return its digest. `digest` may have begun with the first rows."""
         files.sync(self.draft)
-        digest = files.chunked_digest(self.draft)
+        value = digest.finish()
         self.draft.replace(self.path)
-        return digest
+        return value
 
 
 def move(file: io.BufferedRandom, source: int, target: int, *, size_bytes: int) -> None:

@@ -1,6 +1,7 @@
 """Writes `data/prepared/`: plans the row of every sample, stores the samples, and writes `spec.json` last."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def write(raw_dataset: RawDataset, assigned: Assigned, folder: Path, *, advance:
     """
     clear(folder)
     try:
-        record = store(raw_dataset, assigned, folder, advance)
+        with files.digest_threads() as pool:
+            record = store(raw_dataset, assigned, folder, advance, pool)
     except OSError:
         raise  # the drafts stay until the next `prepare`: the message says whether space or inodes ran out, and looks at the file system
     except BaseException:
@@ -49,8 +51,11 @@ def clear(folder: Path) -> None:
     files.sweep(folder)
 
 
-def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Callable[[int], None]) -> PreparedRecord:
-    """Do all of `write` except `spec.json`: return the contents for this file. Drafts remain in `folder` if an exception is raised."""
+def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Callable[[int], None], pool: Executor) -> PreparedRecord:
+    """Do all of `write` except `spec.json`: return the contents for this file. Drafts remain in `folder` if an exception is raised.
+
+    Files are digested on `pool` while samples are decoded.
+    """
     planned, rows = plan(assigned)
     task, statistics = raw_dataset.task, raw_dataset.statistics
     inputs = {name: RowFile(folder / f"{name}-inputs.npy", statistics.row_shape, np.dtype(statistics.dtype)) for name in planned}
@@ -63,12 +68,12 @@ def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Ca
         return Rows(split, positions, names, starts, {name: inputs[name] for name in starts}, statistics.summarize)
 
     kept = {split: np.zeros(len(names), dtype=bool) for split, names in assigned.items()}
-    runs: dict[str, list[Run]] = {name: [] for name in planned}
+    progress = {name: StoredRows(file, pool) for name, file in inputs.items()}
     with closing(raw_dataset.store(place)) as results:
         for stored in results:
             kept[stored.split][stored.positions] = True
             for name, run in stored.runs.items():
-                runs[name].append(run)
+                progress[name].add(run)
             for summary in stored.summaries:
                 statistics.add(summary)
             advance(len(stored.positions))
@@ -77,8 +82,29 @@ def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Ca
         if not len(numbers):
             raise Refusal(f"source.root: every sample of the {name} split is corrupt: repair or replace the samples")
     task.refuse_unlearnable(targets[TRAIN], "train without its corrupt samples")
-    splits = {name: finish(inputs[name], runs[name], targets[name], folder, planned=planned[name]) for name in planned}
+    splits = {name: finish(progress[name], targets[name], folder, planned=planned[name]) for name in planned}
     return PreparedRecord(format=FORMAT, spec=Spec(inputs=statistics.inputs(), targets=task), splits=splits)
+
+
+class StoredRows:
+    """Records which rows of a file are stored, and digests the file up to the first row that is not stored yet."""
+
+    def __init__(self, file: RowFile, pool: Executor) -> None:
+        self.file, self.pool = file, pool
+        self.runs: list[Run] = []
+        self.complete = 0
+        """The number of rows from the first on that are all stored."""
+        self.digest = files.ChunkedDigest(file.draft, pool)
+
+    def add(self, run: Run) -> None:
+        self.runs.append(run)
+        if run.start == self.complete:
+            self.complete += run.length
+            self.digest.advance(self.file.offset(self.complete))
+
+    def close_gaps(self) -> None:
+        self.file.close_gaps(self.runs)
+        self.digest = files.ChunkedDigest(self.file.draft, self.pool)  # rows have moved, and the header has changed
 
 
 def plan(assigned: Assigned) -> tuple[dict[str, int], dict[str, NDArray[np.int64]]]:
@@ -101,12 +127,14 @@ def targets_of(name: str, raw_dataset: RawDataset, assigned: Assigned, kept: Map
     return np.concatenate([raw_dataset.targets[split][(names == name) & kept[split]] for split, names in assigned.items()])
 
 
-def finish(inputs: RowFile, runs: list[Run], targets: NDArray[Any], folder: Path, *, planned: int) -> SplitRecord:
+def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: int) -> SplitRecord:
     """Close the gaps that corrupt samples left in the inputs, write the targets, and return the entry of the split in `spec.json`."""
     left_out = planned - len(targets)
     if left_out:
-        inputs.close_gaps(runs)
-    stored = RowFile(folder / inputs.path.name.replace("inputs", "targets"), targets.shape[1:], targets.dtype)
+        inputs.close_gaps()
+    inputs_digest = inputs.file.finish(inputs.digest)
+    stored = RowFile(folder / inputs.file.path.name.replace("inputs", "targets"), targets.shape[1:], targets.dtype)
     stored.create(len(targets))
     stored.write(0, targets)
-    return SplitRecord(samples=len(targets), left_out=left_out, inputs_digest=inputs.finish(), targets_digest=stored.finish())
+    targets_digest = stored.finish(files.ChunkedDigest(stored.draft, inputs.pool))
+    return SplitRecord(samples=len(targets), left_out=left_out, inputs_digest=inputs_digest, targets_digest=targets_digest)
