@@ -12,20 +12,28 @@ from numpy.typing import NDArray
 from pipeline.data.prepared import FORMAT, PreparedRecord, SplitRecord
 from pipeline.data.rows import RowFile, Rows, Run
 from pipeline.io import files
-from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset
+from pipeline.raw_dataset import SPLITS, TRAIN, Cluster, RawDataset
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 Assigned = Mapping[str, NDArray[np.str_]]
 
 
-def write(raw_dataset: RawDataset, assigned: Assigned, folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> PreparedRecord:
+def write(
+    raw_dataset: RawDataset,
+    assigned: Assigned,
+    folder: Path,
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+    cluster: str | None = None,
+) -> PreparedRecord:
     """Write each sample to the files of its split, and then `spec.json`. Return the contents of `spec.json`.
 
     `assigned` maps each split of the source to an array with one name per sample: the split to which the sample is written. The row of a
     sample in its file is known before the sample is decoded, so that worker processes can write it. Corrupt samples leave gaps, which are
     closed at the end. All targets are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
-    `advance` is called with the number of samples, whenever some are stored.
+    `advance` is called with the number of samples, whenever some are stored. `cluster` is the address of a cluster whose workers decode and
+    store the samples. They must see `folder` under the same path.
 
     Raises Refusal if every sample of a split is corrupt. Raises Refusal if a model can learn nothing from the train samples that are left,
     for example because every sample of a class is corrupt.
@@ -33,7 +41,7 @@ def write(raw_dataset: RawDataset, assigned: Assigned, folder: Path, *, advance:
     clear(folder)
     try:
         with files.digest_threads() as pool:
-            record = store(raw_dataset, assigned, folder, advance, pool)
+            record = store(raw_dataset, assigned, folder.absolute() if cluster else folder, pool, advance=advance, cluster=cluster)
     except OSError:
         raise  # the drafts stay until the next `prepare`: the message says whether space or inodes ran out, and looks at the file system
     except BaseException:
@@ -51,14 +59,17 @@ def clear(folder: Path) -> None:
     files.sweep(folder)
 
 
-def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Callable[[int], None], pool: Executor) -> PreparedRecord:
+def store(
+    raw_dataset: RawDataset, assigned: Assigned, folder: Path, pool: Executor, *, advance: Callable[[int], None], cluster: str | None
+) -> PreparedRecord:
     """Do all of `write` except `spec.json`: return the contents for this file. Drafts remain in `folder` if an exception is raised.
 
     Files are digested on `pool` while samples are decoded.
     """
     planned, rows = plan(assigned)
     task, statistics = raw_dataset.task, raw_dataset.statistics
-    inputs = {name: RowFile(folder / f"{name}-inputs.npy", statistics.row_shape, np.dtype(statistics.dtype)) for name in planned}
+    shape, dtype, shared = statistics.row_shape, np.dtype(statistics.dtype), cluster is not None
+    inputs = {name: RowFile(folder / f"{name}-inputs.npy", shape, dtype, shared) for name in planned}
     for name, file in inputs.items():
         file.create(planned[name])
 
@@ -69,7 +80,8 @@ def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Ca
 
     kept = {split: np.zeros(len(names), dtype=bool) for split, names in assigned.items()}
     progress = {name: StoredRows(file, pool) for name, file in inputs.items()}
-    with closing(raw_dataset.store(place)) as results:
+    workers = Cluster(cluster, tuple(file.draft for file in inputs.values())) if cluster else None
+    with closing(raw_dataset.store(place, workers)) as results:
         for stored in results:
             kept[stored.split][stored.positions] = True
             for name, run in stored.runs.items():
@@ -98,7 +110,7 @@ class StoredRows:
 
     def add(self, run: Run) -> None:
         self.runs.append(run)
-        if run.start == self.complete:
+        if run.start == self.complete and not self.file.shared:  # a shared file could be read before what another machine wrote is seen
             self.complete += run.length
             self.digest.advance(self.file.offset(self.complete))
 
