@@ -1,8 +1,10 @@
 """Rows in `.npy` files: any order of writing gives one file, gaps are closed, and a late writer reaches no later file."""
 
 import errno
+import os
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,14 @@ def test_a_late_writer_of_a_killed_prepare_cannot_write_into_the_next_files(tmp_
     with pytest.raises(FileNotFoundError):
         late.write(0, ROWS[::-1])
     assert np.array_equal(np.load(file.path), ROWS)
+
+
+def test_a_shared_file_is_written_synchronously_and_not_opened_for_reading(tmp_path: Path, monkeypatch) -> None:
+    file = replace(created(tmp_path), shared=True)
+    real, flags = os.open, []
+    monkeypatch.setattr(os, "open", lambda path, flag, *rest: (flags.append(flag), real(path, flag, *rest))[1])
+    file.write(0, ROWS)
+    assert [flag & (os.O_ACCMODE | os.O_DSYNC) for flag in flags] == [os.O_WRONLY | os.O_DSYNC]
 
 
 @pytest.fixture

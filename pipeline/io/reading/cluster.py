@@ -53,7 +53,7 @@ def on_cluster(
     with connected(cluster) as client:
         # late: only those who set PIPELINE_CLUSTER have this package
         from distributed.client import ClosedClientError, FutureCancelledError
-        from distributed.comm import CommClosedError
+        from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
 
         def submit(item: Item) -> Task[Result]:
