@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:  # pipeline.params imports this module and must load fast, so numpy is not imported here
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -73,13 +75,21 @@ Place = Callable[[str, "NDArray[np.int64]"], Destination[Result]]
 """Returns the destination of some samples: the arguments are a split of the source, and the positions of the samples in it."""
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A dask.distributed cluster: the address of its scheduler, and paths that all of its workers must see, such as files to be written."""
+
+    address: str
+    shared: "tuple[Path, ...]"
+
+
 class DecodeAndStore(Protocol):
-    """Decodes all samples in worker processes or threads, and stores them there.
+    """Decodes all samples in worker processes or threads, or on the workers of a cluster, and stores them there.
 
     Yields what the destinations of the samples return. The samples of a destination are in ascending position.
     """
 
-    def __call__(self, place: "Place[Result]", /) -> "Generator[Result]": ...
+    def __call__(self, place: "Place[Result]", cluster: Cluster | None = None, /) -> "Generator[Result]": ...
 
 
 @dataclass(frozen=True)
@@ -105,12 +115,15 @@ class RawDataset:
     fit: "Callable[[Mapping[str, NDArray[np.str_]]], None]" = lambda _: None
     decode_and_store: DecodeAndStore | None = None
 
-    def store(self, place: "Place[Result]") -> "Generator[Result]":
-        """Store every sample except corrupt ones at its destination, and yield the results. Close the generator if you stop early."""
+    def store(self, place: "Place[Result]", cluster: Cluster | None = None) -> "Generator[Result]":
+        """Store every sample except corrupt ones at its destination, and yield the results. Close the generator if you stop early.
+
+        If the samples are decoded by workers, and `cluster` is given, these are workers of the cluster.
+        """
         import numpy as np
 
         if self.decode_and_store:
-            yield from self.decode_and_store(place)
+            yield from self.decode_and_store(place, cluster)
         else:
             with closing(self.blocks()) as blocks:
                 for block in blocks:

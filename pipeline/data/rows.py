@@ -32,11 +32,15 @@ class RowFile:
     Until `finish`, the file is called `draft`. Each RowFile has its own draft: a worker process that outlives a killed `prepare` for a moment
     can thus not write into the files of the next one. The rows are written to the file and not to a memory map: on a full disk, a write
     raises OSError, but a memory map ends the process.
+
+    If `shared`, several machines may write. NFS keeps pages of files in the memory of each machine, and could write back a whole page of
+    which another machine has written a part. It does not if the file is open for writing only and each write is synchronous.
     """
 
     path: Path
     row_shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    shared: bool = False
     token: str = field(default_factory=lambda: os.urandom(8).hex())
 
     @property
@@ -70,7 +74,7 @@ class RowFile:
         """Write `rows` (n, *row_shape) from the row `start` on."""
         assert rows.shape[1:] == self.row_shape
         assert rows.dtype == self.dtype
-        with self.draft.open("r+b") as file:
+        with open(os.open(self.draft, os.O_WRONLY | (os.O_DSYNC if self.shared else 0)), "wb") as file:  # noqa: PTH123  # Path.open has no such flag
             file.seek(self.offset(start))
             file.write(np.ascontiguousarray(rows).data)
 
@@ -86,12 +90,12 @@ class RowFile:
             file.write(self.header(end))
             file.truncate(self.offset(end))
 
-    def finish(self) -> str:
-        """Sync the file, give it its name, and return its digest by `files.chunked_digest`."""
+    def finish(self, digest: files.ChunkedDigest) -> str:
+        """Sync the file, give it its name, and return its digest. `digest` may have begun with the first rows."""
         files.sync(self.draft)
-        digest = files.chunked_digest(self.draft)
+        value = digest.finish()
         self.draft.replace(self.path)
-        return digest
+        return value
 
 
 def move(file: io.BufferedRandom, source: int, target: int, *, size_bytes: int) -> None:

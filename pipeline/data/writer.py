@@ -1,6 +1,7 @@
 """Writes `data/prepared/`: plans the row of every sample, stores the samples, and writes `spec.json` last."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,27 +12,36 @@ from numpy.typing import NDArray
 from pipeline.data.prepared import FORMAT, PreparedRecord, SplitRecord
 from pipeline.data.rows import RowFile, Rows, Run
 from pipeline.io import files
-from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset
+from pipeline.raw_dataset import SPLITS, TRAIN, Cluster, RawDataset
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 Assigned = Mapping[str, NDArray[np.str_]]
 
 
-def write(raw_dataset: RawDataset, assigned: Assigned, folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> PreparedRecord:
+def write(
+    raw_dataset: RawDataset,
+    assigned: Assigned,
+    folder: Path,
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+    cluster: str | None = None,
+) -> PreparedRecord:
     """Write each sample to the files of its split, and then `spec.json`. Return the contents of `spec.json`.
 
     `assigned` maps each split of the source to an array with one name per sample: the split to which the sample is written. The row of a
     sample in its file is known before the sample is decoded, so that worker processes can write it. Corrupt samples leave gaps, which are
     closed at the end. All targets are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
-    `advance` is called with the number of samples, whenever some are stored.
+    `advance` is called with the number of samples, whenever some are stored. `cluster` is the address of a cluster whose workers decode and
+    store the samples. They must see `folder` under the same path.
 
     Raises Refusal if every sample of a split is corrupt. Raises Refusal if a model can learn nothing from the train samples that are left,
     for example because every sample of a class is corrupt.
     """
     clear(folder)
     try:
-        record = store(raw_dataset, assigned, folder, advance)
+        with files.digest_threads() as pool:
+            record = store(raw_dataset, assigned, folder.absolute() if cluster else folder, pool, advance=advance, cluster=cluster)
     except OSError:
         raise  # the drafts stay until the next `prepare`: the message says whether space or inodes ran out, and looks at the file system
     except BaseException:
@@ -49,11 +59,17 @@ def clear(folder: Path) -> None:
     files.sweep(folder)
 
 
-def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Callable[[int], None]) -> PreparedRecord:
-    """Do all of `write` except `spec.json`: return the contents for this file. Drafts remain in `folder` if an exception is raised."""
+def store(
+    raw_dataset: RawDataset, assigned: Assigned, folder: Path, pool: Executor, *, advance: Callable[[int], None], cluster: str | None
+) -> PreparedRecord:
+    """Do all of `write` except `spec.json`: return the contents for this file. Drafts remain in `folder` if an exception is raised.
+
+    Files are digested on `pool` while samples are decoded.
+    """
     planned, rows = plan(assigned)
     task, statistics = raw_dataset.task, raw_dataset.statistics
-    inputs = {name: RowFile(folder / f"{name}-inputs.npy", statistics.row_shape, np.dtype(statistics.dtype)) for name in planned}
+    shape, dtype, shared = statistics.row_shape, np.dtype(statistics.dtype), cluster is not None
+    inputs = {name: RowFile(folder / f"{name}-inputs.npy", shape, dtype, shared) for name in planned}
     for name, file in inputs.items():
         file.create(planned[name])
 
@@ -63,12 +79,13 @@ def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Ca
         return Rows(split, positions, names, starts, {name: inputs[name] for name in starts}, statistics.summarize)
 
     kept = {split: np.zeros(len(names), dtype=bool) for split, names in assigned.items()}
-    runs: dict[str, list[Run]] = {name: [] for name in planned}
-    with closing(raw_dataset.store(place)) as results:
+    progress = {name: StoredRows(file, pool) for name, file in inputs.items()}
+    workers = Cluster(cluster, tuple(file.draft for file in inputs.values())) if cluster else None
+    with closing(raw_dataset.store(place, workers)) as results:
         for stored in results:
             kept[stored.split][stored.positions] = True
             for name, run in stored.runs.items():
-                runs[name].append(run)
+                progress[name].add(run)
             for summary in stored.summaries:
                 statistics.add(summary)
             advance(len(stored.positions))
@@ -77,8 +94,29 @@ def store(raw_dataset: RawDataset, assigned: Assigned, folder: Path, advance: Ca
         if not len(numbers):
             raise Refusal(f"source.root: every sample of the {name} split is corrupt: repair or replace the samples")
     task.refuse_unlearnable(targets[TRAIN], "train without its corrupt samples")
-    splits = {name: finish(inputs[name], runs[name], targets[name], folder, planned=planned[name]) for name in planned}
+    splits = {name: finish(progress[name], targets[name], folder, planned=planned[name]) for name in planned}
     return PreparedRecord(format=FORMAT, spec=Spec(inputs=statistics.inputs(), targets=task), splits=splits)
+
+
+class StoredRows:
+    """Records which rows of a file are stored, and digests the file up to the first row that is not stored yet."""
+
+    def __init__(self, file: RowFile, pool: Executor) -> None:
+        self.file, self.pool = file, pool
+        self.runs: list[Run] = []
+        self.complete = 0
+        """The number of rows from the first on that are all stored."""
+        self.digest = files.ChunkedDigest(file.draft, pool)
+
+    def add(self, run: Run) -> None:
+        self.runs.append(run)
+        if run.start == self.complete and not self.file.shared:  # a shared file could be read before what another machine wrote is seen
+            self.complete += run.length
+            self.digest.advance(self.file.offset(self.complete))
+
+    def close_gaps(self) -> None:
+        self.file.close_gaps(self.runs)
+        self.digest = files.ChunkedDigest(self.file.draft, self.pool)  # rows have moved, and the header has changed
 
 
 def plan(assigned: Assigned) -> tuple[dict[str, int], dict[str, NDArray[np.int64]]]:
@@ -101,12 +139,14 @@ def targets_of(name: str, raw_dataset: RawDataset, assigned: Assigned, kept: Map
     return np.concatenate([raw_dataset.targets[split][(names == name) & kept[split]] for split, names in assigned.items()])
 
 
-def finish(inputs: RowFile, runs: list[Run], targets: NDArray[Any], folder: Path, *, planned: int) -> SplitRecord:
+def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: int) -> SplitRecord:
     """Close the gaps that corrupt samples left in the inputs, write the targets, and return the entry of the split in `spec.json`."""
     left_out = planned - len(targets)
     if left_out:
-        inputs.close_gaps(runs)
-    stored = RowFile(folder / inputs.path.name.replace("inputs", "targets"), targets.shape[1:], targets.dtype)
+        inputs.close_gaps()
+    inputs_digest = inputs.file.finish(inputs.digest)
+    stored = RowFile(folder / inputs.file.path.name.replace("inputs", "targets"), targets.shape[1:], targets.dtype)
     stored.create(len(targets))
     stored.write(0, targets)
-    return SplitRecord(samples=len(targets), left_out=left_out, inputs_digest=inputs.finish(), targets_digest=stored.finish())
+    targets_digest = stored.finish(files.ChunkedDigest(stored.draft, inputs.pool))
+    return SplitRecord(samples=len(targets), left_out=left_out, inputs_digest=inputs_digest, targets_digest=targets_digest)

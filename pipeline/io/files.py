@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 BLOCK_BYTES = 1 << 20
 CHUNK_BYTES = 16 * BLOCK_BYTES
@@ -88,28 +90,50 @@ def digest(path: Path) -> str:
 
 
 def chunked_digest(path: Path) -> str:
-    """Return a digest of a large file, in hexadecimal: the SHA-256 of the SHA-256 digests of its chunks of CHUNK_BYTES bytes.
+    """Return the digest that `ChunkedDigest` describes of a whole file. One thread for each usable CPU computes it."""
+    with digest_threads() as pool:
+        return ChunkedDigest(path, pool).finish()
 
-    The chunks are read and digested by one thread for each usable CPU. If the file becomes shorter meanwhile, the digest is another one.
-    """
+
+@contextmanager
+def digest_threads() -> "Iterator[Executor]":
+    """Return a pool with a thread for each usable CPU. At the end of the block, digests that are not yet begun are cancelled."""
     from concurrent.futures import ThreadPoolExecutor  # late: most commands that import this module digest no large file
 
-    with path.open("rb") as file:
-        starts = range(0, os.fstat(file.fileno()).st_size, CHUNK_BYTES)
-        if len(starts) <= 1:
-            return hashlib.sha256(digest_at(file.fileno(), 0)).hexdigest()
-        pool = ThreadPoolExecutor(min(len(starts), len(os.sched_getaffinity(0))))
-        try:
-            return hashlib.sha256(b"".join(pool.map(partial(digest_at, file.fileno()), starts))).hexdigest()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def digest_at(descriptor: int, start: int) -> bytes:
-    """Return the SHA-256 of the chunk of an open file that begins at the offset `start`."""
+class ChunkedDigest:
+    """Computes a digest of a large file on the threads of `pool`: the SHA-256 of the SHA-256 digests of its chunks of CHUNK_BYTES bytes.
+
+    The first chunks can be digested while the rest of the file is still being written.
+    """
+
+    def __init__(self, path: Path, pool: "Executor") -> None:
+        self.path, self.pool = path, pool
+        self.chunks: list[Future[bytes]] = []
+
+    def advance(self, end: int) -> None:
+        """Begin to digest the chunks that end at the offset `end` or before. These bytes must not change any more."""
+        while (len(self.chunks) + 1) * CHUNK_BYTES <= end:
+            self.chunks.append(self.pool.submit(digest_at, self.path, len(self.chunks) * CHUNK_BYTES))
+
+    def finish(self) -> str:
+        """Return the digest of the whole file, in hexadecimal. If the file becomes shorter meanwhile, the digest is another one."""
+        self.advance(max(self.path.stat().st_size, 1) + CHUNK_BYTES - 1)
+        return hashlib.sha256(b"".join(chunk.result() for chunk in self.chunks)).hexdigest()
+
+
+def digest_at(path: Path, start: int) -> bytes:
+    """Return the SHA-256 of the chunk of a file that begins at the offset `start`."""
     state = hashlib.sha256()
-    for offset in range(start, start + CHUNK_BYTES, BLOCK_BYTES):
-        state.update(os.pread(descriptor, BLOCK_BYTES, offset))
+    with path.open("rb", buffering=0) as file:
+        for offset in range(start, start + CHUNK_BYTES, BLOCK_BYTES):
+            state.update(os.pread(file.fileno(), BLOCK_BYTES, offset))
     return state.digest()
 
 

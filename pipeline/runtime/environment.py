@@ -16,6 +16,7 @@ from pipeline.runtime.interruption import STARTED_BY_TORCHRUN
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
 RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
+SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:[0-9]{1,5}")
 DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"
 DEVICE_NAMES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 
@@ -32,6 +33,8 @@ class Environment(BaseSettings):
     device: Annotated[str, Field(pattern=DEVICE)] = Field("auto", validation_alias="PIPELINE_DEVICE")
     threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
     workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
+    cluster: str | None = Field(None, validation_alias="PIPELINE_CLUSTER")
+    """Address of the scheduler of a dask.distributed cluster, whose workers then decode the images in `prepare`."""
     checkpoint_every_s: NonNegativeFloat = Field(30.0, validation_alias="PIPELINE_CHECKPOINT_EVERY_S")
     checkpoint_every_steps: NonNegativeInt = Field(0, validation_alias="PIPELINE_CHECKPOINT_EVERY_STEPS")
     checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
@@ -71,6 +74,13 @@ class Environment(BaseSettings):
         if address is not None and not is_address(address):
             # the message omits the address: it may contain a password
             raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable")
+        return address
+
+    @field_validator("cluster")
+    @classmethod
+    def scheduler(cls, address: str | None) -> str | None:
+        if address is not None and not SCHEDULER.fullmatch(address):
+            raise ValueError("is not the address of a scheduler: write tcp://HOST:PORT, or unset the variable")
         return address
 
     @property

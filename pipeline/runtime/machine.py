@@ -1,6 +1,5 @@
 """The training device, and the properties of a machine on which bit-exact results depend."""
 
-import ctypes
 import os
 import platform
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pipeline.malloc import keep_freed_memory
 from pipeline.refusal import Refusal
 from pipeline.runtime import cgroup, gpu_diagnostics
 from pipeline.runtime.environment import Environment
@@ -18,8 +18,6 @@ from pipeline.runtime.environment import Environment
 LIBRARIES = ("torch", "torchvision", "numpy")
 DECIDING_FLAGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
 """Environment variables of CUDA libraries that change the results of GPU matrix products."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameter numbers of `mallopt`, from glibc's malloc.h."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +120,3 @@ def set_determinism(deterministic: bool) -> None:
     # these flags take effect only on GPUs that support TF32
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
-
-
-def keep_freed_memory() -> None:
-    """Configure glibc's malloc to keep freed memory for the next step. With another C library, do nothing.
-
-    By default, glibc returns large blocks to the kernel, which must fill them with zeros when they are allocated again. On a CPU, this
-    takes a tenth of the step time of resnet or MobileNet. On a GPU, PyTorch's caching allocator keeps freed memory anyway.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # glibc before 2.35 accepts at most 2**25

@@ -1,7 +1,7 @@
 """Images by class, `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Annotated, ClassVar, Literal, TypeVar
@@ -18,13 +18,15 @@ from pipeline.io.reading.file_tree import Member, Tree
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
 from pipeline.params.source import SourceSettings
-from pipeline.raw_dataset import SPLITS, Place, RawDataset, SampleBlock
+from pipeline.raw_dataset import SPLITS, Cluster, Place, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
 
 Result = TypeVar("Result")
 CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
+CLUSTER_CHUNK = 8
+"""How many times larger the chunks for a cluster are: its scheduler needs milliseconds for each."""
 MANY, WORKERS_OF_MANY = 4096, 4
 """From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
 processes takes more time than they save. Threads contend for the GIL in Pillow's Python code, which takes most of the time of
@@ -64,15 +66,23 @@ class Settings(SourceSettings):
         task, statistics = described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels))
         return RawDataset(task, statistics, layout.targets, partial(decode_and_store, InMemory), decode_and_store=decode_and_store)
 
-    def decode_and_store(self, tree: Tree, layout: ClassFolders, workers: int, place: Place[Result]) -> Generator[Result]:
+    def decode_and_store(
+        self, tree: Tree, layout: ClassFolders, workers: int, place: Place[Result], cluster: Cluster | None = None
+    ) -> Generator[Result]:
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
         decoder.prepare()
-        ordered = partial(on_threads, workers=workers)
-        if workers > 1 and len(layout.samples) >= MANY:
+        ordered, larger = partial(on_threads, workers=workers), 1
+        if cluster:
+            from pipeline.io.reading.cluster import on_cluster  # late: it digests all code
+
+            cluster = replace(cluster, shared=(self.root.absolute(), *cluster.shared))
+            ordered, larger = partial(on_cluster, cluster=cluster, prepare=decoder.prepare), CLUSTER_CHUNK
+            tree = archives.with_absolute_path(tree)
+        elif workers > 1 and len(layout.samples) >= MANY:
             enough = min(workers, len(layout.samples) * WORKERS_OF_MANY // MANY)
             ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)
         with tree.contents([sample.name for sample in layout.samples]) as members:
-            chunks = placed(chunked(members, self.size**2 * self.channels), layout.samples, place)
+            chunks = placed(chunked(members, self.size**2 * self.channels, larger), layout.samples, place)
             for chunk, (results, corrupt) in ordered(decoder.decode_and_store, chunks):
                 self.report(chunk.members, corrupt)
                 yield from results
@@ -94,18 +104,18 @@ class Settings(SourceSettings):
         return f"source.root: {self.root}"
 
 
-def chunked(members: Iterable[Member], image_bytes: int) -> Iterator[list[Member]]:
+def chunked(members: Iterable[Member], image_bytes: int, larger: int = 1) -> Iterator[list[Member]]:
     """Yield `members` (image files) in chunks, lists of at most CHUNK_SAMPLES files.
 
     A chunk also ends when its files that are already in memory, and the images decoded from all its files, need CHUNK_BYTES bytes together.
-    `image_bytes` is the size of one decoded image.
+    `image_bytes` is the size of one decoded image. Both limits are multiplied by `larger`.
     """
     chunk: list[Member] = []
     held_bytes = 0
     for member in members:
         chunk.append(member)
         held_bytes += member.held_bytes + image_bytes
-        if len(chunk) == CHUNK_SAMPLES or held_bytes >= CHUNK_BYTES:
+        if len(chunk) == larger * CHUNK_SAMPLES or held_bytes >= larger * CHUNK_BYTES:
             yield chunk
             chunk, held_bytes = [], 0
     if chunk:

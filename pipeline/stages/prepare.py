@@ -24,9 +24,11 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     """
     raw_dataset, assigned = survey(params, workers=environment.workers)
     raw_dataset.fit(assigned)
+    if environment.cluster and not raw_dataset.decode_and_store:
+        print("prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode")
     total = sum(len(targets) for targets in raw_dataset.targets.values())
     with progress("prepare", total, "samples") as advance:
-        record = writer.write(raw_dataset, assigned, paths.prepared, advance=advance)
+        record = writer.write(raw_dataset, assigned, paths.prepared, advance=advance, cluster=environment.cluster)
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name in SPLITS:
         if name in raw_dataset.targets and shares.get(name) and not params.source.divides:

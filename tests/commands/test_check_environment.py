@@ -18,6 +18,8 @@ VARIABLES = [
     ("PIPELINE_THREADS", "two", "should be a valid integer, not 'two'"),
     ("PIPELINE_THREADS", "9" * 30, "should be less than or equal to 1024"),
     ("PIPELINE_WORKERS", "-1", "should be greater than 0, not '-1'"),
+    ("PIPELINE_CLUSTER", "host:8786", "is not the address of a scheduler: write tcp://HOST:PORT, or unset the variable"),
+    ("PIPELINE_CLUSTER", "http://host:8786", "is not the address of a scheduler"),
     ("PIPELINE_CHECKPOINT_EVERY_S", "nan", "should be greater than or equal to 0, not 'nan'"),
     ("PIPELINE_CHECKPOINTS_KEPT", "0", "should be greater than 0, not '0'"),
     ("PIPELINE_PROCESSES", "0", "should be `auto` or greater than 0, not '0'"),

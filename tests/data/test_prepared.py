@@ -61,8 +61,10 @@ def test_the_statistics_are_those_of_train(tmp_path):
     assert np.allclose(spec.inputs.std, train.std((0, 1, 2)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("missing", [set(), {0, 9, 3}])
-def test_the_digests_are_those_of_the_files(tmp_path, missing):
+@pytest.mark.parametrize("missing", [set(), {0, 9, 3}, {59}])
+def test_the_digests_are_those_of_the_files(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(files, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     for name, split in written(tmp_path, missing=missing).splits.items():
         assert split.inputs_digest == files.chunked_digest(tmp_path / f"{name}-inputs.npy")
         assert split.targets_digest == files.chunked_digest(tmp_path / f"{name}-targets.npy")
@@ -117,6 +119,18 @@ def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-targets.npy"]
     with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
         Prepared.open(tmp_path).split(VALID)
+
+
+def test_rows_are_digested_before_the_last_sample_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
+    digested, before_the_last = [], []
+    monkeypatch.setattr(
+        files, "digest_at", lambda path, start, real=files.digest_at: (digested.append((path.name, start)), real(path, start))[1]
+    )
+    write(raw_dataset(), {TRAIN: ASSIGNED}, tmp_path, advance=lambda _: before_the_last.append(len(digested)))
+    assert before_the_last[-1] >= 5
+    assert len(set(digested)) == len(digested)
 
 
 def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):

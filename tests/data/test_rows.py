@@ -1,8 +1,10 @@
 """Rows in `.npy` files: any order of writing gives one file, gaps are closed, and a late writer reaches no later file."""
 
 import errno
+import os
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +23,17 @@ def created(folder: Path, planned: int = len(ROWS)) -> RowFile:
     return file
 
 
+def finished(file: RowFile) -> str:
+    with files.digest_threads() as pool:
+        return file.finish(files.ChunkedDigest(file.draft, pool))
+
+
 def test_the_order_of_writing_changes_no_byte_and_the_file_is_that_of_numpy(tmp_path: Path) -> None:
     file = created(tmp_path)
     for start in (30, 0, 20, 10):
         file.write(start, ROWS[start : start + 10])
     assert not file.path.exists()
-    digest = file.finish()
+    digest = finished(file)
     np.save(tmp_path / "expected.npy", ROWS)
     assert file.path.read_bytes() == (tmp_path / "expected.npy").read_bytes()
     assert digest == files.chunked_digest(file.path)
@@ -43,7 +50,7 @@ def test_gaps_are_closed_in_the_order_of_the_rows(tmp_path: Path, monkeypatch, r
     for start, length in runs:
         file.write(start, ROWS[start : start + length])
     file.close_gaps(Run(*run) for run in reversed(runs))
-    file.finish()
+    finished(file)
     np.save(tmp_path / "expected.npy", np.concatenate([ROWS[start : start + length] for start, length in runs]))
     assert file.path.read_bytes() == (tmp_path / "expected.npy").read_bytes()
 
@@ -55,10 +62,18 @@ def test_a_late_writer_of_a_killed_prepare_cannot_write_into_the_next_files(tmp_
     with pytest.raises(FileNotFoundError):
         late.write(0, ROWS)
     file.write(0, ROWS)
-    file.finish()
+    finished(file)
     with pytest.raises(FileNotFoundError):
         late.write(0, ROWS[::-1])
     assert np.array_equal(np.load(file.path), ROWS)
+
+
+def test_a_shared_file_is_written_synchronously_and_not_opened_for_reading(tmp_path: Path, monkeypatch) -> None:
+    file = replace(created(tmp_path), shared=True)
+    real, flags = os.open, []
+    monkeypatch.setattr(os, "open", lambda path, flag, *rest: (flags.append(flag), real(path, flag, *rest))[1])
+    file.write(0, ROWS)
+    assert [flag & (os.O_ACCMODE | os.O_DSYNC) for flag in flags] == [os.O_WRONLY | os.O_DSYNC]
 
 
 @pytest.fixture

@@ -110,6 +110,23 @@ def test_the_chunked_digest_is_that_of_the_digests_of_chunks(tmp_path: Path, mon
     assert files.chunked_digest(path) == hashlib.sha256(b"".join(hashlib.sha256(chunk).digest() for chunk in chunks)).hexdigest()
 
 
+def test_a_file_is_digested_while_it_grows(tmp_path: Path, monkeypatch) -> None:
+    """A chunk that is digested is not read again: what changes in it later does not change the digest."""
+    monkeypatch.setattr(files, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 5)
+    path, data = tmp_path / "file", bytes(range(35))
+    path.write_bytes(data)
+    expected = files.chunked_digest(path)
+    with files.digest_threads() as pool:
+        digest = files.ChunkedDigest(path, pool)
+        for end, chunks in [(0, 0), (9, 0), (10, 1), (10, 1), (29, 2), (35, 3)]:
+            digest.advance(end)
+            assert len(digest.chunks) == chunks
+        assert [len(chunk.result()) for chunk in digest.chunks] == [32] * 3
+        path.write_bytes(b"x" * 30 + data[30:])
+        assert digest.finish() == expected
+
+
 def test_the_chunked_digest_changes_with_every_byte_and_with_the_order_of_chunks(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(files, "CHUNK_BYTES", 10)
     monkeypatch.setattr(files, "BLOCK_BYTES", 5)

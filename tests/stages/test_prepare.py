@@ -78,6 +78,12 @@ def test_images_are_split_and_stored(root, tmp_path, capsys):
     assert result == "prepare: 20 samples of image inputs (6, 6, 1), 2 outputs"
 
 
+def test_a_source_that_no_worker_decodes_says_that_it_uses_no_cluster(tmp_path, capsys):
+    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.1)
+    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment(PIPELINE_CLUSTER="tcp://127.0.0.1:9"))
+    assert "prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode\n" in capsys.readouterr().out
+
+
 def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path):
     digests = [run(root, tmp_path / str(workers), workers=workers).digest for workers in (1, 2, 5, None)]
     assert len(set(digests)) == 1

@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,14 @@ def open_tree(root: Path) -> Tree:
         if start.startswith(b"PK"):
             return Zip(root, version_of(root))
     return Tar(root, next((opener for magic, opener in DECOMPRESSORS.items() if start.startswith(magic)), open))
+
+
+def with_absolute_path(tree: Tree) -> Tree:
+    """Return `tree` for workers that run in another working folder."""
+    if isinstance(tree, Folder):
+        return Folder(tree.root.absolute())
+    assert isinstance(tree, Zip | Tar)
+    return replace(tree, path=tree.path.absolute())
 
 
 @dataclass(frozen=True)

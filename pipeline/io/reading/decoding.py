@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeline.io.reading import images
 from pipeline.io.reading.file_tree import READ_ERRORS, Member
 from pipeline.io.untrusted import reason, shown
+from pipeline.malloc import keep_freed_memory
 from pipeline.raw_dataset import Destination
 from pipeline.refusal import Refusal
 
@@ -45,8 +46,9 @@ class Decoder:
     max_pixels: int
 
     def prepare(self) -> None:
-        """Set the largest number of pixels that Pillow accepts to `max_pixels`. Call this method once in every process."""
+        """Set the largest number of pixels that Pillow accepts, and configure malloc. Call this method once in every process."""
         images.set_pixel_limit(self.max_pixels)
+        keep_freed_memory()
 
     def decode(self, members: Sequence[Member]) -> Decoded:
         """Decode image files. Return an array of the decoded images, and a dict of the files that cannot be decoded (see Decoded).

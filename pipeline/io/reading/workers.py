@@ -7,19 +7,20 @@ ProcessPoolExecutor would wait for busy workers to finish if one of them is kill
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pipeline.io.untrusted import reason
 from pipeline.refusal import Refusal
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[tuple[Item, Result]]:
@@ -28,7 +29,7 @@ def on_threads(function: Callable[[Item], Result], items: Iterable[Item], *, wor
     At most two items per thread are computed ahead of the caller, which limits the memory for their results.
     """
     with ThreadPoolExecutor(workers) as pool:
-        yield from in_order(pool, function, items, max_in_flight=2 * workers)
+        yield from in_order(lambda item: pool.submit(function, item), items, max_in_flight=2 * workers)
 
 
 def on_processes(
@@ -55,20 +56,26 @@ def on_processes(
             pipes.callback(worker.close)
             processes.callback(worker.end)
             idle.put(worker)
-        yield from in_order(pool, call, items, max_in_flight=2 * workers)
+        yield from in_order(lambda item: pool.submit(call, item), items, max_in_flight=2 * workers)
 
 
-def in_order(
-    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, max_in_flight: int
-) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(item)`, computed by `pool`, in the order of `items`.
+class Task(Protocol[Result_co]):
+    """A result that is being computed: a Future of concurrent.futures or of dask."""
 
-    At most `max_in_flight` items are computed ahead of the caller.
+    def result(self) -> Result_co: ...
+
+    def cancel(self) -> Any: ...
+
+
+def in_order(submit: Callable[[Item], Task[Result]], items: Iterable[Item], *, max_in_flight: int) -> Iterator[tuple[Item, Result]]:
+    """Yield each item and its result, in the order of `items`. `submit(item)` starts to compute a result.
+
+    At most `max_in_flight` items are computed ahead of the caller. If it stops early, the others are cancelled.
     """
-    pending: deque[tuple[Item, Future[Result]]] = deque()
+    pending: deque[tuple[Item, Task[Result]]] = deque()
     try:
         for item in items:
-            pending.append((item, pool.submit(function, item)))
+            pending.append((item, submit(item)))
             if len(pending) >= max_in_flight:
                 first, result = pending.popleft()
                 yield first, result.result()
@@ -76,7 +83,8 @@ def in_order(
             first, result = pending.popleft()
             yield first, result.result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for _, result in pending:
+            result.cancel()
 
 
 class Worker(Generic[Item, Result]):

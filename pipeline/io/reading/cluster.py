@@ -1,0 +1,153 @@
+"""Maps a function over items on the workers of a dask.distributed cluster, with results in the order of the items.
+
+The cluster is trusted: its protocol unpickles what it receives.
+"""
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, TypeVar
+
+import pipeline
+from pipeline.io import files
+from pipeline.io.reading.workers import Task, in_order
+from pipeline.io.untrusted import reason
+from pipeline.raw_dataset import Cluster
+from pipeline.refusal import Refusal
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+CONNECT_S = 10.0
+AHEAD = 64
+CODE = Path(pipeline.__file__).parent
+VERSIONS = {
+    "code": files.digest_of({path.relative_to(CODE).as_posix(): files.digest(path) for path in CODE.rglob("*.py")}),
+    "Python": platform.python_version(),
+    **{library: version(library) for library in ("distributed", "numpy", "pillow")},
+}
+"""What must be equal on all machines. It is found when this module is imported: later changes of the files do not change what runs."""
+
+
+def on_cluster(
+    function: Callable[[Item], Result], items: Iterable[Item], *, cluster: Cluster, prepare: Callable[[], None]
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item and `function(item)`, computed on the workers of `cluster`, in the order of the items.
+
+    Each worker calls `prepare()` before each item. If a worker dies, the scheduler gives its items to another worker: so `function` may run
+    more than once for an item, and must have the same effect each time. An exception in `function` is raised again here.
+
+    Raises Refusal if the cluster cannot be reached, is lost or loses the workers of one item four times, if a worker has other VERSIONS, or
+    if it cannot read and write the files in `cluster.shared`. This is tested at the start and before each item: workers may join later.
+    """
+    with connected(cluster) as client:
+        # late: only those who set PIPELINE_CLUSTER have this package
+        from distributed.client import ClosedClientError, FutureCancelledError
+        from distributed.comm.core import CommClosedError
+        from distributed.scheduler import KilledWorker
+
+        def submit(item: Item) -> Task[Result]:
+            return client.submit(call, item, pure=False)  # by default, equal arguments would be one task
+
+        call = partial(checked, function, prepare, cluster.shared, VERSIONS)
+        threads = sum(client.nthreads().values())  # type: ignore[no-untyped-call]  # distributed has few types
+        try:
+            yield from in_order(submit, items, max_in_flight=AHEAD + 2 * threads)
+        except KilledWorker as error:
+            raise Refusal(
+                f"PIPELINE_CLUSTER: the workers of one task have died again and again, perhaps of too little memory: {error}"
+            ) from None
+        except (FutureCancelledError, ClosedClientError, CommClosedError):
+            raise Refusal(
+                f"PIPELINE_CLUSTER: the scheduler at {cluster.address} has ended: start it and its workers, and run again"
+            ) from None
+
+
+@contextmanager
+def connected(cluster: Cluster) -> "Iterator[Client]":
+    """Connect to the scheduler of `cluster` and test it and its workers. Raises Refusal like `on_cluster`."""
+    try:
+        import distributed  # noqa: F401  # tested here, used by `connect`
+    except ImportError:
+        raise Refusal("PIPELINE_CLUSTER: needs the package distributed: run `make setup-cluster`, also on the cluster's machines") from None
+    try:
+        client = connect(cluster.address)
+    except Exception as error:  # whatever listens at this address may answer anything
+        raise Refusal(
+            f"PIPELINE_CLUSTER: no scheduler has answered at {cluster.address} within {CONNECT_S:g} seconds ({reason(error)}): "
+            "start `python -m dask scheduler` there"
+        ) from None
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it would print a traceback for what `on_cluster` says in a line
+    with client:
+        refuse_unfit(client, cluster)
+        yield client
+
+
+def connect(address: str) -> "Client":
+    """Connect to the scheduler at `address`. Raises an exception of any kind if none answers within CONNECT_S seconds.
+
+    It is done in a thread, because `Client` waits without a limit for the first message of whatever listens there, for example a web server.
+    """
+    from distributed import Client
+
+    answer: Future[Client] = Future()
+
+    def attempt() -> None:
+        try:
+            answer.set_result(Client(address, timeout=CONNECT_S, set_as_default=False))  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=attempt, daemon=True).start()
+    return answer.result(timeout=CONNECT_S + 1)
+
+
+def refuse_unfit(client: "Client", cluster: Cluster) -> None:
+    """Raise Refusal if there is no worker, or if the scheduler or a worker has other VERSIONS or cannot use `cluster.shared`."""
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_S)
+        client.run_on_scheduler(refuse_other, VERSIONS)  # type: ignore[no-untyped-call]
+        answers = client.run(refuse_other, VERSIONS, cluster.shared, on_error="return")
+    except TimeoutError:
+        raise Refusal(
+            f"PIPELINE_CLUSTER: no worker has joined {cluster.address}: start `python -m dask worker {cluster.address}`"
+        ) from None
+    except ImportError as error:
+        answers = {"of the scheduler": error}
+    for address, answer in answers.items():
+        if isinstance(answer, Refusal):
+            raise answer
+        if answer is not None:
+            raise Refusal(
+                f"PIPELINE_CLUSTER: the process {address} cannot run this code ({reason(answer)}): "
+                "start it with `python -m dask` in a checkout of the same commit"
+            )
+
+
+def checked(
+    function: Callable[[Item], Result], prepare: Callable[[], None], shared: Iterable[Path], versions: dict[str, str], item: Item
+) -> Result:
+    """Return `function(item)`, after `prepare()`. Raises Refusal like `refuse_other`."""
+    refuse_other(versions, shared)
+    prepare()
+    return function(item)
+
+
+def refuse_other(versions: dict[str, str], shared: Iterable[Path] = ()) -> None:
+    """Raise Refusal if this process has other VERSIONS than `versions`, or cannot read the paths in `shared` and write the files there."""
+    machine = f"PIPELINE_CLUSTER: the machine {socket.gethostname()}"
+    if other := [name for name in versions if VERSIONS[name] != versions[name]]:
+        raise Refusal(f"{machine} has another version of: {', '.join(other)}: update its checkout and .venv, and start its workers again")
+    for path in shared:
+        if not os.access(path, os.R_OK | (os.W_OK if path.suffix == ".draft" else 0)):
+            raise Refusal(f"{machine} cannot use {path}: share this folder with all machines under the same path, and the same user id")
