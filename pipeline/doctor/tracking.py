@@ -19,7 +19,7 @@ from pipeline.tracking.address import Address
 if TYPE_CHECKING:
     from requests import Response
 
-LIMIT_S, LEAST_S = 1.6, 0.3
+LIMIT_S, LEAST_S, LOCKED_S = 1.6, 0.3, 1.0
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
 VERSION, REVISION = re.compile(r"(\d+)\.\d+(\.\w+)*"), re.compile(r"^(down_)?revision\b.*= *[\"'](\w+)[\"']", re.MULTILINE)
 LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
@@ -108,7 +108,7 @@ def of_sqlite(address: Address) -> Finding:
     if not database.exists():
         return Finding("tracking", "ok", f"{database}, which the first run will make")
     try:
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=LOCKED_S)) as connection:
             rows = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     except sqlite3.Error as error:
         if "locked" in str(error):

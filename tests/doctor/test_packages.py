@@ -67,7 +67,8 @@ def test_another_python_than_that_of_the_checkout(make_job: MakeJob, tmp_path: P
     (tmp_path / ".venv/bin/python").touch()
     for check in (packages.python, packages.lock):
         write_lock(tmp_path, "not-there==1.0\n")
-        assert check(make_job()).remedy == "`source .venv/bin/activate`"
+        finding = check(make_job())
+        assert (finding.status, finding.remedy) == ("problem" if check is packages.lock else "warning", "`source .venv/bin/activate`")
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
     assert packages.python(make_job()).status == "problem"
 
@@ -78,9 +79,14 @@ def test_torchvision_of_another_build_or_release_or_without_operators(
     assert packages.torchvision(make_job()).status == "ok"
     versions = {"torch": "2.15.0+cpu", "torchvision": "0.29.2+cu132"}
     monkeypatch.setattr(packages, "full_version", versions.__getitem__)
-    assert "different builds" in packages.torchvision(make_job()).text
+    finding = packages.torchvision(make_job())
+    assert (finding.status, "different builds" in finding.text) == ("warning", True)
     versions["torch"] = "2.1.0+cu132"
-    assert "it needs torch >=2.14.0" in packages.torchvision(make_job()).text
+    finding = packages.torchvision(make_job())
+    assert (finding.status, "it needs torch >=" in finding.text) == ("warning", True)
+    monkeypatch.undo()
+    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    assert (packages.torchvision(make_job()).status, packages.torchvision(make_job()).remedy) == ("warning", "`make setup`")
     monkeypatch.undo()
     monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
     finding = packages.torchvision(make_job())

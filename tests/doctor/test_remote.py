@@ -33,6 +33,14 @@ def test_a_folder_that_exists_that_can_be_made_and_that_is_not_mounted(make_job:
     assert (finding.status, finding.text) == ("warning", "main: /proc/no-such-mount/remote does not exist")
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_folder_that_cannot_be_written(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    configure(tmp_path, str(tmp_path if is_there else tmp_path / "store"))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    finding = remote.remote(make_job())
+    assert (finding.status, "cannot be written" in finding.text) == ("warning", True)
+
+
 def test_a_host_that_answers_and_one_that_does_not(make_job: MakeJob, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

@@ -169,6 +169,16 @@ def test_a_file_that_is_no_database(make_job: MakeJob, tmp_path: Path) -> None:
     assert finding.remedy.startswith(f"`mv {tmp_path / 'mlflow.db'} ")
 
 
+def test_a_database_that_another_process_locks(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "mlflow.db"
+    write_store(database, tracking.revisions()[1])
+    monkeypatch.setattr(tracking, "LOCKED_S", 0.1)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        finding = tracking.tracking(make_job())
+    assert (finding.status, finding.remedy) == ("warning", f"`fuser {database}` names the process")
+
+
 def test_a_database_server_that_is_not_there(make_job: MakeJob) -> None:
     finding = examined(make_job, "postgresql+psycopg2://user:hunter2@127.0.0.1:9/runs")
     assert (finding.status, "refused" in finding.text) == ("warning", True), finding
@@ -178,4 +188,4 @@ def test_a_database_whose_driver_is_not_installed(make_job: MakeJob) -> None:
     finding = examined(make_job, "mysql+imaginary://user:hunter2@127.0.0.1:9/runs")
     assert (finding.status, "hunter2" in str(finding)) == ("warning", False)
     finding = examined(make_job, "postgresql+pg8000://user:hunter2@127.0.0.1:9/runs")
-    assert "needs the package pg8000" in finding.text
+    assert (finding.status, "needs the package pg8000" in finding.text) == ("warning", True)
