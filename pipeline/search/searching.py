@@ -63,8 +63,11 @@ def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool) -
         searching = Searching(search, params, record, folder, paths, environment, num_trials or search.settings.trials, keep_models)
         try:
             searching.run()
+            best = searching.print_result()
             if apply:
-                searching.apply()
+                searching.apply(best)
+            elif best:
+                print(f"`python -m pipeline search {file} --apply` puts its parameters in place; `dvc repro` then trains it again")
         finally:
             searching.study.close()
 
@@ -162,7 +165,7 @@ class Searching:
         return not self.study.running and len(self.study.trials) >= self.num_trials
 
     def run(self) -> None:
-        """Run all trials that are left, and print the table."""
+        """Run all trials that are left."""
         if not self.is_done:
             self.print_begin()
             info = of_search(self.search, self.params.data, self.environment, self.study.id)
@@ -184,7 +187,6 @@ class Searching:
                 self.conclude(runs, tracked)
             runs.deliver([self.trial(each.number) for each in self.study.trials])
         self.tidy()
-        self.print_result()
 
     def print_begin(self) -> None:
         settings, begun = self.search.settings, len(self.study.trials)
@@ -334,21 +336,18 @@ class Searching:
     def rows(self) -> list[Row]:
         return ranking.ranked(map(row_of, self.study.trials), is_better_lower=self.is_better_lower)
 
-    def print_result(self) -> None:
-        """Print the table and the best trial, and write the table as CSV."""
+    def print_result(self) -> Row | None:
+        """Print the table and the best trial, and write the table as CSV. Return the best trial, or None if no trial is complete."""
         rows, keys = self.rows(), list(self.search.space)
         ranking.print_table(rows, self.metric, keys)
         files.write_text(self.folder / TABLE, ranking.as_csv(rows, self.metric, keys))
-        if best := ranking.best(rows):
-            trial = self.trial(best.number)
-            print(f"best: trial {best.number}, {ranking.described(best.params)}; model: {trial.paths.model}")
-            print(
-                f"`python -m pipeline search {self.search.document.path} --apply` puts its parameters in place; `dvc repro` then trains it again"
-            )
+        best = ranking.best(rows)
+        if best:
+            print(f"best: trial {best.number}, {ranking.described(best.params)}; model: {self.trial(best.number).paths.model}")
+        return best
 
-    def apply(self) -> None:
+    def apply(self, best: Row | None) -> None:
         """Write the parameters of the best trial to params.yaml. Raises Refusal if no trial is complete."""
-        best = ranking.best(self.rows())
         if not best:
             raise Refusal("no trial is complete, so there is nothing to put in place: see why they failed, or add trials by --trials")
         files.write_text(self.params.path, self.search.text_of(best.params))

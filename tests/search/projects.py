@@ -52,6 +52,7 @@ class FakeChild(Child):
 
     def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
         self.trial, self.slot, self.log = trial, slot, trial.folder / "log.txt"
+        assert not trial.is_complete, "a trial that has ended is trained again"
         type(self).starts.append(trial.number)
         rate = Document.read(trial.paths.params).data["optimizer"]["learning_rate"]
         losses = [abs(rate - 0.01) + 1 / number for number in (1, 2, 3)]
