@@ -159,6 +159,9 @@ def test_an_unusable_cluster_is_refused_with_the_remedy(
         with monkeypatch.context() as patch:
             patch.setitem(cluster.VERSIONS, name, "another")
             assert f"has another version of: {name}: update its checkout and .venv, and start its workers again" in refusal()
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "refuse_unfit", lambda *_: None)  # as if the worker had joined later
+        assert f"cannot use {missing}: share this folder" in refusal(missing)
     monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
     assert "no scheduler has answered at tcp://127.0.0.1:9 within 0.5 seconds" in refusal(address="tcp://127.0.0.1:9")
     with socket.create_server(("127.0.0.1", 0)) as silent:
