@@ -21,7 +21,7 @@ PRESETS = sorted((TOP / "presets").glob("*.yaml"))
 
 
 def sections() -> Iterator[type[Section]]:
-    """Yield every section of the pipeline, those of the registries included."""
+    """Yield every section of params.yaml, those of the registries included."""
     for family in (MODELS, SOURCES):
         for name in family.names:
             family.settings(name)
@@ -29,8 +29,10 @@ def sections() -> Iterator[type[Section]]:
     while waiting:
         current = waiting.pop()
         waiting += current.__subclasses__()
-        if current is not Section and current.__module__.startswith("pipeline.") and not current.__module__.endswith(".load"):
-            yield current  # those of `load` are made of the others for one file
+        module = current.__module__
+        # those of `load` are made of the others for one file; those of `search` describe a search file
+        if current is not Section and module.startswith("pipeline.") and not module.endswith(".load") and "search" not in module:
+            yield current
 
 
 def test_every_field_that_decides_a_result_stands_in_the_file() -> None:
