@@ -31,7 +31,12 @@ def sections() -> Iterator[type[Section]]:
         waiting += current.__subclasses__()
         module = current.__module__
         # those of `load` are made of the others for one file; those of `search` describe a search file
-        if current is not Section and module.startswith("pipeline.") and not module.endswith(".load") and "search" not in module:
+        if (
+            current is not Section
+            and module.startswith("pipeline.")
+            and not module.endswith(".load")
+            and not module.startswith("pipeline.search.")
+        ):
             yield current
 
 
