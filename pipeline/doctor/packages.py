@@ -117,15 +117,16 @@ def locked(lock: Path) -> dict[str, str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of all installed packages by normalized name, from the names of their `.dist-info` folders.
+    """Return the versions of all installed packages by normalized name, from the names of their `.dist-info` folders, or of their
+    `.egg-info` if a package was built from its source by an old setuptools.
 
     `importlib.metadata.version` would read and parse a file of each package, which takes twenty times as long.
     """
     found: dict[str, str] = {}
     for folder in filter(Path.is_dir, map(Path, dict.fromkeys(sys.path))):
-        for path in folder.glob("*.dist-info"):
-            name, _, version = path.name.removesuffix(".dist-info").partition("-")
-            found.setdefault(normalized(name), version)
+        for path in (*folder.glob("*.dist-info"), *folder.glob("*.egg-info")):
+            name, _, rest = path.stem.partition("-")
+            found.setdefault(normalized(name), rest.partition("-")[0])  # an .egg-info may end in the version of Python
     return found
 
 
