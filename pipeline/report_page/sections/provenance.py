@@ -1,15 +1,16 @@
 """Where the model comes from, and the commands that make it again."""
 
 import shlex
+from collections.abc import Mapping
 
-from pipeline.flatten import formatted
+from pipeline.flatten import Scalar, formatted
 from pipeline.io import untrusted
 from pipeline.provenance import revision
 from pipeline.provenance.revision import Unknown
 from pipeline.refusal import Refusal
 from pipeline.report_page.content import Commands, Facts, Paragraph, Section
 from pipeline.report_page.evidence import Evidence
-from pipeline.report_page.sections.model import PRESETS, nearest_preset
+from pipeline.report_page.sections.model import PRESETS, Preset, nearest_preset
 from pipeline.runtime import run_identity
 
 UNKNOWN = "unknown"
@@ -113,9 +114,21 @@ def parameters(evidence: Evidence, changes: list[str]) -> list[str]:
     preset = nearest_preset(evidence.params, evidence.paths.top / PRESETS)
     if preset is None:
         return [*lost, f"# write the parameters above to {PARAMS}"]
-    values = [shlex.quote(f"{name}={formatted(evidence.params[name])}") for name in preset.changed if name in evidence.params]
+    values = [shlex.quote(value) for value in assignments(evidence.params, preset)]
     return [
         *lost,
         f"python -m pipeline preset {shlex.quote(preset.name)}",
         *([f"python -m pipeline set {' '.join(values)}"] if values else []),
     ]
+
+
+def assignments(params: Mapping[str, Scalar], preset: Preset) -> list[str]:
+    """Return the arguments with which `set` turns the parameters of the preset into `params`.
+
+    Where a section has another `name`, such as `optimizer.name`, `optimizer=sgd` replaces it, and then all its values follow.
+    """
+    names = [name for name in preset.changed if name.endswith(".name") and name in params]
+    replaced = tuple(name.removesuffix("name") for name in names)
+    members = [f"{name.removesuffix('.name')}={formatted(params[name])}" for name in names]
+    others = [name for name in params if name not in names and (name in preset.changed or name.startswith(replaced))]
+    return [*members, *(f"{name}={formatted(params[name])}" for name in others)]
