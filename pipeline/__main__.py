@@ -22,6 +22,7 @@ FIXABLE = {
     errno.EBUSY: MOUNTED,
     errno.EPERM: MOUNTED,
     errno.EROFS: "the file system is read-only: run in a writable folder",
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "a part of this path is a file, where a folder is needed: choose another path"),
     errno.EACCES: "permission denied: run as the owner of this folder, or change its permissions",
     **dict.fromkeys(
         (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP),

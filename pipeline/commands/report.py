@@ -7,7 +7,8 @@ from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 
-CARD = "model-card.md"
+CARD = "{}-model-card.md"
+"""The name of the model card, from the name of the page, so that the reports in one folder do not replace each other's."""
 
 
 def run(subjects: list[str], output: str) -> None:
@@ -28,7 +29,7 @@ def run(subjects: list[str], output: str) -> None:
     compared = comparison.sections(names, paths, environment)
     with ExitStack() as stack:
         content = page.page([stack.enter_context(evidence.gathered(name, paths, environment)) for name in names], compared)
-    card = target.with_name(CARD)
+    card = target.with_name(CARD.format(target.stem))
     files.write_text(target, html.render(content))
     files.write_text(card, markdown.render(content))
     print(f"report: {target} ({target.stat().st_size / 1e3:,.0f} kB), {card}")

@@ -108,7 +108,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--output": {
             "default": "reports/report.html",
             "metavar": "FILE",
-            "help": "the page; the model card is written beside it, as model-card.md (default: %(default)s)",
+            "help": "the page; the model card is written beside it, as report-model-card.md (default: %(default)s)",
         },
     },
     "ui": {

@@ -1,1 +1,1 @@
-"""The report of a trained model: `report.html`, one page without scripts and without network, and `model-card.md`."""
+"""The report of a trained model: one HTML page without scripts and without network, and the same as a model card in Markdown."""

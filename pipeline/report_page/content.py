@@ -1,6 +1,6 @@
 """The content of a report: sections of typed blocks, from which `html` and `markdown` are rendered. Nothing in it is escaped."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ class Number:
 
 
 Cell = str | Number
+UNKNOWN_DATASET = "unknown"
+"""The name of the dataset in the metadata if the source of the data is not known."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,6 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
-class Excerpts:
-    excerpts: tuple[Excerpt, ...]
-
-
-@dataclass(frozen=True)
 class Commands:
     """Lines for a shell."""
 
@@ -135,7 +132,7 @@ class Details:
     blocks: "tuple[Block, ...]"
 
 
-Block = Paragraph | Headline | Facts | Table | Charts | Reliability | Confusion | Gallery | Excerpts | Commands | Details
+Block = Paragraph | Headline | Facts | Table | Charts | Reliability | Confusion | Gallery | Excerpt | Commands | Details
 
 
 @dataclass(frozen=True)
@@ -146,25 +143,13 @@ class Section:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """The report of one model. `metadata` is its entry for the metadata block of the model card."""
+    """The report of one model. `metadata` is its entry in the `model-index` of the model card, as Hugging Face defines it."""
 
     title: str
     subtitle: str
     sections: tuple[Section, ...]
-    metadata: "Metadata"
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """What Hugging Face's metadata block says of one model. `metrics` are the scores by name, as numbers."""
-
-    model: str
-    dataset: str
-    data_digest: str
-    task: str
-    task_name: str
     tags: tuple[str, ...]
-    metrics: tuple[tuple[str, float], ...]
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -174,9 +159,3 @@ class Page:
     title: str
     comparison: tuple[Section, ...]
     models: tuple[ModelReport, ...]
-
-
-def section(title: str, blocks: Sequence[Any]) -> Section | None:
-    """Return a section of the blocks that are not None; None if there are none."""
-    kept = tuple(block for block in blocks if block is not None)
-    return Section(title, kept) if kept else None

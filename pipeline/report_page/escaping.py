@@ -8,17 +8,15 @@ MARKUP = re.compile(r"[\\`*\[\]|~$<>&]|(?<![^\W_])_|_(?![^\W_])|^(?:[#+=-]|[0-9]
 """What can begin markup in some dialect of Markdown. An underscore within a word cannot, and some characters can at the beginning of a line
 only."""
 ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-KEPT = ("Zs",)
-"""Unicode categories that are not printable in the sense of Python, but harmless: spaces."""
 
 
 def visible(text: str, *, lines: bool = False) -> str:
     """Return the text with control characters, marks that change the direction of text, and invalid UTF-8 as escapes, as in Python.
 
-    Line feeds and tabs are kept if `lines` is True, else escaped too.
+    Line feeds and tabs are kept if `lines` is True, else escaped too. All kinds of spaces are kept (category Zs).
     """
     return "".join(
-        letter if letter.isprintable() or unicodedata.category(letter) in KEPT or (lines and letter in "\n\t") else ascii(letter)[1:-1]
+        letter if letter.isprintable() or unicodedata.category(letter) == "Zs" or (lines and letter in "\n\t") else ascii(letter)[1:-1]
         for letter in text
     )
 

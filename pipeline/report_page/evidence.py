@@ -62,7 +62,6 @@ class Evidence:
     the model was trained on; each is None if this checkout does not have that of this model. `run` is what the journal recorded.
     """
 
-    name: str
     path: Path
     digest: str
     model: Model
@@ -95,7 +94,6 @@ def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evid
         evaluation = recorded_evaluation(digest, paths) or computed(model, manifest, prepared, machine, path, paths, Path(folder))
         trained = trained_metrics(manifest, paths) if of_checkout else None
         yield Evidence(
-            name=name,
             path=path,
             digest=digest,
             model=model,

@@ -14,7 +14,7 @@ from pipeline.report_page.content import (
     Commands,
     Confusion,
     Details,
-    Excerpts,
+    Excerpt,
     Facts,
     Gallery,
     Headline,
@@ -41,9 +41,9 @@ def render(page: Page) -> str:
     several = len(page.models) > 1
     links = "".join(f'<a href="#model-{number}">{html_text(each.title)}</a> ' for number, each in enumerate(page.models, 1))
     heading = [f"<h1>{html_text(page.title)}</h1>\n<nav>{links}</nav>"] if several else []
-    body = "\n".join(
-        [*heading, *(section(each, f"comparison-{number}") for number, each in enumerate(page.comparison, 1)), *articles(page)]
-    )
+    comparison = [section(each, f"comparison-{number}") for number, each in enumerate(page.comparison, 1)]
+    articles = [article(report, number) for number, report in enumerate(page.models, 1)]
+    body = "\n".join([*heading, *comparison, *articles])
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -58,10 +58,6 @@ def render(page: Page) -> str:
 </body>
 </html>
 """
-
-
-def articles(page: Page) -> list[str]:
-    return [article(report, number) for number, report in enumerate(page.models, 1)]
 
 
 def article(report: ModelReport, number: int) -> str:
@@ -170,11 +166,9 @@ def gallery(content: Gallery) -> str:
     return f'<div class="gallery">{"".join(figures)}</div>'
 
 
-def excerpts(content: Excerpts) -> str:
-    return "\n".join(
-        f'<div class="excerpt"><span class="label"><bdi>{html_text(each.heading)}</bdi></span><pre dir="auto">{html_text(each.text, lines=True)}</pre></div>'
-        for each in content.excerpts
-    )
+def excerpt(content: Excerpt) -> str:
+    heading, text = html_text(content.heading), html_text(content.text, lines=True)
+    return f'<div class="excerpt"><span class="label"><bdi>{heading}</bdi></span><pre dir="auto">{text}</pre></div>'
 
 
 def commands(content: Commands) -> str:
@@ -195,7 +189,7 @@ RENDERERS: dict[type, Callable[[Any], str]] = {
     Reliability: reliability,
     Confusion: confusion,
     Gallery: gallery,
-    Excerpts: excerpts,
+    Excerpt: excerpt,
     Commands: commands,
     Details: details,
 }

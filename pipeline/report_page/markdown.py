@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.report_page.content import (
+    UNKNOWN_DATASET,
     Block,
     Cell,
     Charts,
     Commands,
     Confusion,
     Details,
-    Excerpts,
+    Excerpt,
     Facts,
     Gallery,
     Headline,
-    Metadata,
     ModelReport,
     Number,
     Page,
@@ -26,8 +26,6 @@ from pipeline.report_page.content import (
 )
 from pipeline.report_page.escaping import fenced, markdown_text
 
-HUB_METRICS = {"macro_f1": "f1"}
-"""The names of metrics on the Hugging Face Hub, where they differ from ours."""
 MOST_ROWS = 12
 """Largest number of rows of a table that stands for a chart."""
 
@@ -36,34 +34,27 @@ def render(page: Page) -> str:
     """Return the whole document: metadata, comparison, and the sections of each model."""
     heading = [f"# {markdown_text(page.title)}"] if len(page.models) > 1 else []
     parts = [*heading, *map(section, page.comparison), *map(report, page.models)]
-    return f"{front_matter([each.metadata for each in page.models])}\n" + "\n\n".join(parts) + "\n"
+    return f"{front_matter(page.models)}\n" + "\n\n".join(parts) + "\n"
 
 
-def front_matter(models: Sequence[Metadata]) -> str:
+def front_matter(models: Sequence[ModelReport]) -> str:
     """Return the YAML block of Hugging Face: tags, datasets, metrics and the results of each model. An unknown licence is left out."""
     from ruamel.yaml import YAML
 
-    first = models[0]
+    results = [result for each in models for result in each.metadata["results"]]
+    datasets = dict.fromkeys(result["dataset"]["name"] for result in results)
     block: dict[str, Any] = {
         "library_name": "pytorch",
-        "pipeline_tag": first.task,
+        "pipeline_tag": results[0]["task"]["type"],
         "tags": list(dict.fromkeys(tag for each in models for tag in each.tags)),
-        "datasets": list(dict.fromkeys(each.dataset for each in models if each.dataset)),
-        "metrics": list(dict.fromkeys(HUB_METRICS.get(name, name) for each in models for name, _ in each.metrics)),
-        "model-index": [{"name": each.model, "results": [result(each)]} for each in models],
+        "datasets": [name for name in datasets if name != UNKNOWN_DATASET],
+        "metrics": list(dict.fromkeys(metric["type"] for result in results for metric in result["metrics"])),
+        "model-index": [each.metadata for each in models],
     }
     stream, yaml = io.StringIO(), YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output, yaml.width = False, False, 10_000  # type: ignore[assignment]
     yaml.dump({name: value for name, value in block.items() if value}, stream)
     return f"---\n{stream.getvalue()}---\n"
-
-
-def result(model: Metadata) -> dict[str, Any]:
-    dataset = {"name": model.dataset or "unknown", "type": model.dataset or "unknown", "split": "test"}
-    if model.data_digest:
-        dataset["revision"] = model.data_digest
-    metrics = [{"type": HUB_METRICS.get(name, name), "name": f"test {name}", "value": value} for name, value in model.metrics]
-    return {"task": {"type": model.task, "name": model.task_name}, "dataset": dataset, "metrics": metrics}
 
 
 def report(content: ModelReport) -> str:
@@ -124,10 +115,6 @@ def gallery(content: Gallery) -> str:
     return grid([""] * len(told[0]), told) if told else ""
 
 
-def excerpts(content: Excerpts) -> str:
-    return "\n\n".join(f"{markdown_text(each.heading)}\n\n{fenced(each.text)}" for each in content.excerpts)
-
-
 def headline(content: Headline) -> str:
     return f"**{markdown_text(content.name)} {content.number}**, {markdown_text(content.note)}"
 
@@ -145,7 +132,7 @@ RENDERERS: dict[type, Callable[[Any], str]] = {
     Reliability: reliability,
     Confusion: confusion,
     Gallery: gallery,
-    Excerpts: excerpts,
+    Excerpt: lambda content: f"{markdown_text(content.heading)}\n\n{fenced(content.text)}",
     Commands: lambda content: fenced("\n".join(content.lines)),
     Details: details,
 }

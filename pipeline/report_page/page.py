@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from string import ascii_uppercase
+from typing import Any
 
 from pipeline.io.untrusted import shown
-from pipeline.report_page.content import Metadata, ModelReport, Page, Section
+from pipeline.report_page.content import UNKNOWN_DATASET, ModelReport, Page, Section
 from pipeline.report_page.evidence import Evidence
 from pipeline.report_page.sections import data, errors, language, model, provenance, result, training
-from pipeline.report_page.sections.result import PER_CLASS
 
 LONGEST_NAME = 60
 HUB_TASKS = {
@@ -17,6 +17,8 @@ HUB_TASKS = {
     ("text", "language_modeling"): "text-generation",
 }
 """The names of tasks on the Hugging Face Hub, by the kinds of the inputs and of the targets."""
+HUB_METRICS = {"macro_f1": "f1"}
+"""The names of metrics on the Hugging Face Hub, where they differ from ours."""
 SECTIONS = (
     model.section,
     result.section,
@@ -46,7 +48,9 @@ def report(evidence: Evidence) -> ModelReport:
     """Return the report of one model, without the sections that do not apply to it."""
     found = (make(evidence) for make in SECTIONS)
     subtitle = f"{model.task_name(evidence.manifest.spec)}; model file {evidence.digest[:12]}"
-    return ModelReport(title(evidence), subtitle, tuple(section for section in found if section), metadata(evidence))
+    settings = evidence.manifest.inference.model
+    tags = tuple(dict.fromkeys(("pytorch", settings.name, settings.title)))
+    return ModelReport(title(evidence), subtitle, tuple(section for section in found if section), tags, metadata(evidence))
 
 
 def title(evidence: Evidence) -> str:
@@ -60,17 +64,18 @@ def dataset(evidence: Evidence) -> str:
     return str(evidence.params.get("source.name") or "")
 
 
-def metadata(evidence: Evidence) -> Metadata:
-    """Return the entry of the model for Hugging Face's metadata block. `metrics` are all test scores that are single numbers."""
-    spec, settings = evidence.manifest.spec, evidence.manifest.inference.model
-    kind = (spec.inputs.kind, spec.targets.kind)
-    numbers = {name: value for name, value in evidence.evaluation.scores.items() if name != PER_CLASS and isinstance(value, int | float)}
-    return Metadata(
-        model=title(evidence),
-        dataset=dataset(evidence),
-        data_digest=evidence.manifest.inputs.get("data", ""),
-        task=HUB_TASKS.get(kind, spec.targets.kind.replace("_", "-")),
-        task_name=model.task_name(spec),
-        tags=tuple(dict.fromkeys(("pytorch", settings.name, settings.title))),
-        metrics=tuple((name, value) for name, value in numbers.items() if name not in ("samples", "tokens")),
-    )
+def metadata(evidence: Evidence) -> dict[str, Any]:
+    """Return the entry of the model in Hugging Face's `model-index`. The metrics are all test scores that are single numbers."""
+    spec, source, scores = evidence.manifest.spec, dataset(evidence) or UNKNOWN_DATASET, evidence.evaluation.scores
+    task = HUB_TASKS.get((spec.inputs.kind, spec.targets.kind), spec.targets.kind.replace("_", "-"))
+    digest = evidence.manifest.inputs.get("data")
+    result = {
+        "task": {"type": task, "name": model.task_name(spec)},
+        "dataset": {"name": source, "type": source, "split": "test", **({"revision": digest} if digest else {})},
+        "metrics": [
+            {"type": HUB_METRICS.get(name, name), "name": f"test {name}", "value": value}
+            for name, value in scores.items()
+            if isinstance(value, int | float) and name not in ("samples", "tokens")
+        ],
+    }
+    return {"name": title(evidence), "results": [result]}

@@ -94,14 +94,14 @@ def sessions_of(training: Iterable[Event]) -> list[tuple[int, int]]:
 def energy_wh(samples: Iterable[Event], sessions: Sequence[tuple[int, int]]) -> float | None:
     """Return the energy in watt-hours that the GPUs used in the sessions: the integral of their sampled power.
 
-    Return None if fewer than two samples have a power, or if samples are missing for a long time.
+    Return None if a session has no sample with a power, or if samples are missing for a long time.
     """
     powers = [
         (event.time_ms, sum(float(value) for name, value in event.fields["values"].items() if name.endswith(POWER)))
         for event in samples
         if event.kind == "metrics" and any(name.endswith(POWER) for name in event.fields["values"])
     ]
-    joules, measured = 0.0, False
+    joules = 0.0
     for start, end in sessions:
         inside = [(time_ms, watts) for time_ms, watts in powers if start <= time_ms <= end]
         if not inside:
@@ -112,5 +112,4 @@ def energy_wh(samples: Iterable[Event], sessions: Sequence[tuple[int, int]]) -> 
             if after - before > LONGEST_GAP_S * 1000:
                 return None
             joules += (low + high) / 2 * (after - before) / 1000
-        measured = True
-    return joules / 3600 if measured else None
+    return joules / 3600

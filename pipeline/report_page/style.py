@@ -65,16 +65,12 @@ svg text { font-size: 11px; fill: var(--muted); }
 svg .grid { stroke: var(--rule); stroke-width: 1; }
 svg .axis { stroke: var(--muted); stroke-width: 1; }
 svg .diagonal { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 4 4; }
-svg polyline { fill: none; stroke-width: 1.75; stroke-linejoin: round; stroke-linecap: round; }
-svg .train { stroke: var(--train); } svg .valid { stroke: var(--valid); } svg .rate { stroke: var(--rate); } svg .norm { stroke: var(--norm); }
-svg circle { stroke: none; }
-svg circle.train { fill: var(--train); } svg circle.valid { fill: var(--valid); }
-svg circle.rate { fill: var(--rate); } svg circle.norm { fill: var(--norm); }
+svg polyline { fill: none; stroke: var(--series); stroke-width: 1.75; stroke-linejoin: round; stroke-linecap: round; }
+svg circle { fill: var(--series); }
 svg .bar { fill: var(--train); opacity: .3; } svg .share { fill: var(--muted); opacity: .55; }
 .key { margin-left: .9rem; display: inline-block; max-width: 100%; }
-.key i { display: inline-block; width: 1.1rem; height: 0; border-top: 2px solid; vertical-align: middle; margin-right: .35rem; }
-.key .train { border-color: var(--train); } .key .valid { border-color: var(--valid); }
-.key .rate { border-color: var(--rate); } .key .norm { border-color: var(--norm); }
+.key i { display: inline-block; width: 1.1rem; height: 0; border-top: 2px solid var(--series); vertical-align: middle; margin-right: .35rem; }
+.train { --series: var(--train); } .valid { --series: var(--valid); } .rate { --series: var(--rate); } .norm { --series: var(--norm); }
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.2rem, 1fr)); gap: 1rem .9rem; margin: .9rem 0; }
 .gallery img { width: 100%; height: auto; max-width: 8rem; display: block; image-rendering: pixelated; border: 1px solid var(--rule); }
 .gallery figcaption { line-height: 1.3; margin-top: .3rem; font-size: .85rem; }

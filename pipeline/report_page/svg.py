@@ -10,6 +10,9 @@ from pipeline.report_page.escaping import html_text
 WIDTH, HEIGHT = 400, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 8, 36
 STEPS = (1, 2, 2.5, 5, 10)
+MOST_DECADES = 6
+MOST_POINTS = 400
+"""A curve with more points is thinned: more could not be told apart."""
 FEW = 40
 """A curve with at most this many points has a dot at each point."""
 HISTOGRAM = 46
@@ -44,8 +47,9 @@ def rounded(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times the powers of 10 between `low` and `high`; only the powers if there are many."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    """Return 1, 2 and 5 times the powers of 10 between `low` and `high`; only (some of) the powers if there are many."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    exponents = range(first, last + 1, -(-(last - first) // MOST_DECADES))
     factors = (1, 2, 5) if high / low <= 100 else (1,)
     return [
         factor * 10.0**exponent for exponent in exponents for factor in factors if low * 0.999 <= factor * 10.0**exponent <= high * 1.001
@@ -85,10 +89,16 @@ def frame(across: Axis, up: Axis, x_label: str) -> Iterable[str]:
 
 
 def curve(series: Series, across: Axis, up: Axis) -> str:
-    places = [(across(x), up(y)) for x, y in series.points]
+    places = [(across(x), up(y)) for x, y in thinned(series.points)]
     line = f'<polyline class="{series.style}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'
     dots = [f'<circle class="{series.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"/>' for x, y in places] if len(places) <= FEW else []
     return line + "".join(dots)
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most about MOST_POINTS of the points, evenly spaced, with the last one."""
+    stride = max(1, -(-len(points) // MOST_POINTS))
+    return list(dict.fromkeys((*points[::stride], points[-1])))
 
 
 def reliability(diagram: Reliability) -> str:

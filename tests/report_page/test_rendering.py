@@ -10,11 +10,9 @@ from pipeline.report_page.content import (
     Confusion,
     Details,
     Excerpt,
-    Excerpts,
     Facts,
     Gallery,
     Headline,
-    Metadata,
     ModelReport,
     Number,
     Page,
@@ -25,8 +23,9 @@ from pipeline.report_page.content import (
     Series,
     Table,
 )
+from pipeline.report_page.run_record import Cost
 from pipeline.report_page.sections.language import generated
-from pipeline.report_page.sections.training import chart, duration, points, shown_metric, thinned
+from pipeline.report_page.sections.training import chart, cost_facts, points, shown_metric
 from tests.report_page.pages import Read, card_parts, plain_text, structure
 
 HOSTILE = [
@@ -62,12 +61,12 @@ def everything(text: str) -> Page:
         Reliability(10, ((0.4, 0.5, 3), (0.9, 1.0, 4))),
         Confusion((text, "b"), ((3, 1), (0, 2))),
         Gallery((Picture(b"png", 8, 8, (text, text)),)),
-        Excerpts((Excerpt(text, text),)),
+        Excerpt(text, text),
         Commands(("ls", "pwd")),
         Details(text, (Paragraph(text),)),
     )
-    metadata = Metadata(text, text, "d" * 64, "image-classification", text, (text,), ((text, 0.25),))
-    model = ModelReport(text, text, (Section(text, blocks),), metadata)
+    result = {"task": {"type": "x"}, "dataset": {"name": text}, "metrics": [{"type": text, "value": 0.25}]}
+    model = ModelReport(text, text, (Section(text, blocks),), (text,), {"name": text, "results": [result]})
     return Page(text, (Section(text, (Paragraph(text),)),), (model, model))
 
 
@@ -118,6 +117,7 @@ def test_a_chart_is_drawn_for_whatever_points_there_are(points: tuple[tuple[floa
 def test_an_axis_has_round_ticks_inside_of_its_range() -> None:
     assert svg.Axis(0, 1, 0, 100).ticks == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
     assert svg.Axis(0.04, 2.5, 0, 100, logarithmic=True).ticks == pytest.approx([0.05, 0.1, 0.2, 0.5, 1, 2])
+    assert len(svg.Axis(1e-30, 1e3, 0, 100, logarithmic=True).ticks) <= svg.MOST_DECADES + 1
     assert svg.Axis(1e-4, 1, 0, 100, logarithmic=True).ticks == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
 
 
@@ -139,15 +139,23 @@ def test_the_metric_beside_the_loss_is_that_of_the_training_or_the_main_score(me
 
 
 def test_a_long_curve_keeps_its_ends() -> None:
-    curve = tuple((float(step), 0.0) for step in range(1, 10_001))
-    kept = thinned(curve)
+    curve = [(float(step), 0.0) for step in range(1, 10_001)]
+    kept = svg.thinned(curve)
     assert len(kept) <= 402
     assert (kept[0], kept[-1]) == (curve[0], curve[-1])
 
 
-@pytest.mark.parametrize(("time_s", "text"), [(8.12, "8.1 s"), (61, "1 min 01 s"), (3725, "1 h 02 min")])
+def test_the_table_of_a_long_curve_has_both_values_of_each_step() -> None:
+    train = tuple((float(step), 0.0) for step in range(1, 1301))
+    valid = tuple((float(step), 1.0) for step in range(50, 1301, 50))
+    (table,) = [markdown.charts(Charts((Chart("loss", "step", (Series("train", "train", train), Series("valid", "valid", valid))),)))]
+    assert {tuple(row.strip("| ").split(" | ")[1:]) for row in table.splitlines()[4:]} == {("0.0000", "1.0000")}
+
+
+@pytest.mark.parametrize(("time_s", "text"), [(8.12, "8.1 s"), (61, "1 min 1 s"), (3725, "1 h 2 min")])
 def test_a_time_is_written_in_words(time_s: float, text: str) -> None:
-    assert duration(time_s) == text
+    cost = Cost(time_s, num_sessions=1, samples_per_second=None, energy_wh=None, memory_megabytes={})
+    assert cost_facts(cost) == (("training time", text),)
 
 
 @pytest.mark.parametrize("value", [0.9888579387186629, 1.0, 0, 359, 1e-7, 123456.789])

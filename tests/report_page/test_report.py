@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
+from pipeline.engine import model_file
 from pipeline.flatten import leaves
 from pipeline.io import files
 from tests import project
@@ -17,7 +19,7 @@ from tests.project import TABLE
 from tests.report_page.pages import Read, card_parts, plain_text
 
 QUICK = {"train.steps": 8, "train.report_every_steps": 2, "train.validate_every_steps": 4}
-CARD, PAGE = Path("reports/model-card.md"), Path("reports/report.html")
+CARD, PAGE = Path("reports/report-model-card.md"), Path("reports/report.html")
 SCRIPT, PIPE, REVERSED = "<script>alert(1)</script>", "a|b `*_", "\u202eevil"
 
 
@@ -51,6 +53,13 @@ def checkout(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     threads = torch.get_num_threads()
     yield tmp_path / "checkout"
     torch.set_num_threads(threads)
+
+
+def commit_all(folder: Path) -> str:
+    """Make the folder a git repository with one commit, and return the commit."""
+    for command in ("init -q", "add -A", "-c user.name=a -c user.email=a@b.c commit -q -m all"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def report(*arguments: str) -> Read:
@@ -124,7 +133,7 @@ def test_the_same_files_give_the_same_bytes(checkout: Path) -> None:
     first = PAGE.read_bytes(), CARD.read_bytes()
     shutil.rmtree("reports")
     assert main(["report", "--output", "elsewhere/page.html"]) == 0
-    assert (Path("elsewhere/page.html").read_bytes(), Path("elsewhere/model-card.md").read_bytes()) == first
+    assert (Path("elsewhere/page.html").read_bytes(), Path("elsewhere/page-model-card.md").read_bytes()) == first
 
 
 def test_without_a_journal_cost_is_left_out_and_the_parameters_come_from_the_file(checkout: Path) -> None:
@@ -183,6 +192,7 @@ def test_tables_of_another_evaluation_are_refused(checkout: Path, capsys: pytest
     ("arguments", "message"),
     [
         (["--output", "report.txt"], "should be an HTML file"),
+        (["--output", "params.yaml/report.html"], "params.yaml: a part of this path is a file"),
         (["nothing"], "is neither a file nor a run"),
         (["no.safetensors"], "no.safetensors"),
         (["params.yaml"], "params.yaml"),
@@ -192,6 +202,44 @@ def test_what_cannot_be_reported_is_refused(checkout: Path, arguments: list[str]
     assert main(["report", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not Path("reports").exists()
+
+
+def test_the_report_of_another_model_in_the_same_folder_has_its_own_card(checkout: Path) -> None:
+    report()
+    card = CARD.read_bytes()
+    CARD.write_bytes(card + b"license")
+    report("--output", "reports/other.html")
+    assert CARD.read_bytes() == card + b"license"
+    assert Path("reports/other-model-card.md").read_bytes() == card
+
+
+def test_the_level_of_the_interval_is_not_rounded_to_a_certainty(checkout: Path) -> None:
+    project.write_params(checkout, {**QUICK, "evaluate.confidence_level": 0.995})
+    assert main(["evaluate"]) == 0
+    assert "99.5% interval" in report().text
+
+
+def test_without_a_journal_the_commit_is_that_of_the_checkout_with_its_uncommitted_changes(checkout: Path) -> None:
+    assert "no journal" not in report().text  # the journal is there, but git could not tell it the commit
+    shutil.rmtree(".pipeline")
+    Path(".gitignore").write_text("reports/\n")
+    commit = commit_all(checkout)
+    text = report().text
+    assert f"{commit} (that of this checkout" in text
+    assert "with uncommitted changes" not in text
+    (checkout / "requirements.lock").write_text("changed")
+    text = report().text
+    assert (
+        f"{commit} (that of this checkout, whose code the model was trained with), with uncommitted changes:  M requirements.lock" in text
+    )
+    assert "# the uncommitted changes are needed too:  M requirements.lock" in text
+
+
+def test_the_commands_cannot_contain_those_of_a_strangers_model_file(checkout: Path) -> None:
+    model, manifest = model_file.load(checkout / "models/model.safetensors")
+    changed = manifest.model_copy(update={"fingerprint": {**manifest.fingerprint, "device": "cpu; rm -rf x\nrm y"}})
+    model_file.export(checkout / "evil.safetensors", model.network.state_dict(), changed)
+    assert "PIPELINE_DEVICE='cpu; rm -rf x\nrm y' PIPELINE_THREADS=" in report("evil.safetensors").text
 
 
 def test_hostile_names_and_texts_of_the_data_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

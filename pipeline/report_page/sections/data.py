@@ -12,7 +12,7 @@ from pipeline.inputs.image.description import ImageInputs
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.tokenizer import Tokenizer
 from pipeline.raw_dataset import TRAIN
-from pipeline.report_page.content import Block, Cell, Excerpt, Excerpts, Gallery, Number, Paragraph, Picture, Section, Table
+from pipeline.report_page.content import Block, Cell, Excerpt, Gallery, Number, Paragraph, Picture, Section, Table
 from pipeline.report_page.evidence import Evidence
 
 MOST_CLASSES, SHOWN_CLASSES = 24, 8
@@ -29,13 +29,8 @@ def section(evidence: Evidence) -> Section:
     if prepared is None:
         return Section("Data", (Paragraph(f"{evidence.paths.prepared} is not the data that this model was trained on."),))
     source = evidence.params.get("source.name")
-    blocks = (
-        Paragraph(f"Source: {source}") if source else None,
-        splits_table(evidence, prepared),
-        class_counts(prepared),
-        samples(prepared),
-    )
-    return Section("Data", tuple(block for block in blocks if block is not None))
+    origin, classes = [Paragraph(f"Source: {source}")] if source else [], class_counts(prepared)
+    return Section("Data", (*origin, splits_table(evidence, prepared), *([classes] if classes else []), *samples(prepared)))
 
 
 def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
@@ -67,28 +62,28 @@ def class_counts(prepared: Prepared) -> Table | None:
     return Table(("class", *counts), rows, caption)
 
 
-def samples(prepared: Prepared) -> Block | None:
+def samples(prepared: Prepared) -> tuple[Block, ...]:
     """Return samples of the train split: the first ones of each class, or the first ones if there are no classes."""
     split, inputs = prepared.train, prepared.spec.inputs
     names = prepared.spec.targets.output_names if prepared.spec.targets.has_classes else ()
     if isinstance(inputs, ImageInputs):
         chosen = first_of_classes(split, len(names), MOST_PICTURES)
-        return Gallery(tuple(picture(split.inputs[number], *named(names, split, number)) for number in chosen))
+        return (Gallery(tuple(picture(split.inputs[number], *named(names, split, number)) for number in chosen)),)
     if isinstance(inputs, TextInputs):
         chosen, tokenizer = first_of_classes(split, len(names), MOST_TEXTS), Tokenizer(inputs.tokenizer)
         texts = [tokenizer.decode(split.inputs[number], show_unknown=True) for number in chosen]
         labels = [named(names, split, number) or (f"{number:,}",) for number in chosen]
         return listed(("class",) if names else ("row",), labels, texts)
-    return None
+    return ()
 
 
-def listed(header: tuple[str, ...], labels: Sequence[tuple[Cell, ...]], texts: Sequence[str]) -> Table | Excerpts:
+def listed(header: tuple[str, ...], labels: Sequence[tuple[Cell, ...]], texts: Sequence[str]) -> tuple[Block, ...]:
     """Return texts with their labels: a table of short texts, or excerpts if one is long or has several lines. `header` names the labels."""
     caption = f"{UNKNOWN_SIGN} stands for a token that is not in the vocabulary" if any(UNKNOWN_SIGN in text for text in texts) else ""
     if all(len(text) <= MOST_IN_TABLE and "\n" not in text for text in texts):
-        return Table((*header, "text"), tuple((*label, text) for label, text in zip(labels, texts, strict=True)), caption)
+        return (Table((*header, "text"), tuple((*label, text) for label, text in zip(labels, texts, strict=True)), caption),)
     headings = [", ".join(f"{name} {cell}" for name, cell in zip(header, label, strict=True)) for label in labels]
-    return Excerpts(tuple(Excerpt(heading, cut(text)) for heading, text in zip(headings, texts, strict=True)))
+    return tuple(Excerpt(heading, cut(text)) for heading, text in zip(headings, texts, strict=True))
 
 
 def named(names: tuple[str, ...], split: Split, number: int) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from pipeline.engine import inference
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.prediction.model import precision_on
 from pipeline.raw_dataset import TEST
-from pipeline.report_page import content
 from pipeline.report_page.content import (
     Block,
     Confusion,
@@ -42,11 +41,10 @@ Rows = Sequence[Mapping[str, str]]
 
 def section(evidence: Evidence) -> Section | None:
     rows = evidence.evaluation.table("confusion.csv")
-    return (
-        content.section("Errors", (confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence)))
-        if rows
-        else None
-    )
+    if not rows:
+        return None
+    matrix, worst = confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence)
+    return Section("Errors", (matrix, worst) if worst else (matrix,))
 
 
 def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
@@ -79,7 +77,7 @@ def mistakes(evidence: Evidence) -> Section | None:
     texts = (evidence.evaluation.table("mistakes.csv") or [])[:MOST_WRONG]
     if texts:
         labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in texts]
-        return Section("Wrong samples", (listed(("true", "predicted", "p"), labels, [row["text"] for row in texts]), CONFIDENT_FIRST))
+        return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, [row["text"] for row in texts]), CONFIDENT_FIRST))
     rows, inputs = evidence.evaluation.table("confusion.csv"), evidence.manifest.spec.inputs
     if not rows or evidence.prepared is None or not isinstance(inputs, ImageInputs):
         return None
@@ -88,12 +86,11 @@ def mistakes(evidence: Evidence) -> Section | None:
     chosen = most_confident(evidence, wrong[: min(MOST_PREDICTED, MOST_BYTES // images[0].nbytes)], rows)
     if not chosen:
         return None
-    pictures = tuple(picture(images[number], *wrong_caption(rows[number], share)) for number, share in chosen)
+    pictures = tuple(
+        picture(images[number], f"true {rows[number]['actual']}", f"predicted {rows[number]['predicted']}", f"p = {share:.2f}")
+        for number, share in chosen
+    )
     return Section("Wrong samples", (Gallery(pictures), Paragraph(f"{len(chosen)} of {len(wrong):,} wrong samples."), CONFIDENT_FIRST))
-
-
-def wrong_caption(row: Mapping[str, str], share: float) -> tuple[str, ...]:
-    return f"true {row['actual']}", f"predicted {row['predicted']}", f"p = {share:.2f}"
 
 
 def most_confident(evidence: Evidence, wrong: Sequence[int], rows: Rows) -> list[tuple[int, float]]:

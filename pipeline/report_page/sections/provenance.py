@@ -1,15 +1,16 @@
 """Where the model comes from, and the commands that make it again."""
 
 import shlex
+from collections.abc import Mapping
 
-from pipeline.flatten import formatted
+from pipeline.flatten import Scalar, formatted
 from pipeline.io import untrusted
 from pipeline.provenance import revision
 from pipeline.provenance.revision import Unknown
 from pipeline.refusal import Refusal
 from pipeline.report_page.content import Commands, Facts, Paragraph, Section
 from pipeline.report_page.evidence import Evidence
-from pipeline.report_page.sections.model import PRESETS, nearest_preset
+from pipeline.report_page.sections.model import PRESETS, Preset, nearest_preset
 from pipeline.runtime import run_identity
 
 UNKNOWN = "unknown"
@@ -17,6 +18,8 @@ DIGESTS = {"data": "prepared data", "code": "code", "lock": "requirements.lock",
 RECORDED = {"python": "Python", "driver": "NVIDIA driver", "image.digest": "image"}
 NAMELESS = ("none", UNKNOWN)
 PARAMS = "params.yaml"
+COMMIT, DIFFERENCE = "git.commit", "git.difference"
+"""What the journal calls the commit of the training and the uncommitted changes."""
 LONGEST = 400
 
 
@@ -32,32 +35,33 @@ def section(evidence: Evidence) -> Section:
 
 
 def commit_line(evidence: Evidence) -> str:
-    commit = commit_of(evidence)
+    commit, changes = code_of(evidence)
     if commit is None:
-        return "unknown: no journal of the training is here"
-    if evidence.run is None:
-        return f"{commit} (that of this checkout, whose code the model was trained with)"
-    changes = changed_files(evidence)
-    return f"{commit}, with uncommitted changes: {untrusted.shown(', '.join(changes), LONGEST)}" if changes else commit
+        return recorded(evidence, COMMIT) if evidence.run else "unknown: no journal of the training is here"
+    origin = "" if evidence.run else " (that of this checkout, whose code the model was trained with)"
+    return f"{commit}{origin}, with uncommitted changes: {listed(changes)}" if changes else f"{commit}{origin}"
 
 
-def changed_files(evidence: Evidence) -> list[str]:
-    """Return the uncommitted changes that the journal recorded, one line of `git status` for each file."""
-    return recorded(evidence, "git.difference").splitlines()[1:]
+def listed(changes: list[str]) -> str:
+    return untrusted.shown(", ".join(changes), LONGEST)
 
 
-def commit_of(evidence: Evidence) -> str | None:
-    """Return the commit of the training: that in the journal, or that of this checkout if its code is that of the model; else None."""
+def code_of(evidence: Evidence) -> tuple[str | None, list[str]]:
+    """Return the commit of the training, and the uncommitted changes, one line of `git status` for each file.
+
+    The journal recorded them. Without a journal, they are those of this checkout if its code is that of the model, else (None, []).
+    """
     if evidence.run:
-        found = recorded(evidence, "git.commit")
-        return None if found.startswith(UNKNOWN) else found
+        commit = recorded(evidence, COMMIT)
+        return None if commit.startswith(UNKNOWN) else commit, recorded(evidence, DIFFERENCE).splitlines()[1:]
+    top = evidence.paths.top
     try:
-        code = run_identity.code_digest(
-            run_identity.dependencies("train", evidence.manifest.params, evidence.paths.top), evidence.paths.top
-        )
-        return revision.git("rev-parse", "HEAD") if code == evidence.manifest.inputs.get("code") else None
+        code = run_identity.code_digest(run_identity.dependencies("train", evidence.manifest.params, top), top)
+        if code != evidence.manifest.inputs.get("code"):
+            return None, []
+        return revision.git("rev-parse", "HEAD"), revision.difference().splitlines()[1:]
     except (Unknown, Refusal, OSError):
-        return None
+        return None, []
 
 
 def recorded(evidence: Evidence, name: str) -> str:
@@ -81,32 +85,50 @@ def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
 
 def reproduction(evidence: Evidence) -> Section:
     """Return the commands that train the model again, and the digest of the file that they end in."""
-    fingerprint, commit = evidence.manifest.fingerprint, commit_of(evidence)
-    settings = f"PIPELINE_DEVICE={fingerprint.get('device', 'auto')} PIPELINE_THREADS={fingerprint.get('threads', 1)}"
-    if "processes" in fingerprint:
-        settings += f" PIPELINE_PROCESSES={fingerprint['processes']}"
+    fingerprint, (commit, changes) = evidence.manifest.fingerprint, code_of(evidence)
+    settings = {"PIPELINE_DEVICE": "device", "PIPELINE_THREADS": "threads", "PIPELINE_PROCESSES": "processes"}
+    # quoted: the fingerprint of a stranger's model file may contain anything
+    variables = [f"{name}={shlex.quote(str(fingerprint[field]))}" for name, field in settings.items() if field in fingerprint]
     lines = [
-        f"git checkout {commit}" if commit else "# check out the commit with the code of this model",
+        f"git checkout {shlex.quote(commit)}" if commit else "# check out the commit with the code of this model",
         "make setup",
-        *parameters(evidence),
+        *parameters(evidence, changes),
+        " ".join([*variables, "dvc repro"]),
+        "sha256sum models/model.safetensors",
     ]
-    lines += [f"{settings} dvc repro", "sha256sum models/model.safetensors"]
     result = f"The last line must print {evidence.digest}, on a machine of the same kind (above)."
     return Section("Reproduce", (Commands(tuple(lines)), Paragraph(result)))
 
 
-def parameters(evidence: Evidence) -> list[str]:
-    """Return the commands that write `params.yaml`, if the commit does not have the parameters of the model; [] if it has them."""
-    if recorded(evidence, "git.difference") == "none":
+def parameters(evidence: Evidence, changes: list[str]) -> list[str]:
+    """Return the commands that write `params.yaml`, if the commit does not have the parameters of the model; [] if it has them.
+
+    `changes` are the uncommitted changes of the training.
+    """
+    if recorded(evidence, DIFFERENCE) == "none":
         return []
-    changes = [line for line in changed_files(evidence) if not line.endswith(PARAMS)]
-    lost = [f"# the uncommitted changes are needed too: {untrusted.shown(', '.join(changes), LONGEST)}"] if changes else []
+    others = [line for line in changes if not line.endswith(PARAMS)]
+    lost = [f"# the uncommitted changes are needed too: {listed(others)}"] if others else []
+    if "source.name" not in evidence.params:
+        lost.append(f"# the source of the data is not known here: write its section into {PARAMS}")
     preset = nearest_preset(evidence.params, evidence.paths.top / PRESETS)
     if preset is None:
         return [*lost, f"# write the parameters above to {PARAMS}"]
-    values = [shlex.quote(f"{name}={formatted(evidence.params[name])}") for name in preset.changed if name in evidence.params]
+    values = [shlex.quote(value) for value in assignments(evidence.params, preset)]
     return [
         *lost,
         f"python -m pipeline preset {shlex.quote(preset.name)}",
         *([f"python -m pipeline set {' '.join(values)}"] if values else []),
     ]
+
+
+def assignments(params: Mapping[str, Scalar], preset: Preset) -> list[str]:
+    """Return the arguments with which `set` turns the parameters of the preset into `params`.
+
+    Where a section has another `name`, such as `optimizer.name`, `optimizer=sgd` replaces it, and then all its values follow.
+    """
+    names = [name for name in preset.changed if name.endswith(".name") and name in params]
+    replaced = tuple(name.removesuffix("name") for name in names)
+    members = [f"{name.removesuffix('.name')}={formatted(params[name])}" for name in names]
+    others = [name for name in params if name not in names and (name in preset.changed or name.startswith(replaced))]
+    return [*members, *(f"{name}={formatted(params[name])}" for name in others)]

@@ -30,7 +30,7 @@ def headline(evidence: Evidence) -> Headline:
         samples = f"on {scores['tokens']:,} test tokens" if "tokens" in scores else samples
         return Headline(spoken(name), Number(scores[name], key(evidence, name)), samples)
     share = confidence_level(evidence)
-    kind = f"{share:.0%} interval" if share else "interval"
+    kind = f"{100 * share:g}% interval" if share else "interval"
     note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {samples}"
     return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
 

@@ -7,9 +7,8 @@ from pipeline.report_page.content import Chart, Charts, Facts, Number, Paragraph
 from pipeline.report_page.evidence import Evidence, Row
 from pipeline.report_page.run_record import Cost
 from pipeline.reports.recorded import HEADLINES
+from pipeline.terminal.training_lines import duration
 
-MOST_POINTS = 400
-"""A curve with more points is thinned: more could not be told apart."""
 WIDE = 20.0
 """An axis is logarithmic if the largest value is at least this multiple of the smallest, and all are above 0."""
 LOSS, RATE, NORM = "loss", "learning_rate", "gradient_norm"
@@ -44,7 +43,7 @@ def shown_metric(rows: Sequence[Row], metric: str) -> str:
 
 def chart(title: str, rows: Sequence[Row], columns: dict[str, str]) -> Chart | None:
     """Return a chart with a curve for each column that has values. `columns` maps the style of a curve to the name of its column."""
-    series = [Series(style, style, thinned(tuple(points(rows, column)))) for style, column in columns.items()]
+    series = [Series(style, style, tuple(points(rows, column))) for style, column in columns.items()]
     drawn = tuple(each for each in series if each.points)
     values = [value for each in drawn for _, value in each.points]
     logarithmic = bool(values) and title != "learning rate" and min(values) > 0 and max(values) / min(values) >= WIDE
@@ -59,12 +58,6 @@ def points(rows: Sequence[Row], column: str) -> Iterator[tuple[float, float]]:
             yield float(str(row["step"])), value
 
 
-def thinned(curve: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    """Return at most about MOST_POINTS of the points, evenly spaced, with the last one."""
-    stride = -(-len(curve) // MOST_POINTS)
-    return curve if stride <= 1 else tuple(dict.fromkeys((*curve[::stride], curve[-1])))
-
-
 def cost(evidence: Evidence) -> Section | None:
     """Return what the journal measured; None without a journal of the training."""
     measured = evidence.run.cost if evidence.run else None
@@ -76,7 +69,8 @@ def cost(evidence: Evidence) -> Section | None:
 
 def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:
     sessions = f", in {measured.num_sessions} sessions" if measured.num_sessions > 1 else ""
-    facts: list[tuple[str, str | Number]] = [("training time", duration(measured.time_s) + sessions)]
+    time = duration(measured.time_s) if measured.time_s >= 60 else f"{measured.time_s:.1f} s"
+    facts: list[tuple[str, str | Number]] = [("training time", time + sessions)]
     if measured.samples_per_second is not None:
         facts.append(("samples per second (median)", f"{measured.samples_per_second:,.0f}"))
     if measured.energy_wh is not None:
@@ -85,12 +79,3 @@ def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:
         (f"peak GPU memory, {name.removesuffix('_megabytes')}", f"{value:,.0f} MB") for name, value in measured.memory_megabytes.items()
     ]
     return tuple(facts)
-
-
-def duration(time_s: float) -> str:
-    """Return a time in words, such as `1 h 02 min`."""
-    if time_s < 60:
-        return f"{time_s:.1f} s"
-    minutes, seconds = divmod(round(time_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
