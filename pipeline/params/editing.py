@@ -146,14 +146,14 @@ def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator
     if keys or types is None or not isinstance(assignment.value, str):
         yield assignment.location, loaded(f"value: {assignment.written}")["value"]
         return
-    values = recommended(assignment, types, task_of(content))
+    values = loaded("\n".join(f"{key}: {on_one_line(value)}" for key, value in recommended(assignment, types, task_of(content)).items()))
     present = content.get(str(section))
     if isinstance(present, Mapping) and [*present] == [*values] and present["name"] == values["name"]:
         for key, value in values.items():  # key by key, so that comments stay
             if value != present[key]:
                 yield (section, key), value
     else:
-        yield (section,), CommentedMap(values)
+        yield (section,), values
 
 
 def types_of(section: str) -> SectionTypes | None:

@@ -81,6 +81,11 @@ def test_the_name_of_a_member_replaces_its_section_by_the_recommended_values() -
     assert text.endswith(TEXT[end:])
 
 
+def test_recommended_lists_are_written_in_a_line_as_in_the_presets() -> None:
+    corpus = (TOP / "presets/trec-lstm.yaml").read_text(encoding="utf-8")
+    assert "\n  temperatures: [0.5, 0.8, 1.0]\n" in edited(corpus, ["evaluate=language_modeling"])
+
+
 @pytest.mark.parametrize("assignments", [["model=mlp", "model.width=64"], ["model.width=64", "model=mlp"]])
 def test_single_keys_are_assigned_after_whole_sections_in_any_order(assignments: list[str]) -> None:
     assert data(edited(TEXT, assignments))["model"] == {"name": "mlp", "weights": None, "width": 64, "depth": 2, "dropout": 0.2}
