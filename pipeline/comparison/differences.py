@@ -181,6 +181,8 @@ def files_between(one: str, other: str) -> str | None:
     """
     if one == other or UNKNOWN in (known(one), known(other)):
         return ""
+    if not (revision.COMMIT.fullmatch(one) and revision.COMMIT.fullmatch(other)):
+        return None  # a record from another machine must not give git an option, such as --output=FILE
     try:
         changed = revision.git("diff", "--name-only", "--no-ext-diff", one, other, "--", *NOT_CODE).splitlines()
     except revision.Unknown:

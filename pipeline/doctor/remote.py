@@ -54,7 +54,8 @@ def of_host(text: str, parts: SplitResult, settings: dict[str, str]) -> Finding:
     address = endpoint or (parts if parts.scheme in PORTS else None)
     host = address.hostname if address else HOSTS.get(parts.scheme)
     port = (address.port or PORTS.get(address.scheme, 443)) if address else 443
-    if host is None or (getproxies() and parts.scheme not in ("ssh", "hdfs")):
+    has_proxy = bool(getproxies().keys() - {"no"})  # `no_proxy` alone, which many clusters set, is no proxy
+    if host is None or (has_proxy and parts.scheme not in ("ssh", "hdfs")):
         return Finding("dvc remote", "ok", f"{text}, which was not examined", "`dvc status --cloud` connects to it")
     try:
         socket.create_connection((host, port), timeout=LIMIT_S).close()

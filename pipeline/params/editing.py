@@ -1,5 +1,6 @@
-"""Edits the text of `params.yaml`: assigns values to keys, and keeps comments, order and every other line as they are."""
+"""Edits the text of `params.yaml`: assigns values to keys, and keeps comments, the order of keys and the notation of all other values."""
 
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,13 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import CommentMark
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import RoundTripRepresenter
+from ruamel.yaml.scalarfloat import ScalarFloat
+from ruamel.yaml.tokens import CommentToken
 
 from pipeline.io.untrusted import shown
 from pipeline.params.load import Problem, SectionTypes, dotted, section_types, suggestion, unknown_name, validate, without_echoes
 from pipeline.params.section import SECTIONS
 from pipeline.params.stages import STAGE_PARAMS
-from pipeline.params.yaml_document import MAX_BYTES, Document, Location, parts_of
+from pipeline.params.yaml_document import MAX_BYTES, Document, Location, to_plain_data
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.registry import SOURCES
@@ -25,8 +32,6 @@ PLAIN = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Words that YAML 1.2 or 1.1 reads as something else than text."""
 MAX_SHOWN = 80
-NEWLINE = "\n"
-INDENT = 2
 
 
 @dataclass(frozen=True)
@@ -76,38 +81,79 @@ def edited(text: str, assignments: Sequence[str]) -> str:
     """Return `text`, the text of `params.yaml`, after `assignments`, each of the form `KEY=VALUE`.
 
     VALUE is YAML, as in the file. The name of a member for a whole section, such as `model=mlp`, replaces the section by the member's
-    recommended values; such assignments take effect before those of single keys. All lines that are not assigned to stay as they are, byte
-    by byte. Raises Refusal if `text` or an assignment is invalid, or if the parameters would be invalid afterwards.
+    recommended values; such assignments take effect before those of single keys. Comments, the order of keys, quotes and the notation of
+    numbers stay; indentation and line breaks become those of the presets. If no value changes, `text` is returned as it is. Raises Refusal
+    if `text` or an assignment is invalid, if a value to change has an anchor, or if the parameters would be invalid afterwards.
     """
-    path = Paths().params
-    before = document = Document.of(text, path)
+    before = Document.of(text, Paths().params)
     parsed = [Assignment.parse(given) for given in assignments]
+    content = loaded(text)
     for assignment in sorted(parsed, key=lambda assignment: assignment.rank):
-        for location, value, written in replacements(assignment, document.data):
-            text = put(text, document, location, value, written, assignment.given)
-            document = Document.of(text, path)
-    if len(text.encode()) > MAX_BYTES:
-        raise Refusal(f"{path}: would be larger than {MAX_BYTES} bytes: write shorter values")
-    if found := problems(document.data):
+        for location, value in replacements(assignment, content):
+            assign(content, location, value, assignment.given)
+    stream = io.StringIO()
+    round_trip().dump(content, stream)
+    result = stream.getvalue()
+    after = Document.of(result, before.path)
+    if len(result.encode()) > MAX_BYTES:
+        raise Refusal(f"{before.path}: would be larger than {MAX_BYTES} bytes: write shorter values")
+    if found := problems(after.data):
         raise Refusal("\n".join(dict.fromkeys(describe(problem, before, parsed) for problem in found)))
-    return text
+    if after.data != to_plain_data(content):
+        raise Refusal(f"{before.path}: could not be written again without changing another value: edit the file by hand")
+    if after.data == before.data:
+        return text
+    return result.replace("\n", "\r\n") if "\r\n" in text else result
 
 
-def replacements(assignment: Assignment, data: Mapping[str, Any]) -> Iterator[tuple[Location, Any, str | None]]:
-    """Yield what to write: triples (location, value, text of the value or None). `data` are the present parameters."""
+def loaded(text: str) -> Any:
+    """Parse YAML into values that keep their comments and notation."""
+    return round_trip().load(text.replace("\r\n", "\n"))
+
+
+def round_trip() -> YAML:
+    """Return ruamel's parser and writer that keeps comments. It writes what was read from a file of `presets/` as it was, byte by byte."""
+    yaml = YAML()
+    yaml.Representer = Representer
+    yaml.preserve_quotes = True
+    yaml.width = MAX_BYTES  # of a line, so that none is broken
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
+
+
+class Representer(RoundTripRepresenter):
+    """Writes values as text. It is a subclass because ruamel registers functions for a whole class, and DVC uses `RoundTripRepresenter`."""
+
+    def represent_null(self, _: None) -> ScalarNode:
+        """Write `null`; by default, ruamel writes nothing."""
+        return self.represent_scalar("tag:yaml.org,2002:null", "null")
+
+    def represent_float_exactly(self, number: ScalarFloat) -> ScalarNode:
+        """Write a float as it was read, or else with all digits: ruamel loses the last one of a number such as 7.887233511355132e-10."""
+        node = self.represent_scalar_float(number)
+        node.value = node.value if float(node.value) == number else repr(float(number))
+        return node
+
+
+Representer.add_representer(type(None), Representer.represent_null)
+Representer.add_representer(ScalarFloat, Representer.represent_float_exactly)
+
+
+def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator[tuple[Location, Any]]:
+    """Yield what to write, as pairs (location, value). `content` are the present parameters."""
     section, *keys = assignment.location
     types = types_of(str(section))
     if keys or types is None or not isinstance(assignment.value, str):
-        yield assignment.location, assignment.value, assignment.written
+        yield assignment.location, loaded(f"value: {assignment.written}")["value"]
         return
-    values = recommended(assignment, types, task_of(data))
-    present = data.get(str(section))
+    values = loaded("\n".join(f"{key}: {on_one_line(value)}" for key, value in recommended(assignment, types, task_of(content)).items()))
+    present = content.get(str(section))
     if isinstance(present, Mapping) and [*present] == [*values] and present["name"] == values["name"]:
         for key, value in values.items():  # key by key, so that comments stay
             if value != present[key]:
-                yield (section, key), value, None
+                yield (section, key), value
     else:
-        yield (section,), values, None
+        yield (section,), values
 
 
 def types_of(section: str) -> SectionTypes | None:
@@ -141,114 +187,57 @@ def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[
     return {key: values[key] for key in settings.model_fields}
 
 
-def put(text: str, document: Document, location: Location, value: Any, written: str | None, given: str) -> str:
-    """Return `text` with `value` at `location`. `document` is the parsed text, and `written` a text of the value that is preferred.
+def assign(content: CommentedMap, location: Location, value: Any, given: str) -> None:
+    """Put `value` at `location` of `content`. Keys that are missing are added.
 
-    Raises Refusal, which names the assignment that was `given`, if no text could be made that differs in this value only.
+    Raises Refusal, which names the assignment that was `given`, if something on the way has no keys, or if it has an anchor (`&name`),
+    because then it can be used elsewhere, too (`*name`).
     """
-    intended = json.dumps(replaced(document.data, location, value, given), default=str)
-    as_written = [written] if written and not {"\n", "#"} & {*written} else []
-    for inline in (*as_written, on_one_line(value)):
-        text_with_value = spliced(text, document.root, location, inline, value if written is None else None)
-        try:
-            if json.dumps(Document.of(text_with_value, document.path).data, default=str) == intended:
-                return text_with_value
-        except Refusal:
-            continue
-    raise Refusal(
-        f"{given}: {document.path}:{document.line(location)}: is written with an anchor, an alias or a tag: change it there by hand"
-    )
-
-
-def replaced(data: Any, location: Location, value: Any, given: str) -> Any:
-    """Return a copy of `data`, parsed YAML, with `value` at `location`. Raises Refusal if a part of the location has no keys."""
-    if not location:
-        return value
-    first, *rest = location
-    if isinstance(data, Mapping):
-        return {**data, str(first): replaced(data.get(str(first), {}), tuple(rest), value, given)}
-    if isinstance(data, list) and isinstance(first, int) and first < len(data):
-        return [*data[:first], replaced(data[first], tuple(rest), value, given), *data[first + 1 :]]
-    what = f"a list of {len(data)}" if isinstance(data, list) else on_one_line(data)
-    raise Refusal(f"{given}: there is no `{shown(str(first), MAX_SHOWN)}`, because what should have it is {what}: assign to that first")
-
-
-def spliced(text: str, root: Node, location: Location, inline: str, section: Any) -> str:
-    """Return `text` with another value at `location`, or with the key added if it is missing. `root` is the root of the parsed text.
-
-    `inline` is the value on one line. `section` is the value again, if it should be written as a block when it is a mapping.
-    """
-    parent: Any = None
-    key: Any = None
-    value: Any = root
+    container: Any = content
     for depth, part in enumerate(location):
-        parent = value
-        if isinstance(parent, SequenceNode):
-            key, value = None, parent.value[int(part)]
-            continue
-        pairs = parent.value if isinstance(parent, MappingNode) else []
-        key, value = next((pair for pair in reversed(pairs) if pair[0].value == str(part)), (None, None))
-        if value is None:
-            return added(text, parent, ".".join(map(str, location[depth:])), inline)
-    if key is None or (isinstance(parent, CollectionNode) and parent.flow_style):
-        return text[: value.start_mark.index] + inline + text[end_of(text, value) :]
-    if isinstance(section, Mapping) and not (isinstance(value, CollectionNode) and value.flow_style):
-        return with_block(text, key, value, section)
-    return with_line(text, key, value, inline)
+        is_list = isinstance(container, CommentedSeq)
+        if not isinstance(container, CommentedMap) and not (is_list and isinstance(part, int) and part < len(container)):
+            what = f"a list of {len(container)}" if is_list else on_one_line(container)
+            raise Refusal(
+                f"{given}: there is no `{shown(str(part), MAX_SHOWN)}`, because what should have it is {what}: assign to that first"
+            )
+        key = part if is_list else str(part)
+        present = container[key] if is_list else container.get(key)
+        if getattr(getattr(present, "anchor", None), "value", None):
+            name = dotted(location[: depth + 1])
+            raise Refusal(
+                f"{given}: {name} has the anchor `&{present.anchor.value}` in {Paths().params}: remove the anchor, or edit the file"
+            )
+        if depth == len(location) - 1:
+            replace(container, key, value)
+        elif present is None:
+            container[key] = CommentedMap()
+        container = container[key]
 
 
-def with_line(text: str, key: Node, value: Node, inline: str) -> str:
-    """Return `text` with `inline` in place of the value of a key. Comments beside the key or the value stay."""
-    begin, end = int(value.start_mark.index), end_of(text, value)
-    colon = text.index(":", key.end_mark.index) + 1
-    if is_block(value):
-        return f"{text[:colon]} {inline}{text[colon : text.rfind(NEWLINE, 0, begin)].rstrip()}{text[end:]}"
-    return f"{text[:begin]}{inline}{text[end:]}" if end > begin else f"{text[:colon]} {inline}{text[colon:]}"
+def replace(container: Any, key: Any, value: Any) -> None:
+    """Set `container[key]`, a key that may be new. The comments and blank lines below the old value are kept below the new one."""
+    is_new = isinstance(container, CommentedMap) and key not in container
+    comments, position = comments_after(container, next(reversed(container), None) if is_new else key)
+    beside, _, below = comments[position].value.partition("\n") if comments[position] else ("", "", "")
+    comments[position] = comment(f"{beside}\n") if beside else None
+    container[key] = value
+    if below:
+        comments, position = comments_after(container, key)
+        comments[position] = comment((comments[position].value if comments[position] else "\n") + below)
 
 
-def with_block(text: str, key: Node, value: Node, section: Mapping[str, Any]) -> str:
-    """Return `text` with the keys of `section`, each on a line, in place of the value of a key. Comments beside the key stay."""
-    begin, end = int(value.start_mark.index), end_of(text, value)
-    indent = " " * (int(key.start_mark.column) + INDENT)
-    lines = line_end(text).join(f"{indent}{name}: {on_one_line(item)}" for name, item in section.items())
-    if is_block(value):
-        return text[: text.rfind(NEWLINE, 0, begin) + 1] + lines + text[end:]
-    colon, rest = text.index(":", key.end_mark.index) + 1, end_of_line(text, end)
-    return text[:colon] + text[end:rest] + line_end(text) + lines + text[rest:]
+def comments_after(container: Any, key: Any) -> tuple[list[Any], int]:
+    """Return where ruamel keeps the comments after the last line of `container[key]`: a list, and the position in it."""
+    value = container.get(key) if isinstance(container, CommentedMap) else container[key]
+    while isinstance(value, CommentedMap | CommentedSeq) and value and not value.fa.flow_style():
+        container, key = value, next(reversed(value)) if isinstance(value, CommentedMap) else len(value) - 1
+        value = container[key]
+    return container.ca.items.setdefault(key, [None] * 4), 2 if isinstance(container, CommentedMap) else 0
 
 
-def is_block(node: Node) -> bool:
-    """Return True for a mapping or list with an item on each line, and False for one in brackets or a single value."""
-    return isinstance(node, CollectionNode) and not node.flow_style
-
-
-def added(text: str, parent: Node, key: str, inline: str) -> str:
-    """Return `text` with a new key at the end of `parent`. If `parent` is no mapping, return `text`."""
-    if not isinstance(parent, MappingNode):
-        return text
-    end = end_of(text, parent)
-    if parent.flow_style:
-        return text[: end - 1] + (", " if parent.value else "") + f"{key}: {inline}" + text[end - 1 :]
-    rest = end_of_line(text, end)
-    return text[:rest] + line_end(text) + " " * int(parent.start_mark.column) + f"{key}: {inline}" + text[rest:]
-
-
-def end_of(text: str, node: Node) -> int:
-    """Return the index after the last character of `node`. ruamel counts the comments and blank lines after a block as part of it."""
-    while isinstance(node, CollectionNode) and not node.flow_style and node.value:
-        node = parts_of(node)[-1]
-    begin = int(node.start_mark.index)
-    return begin + len(text[begin : node.end_mark.index].rstrip())
-
-
-def end_of_line(text: str, index: int) -> int:
-    end = text.find(NEWLINE, index)
-    end = len(text) if end < 0 else end
-    return end - 1 if text[end - 1 : end] == "\r" else end
-
-
-def line_end(text: str) -> str:
-    return f"\r{NEWLINE}" if f"\r{NEWLINE}" in text else NEWLINE
+def comment(text: str) -> CommentToken:
+    return CommentToken(text, CommentMark(0), None)
 
 
 def on_one_line(value: Any) -> str:

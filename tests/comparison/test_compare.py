@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.comparison.comparing import compare as compared
-from pipeline.comparison.differences import Difference, differences
+from pipeline.comparison.differences import Difference, differences, files_between
 from pipeline.comparison.models import ComparedModel
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
@@ -51,6 +51,13 @@ def test_a_change_of_code_is_named_beside_the_parameter(models: Models) -> None:
     assert found.conclusion == (
         "2 things differ: optimizer.learning_rate and the code. So a difference of the scores cannot be attributed to one of them."
     )
+
+
+def test_a_commit_in_a_record_cannot_be_an_option_of_git(working: Checkout, tmp_path: Path) -> None:
+    output = tmp_path / "written"
+    assert files_between(f"--output={output}", "HEAD") is None
+    assert files_between("HEAD", f"--output={output}") is None
+    assert not output.exists()
 
 
 def test_lock_machine_and_starting_weights_are_compared(models: Models) -> None:

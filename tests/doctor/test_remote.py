@@ -67,6 +67,8 @@ def test_a_remote_whose_package_is_not_in_the_lock(make_job: MakeJob, tmp_path: 
 
 def test_a_connection_through_a_proxy_is_not_examined(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(tmp_path, "http://127.0.0.1:9/store")
+    monkeypatch.setenv("no_proxy", "localhost")
+    assert "does not answer" in remote.remote(make_job()).text
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert "not examined" in remote.remote(make_job()).text
 

@@ -1,6 +1,7 @@
 """Editing the text of params.yaml: only what is assigned to changes, and nothing invalid comes out."""
 
 import json
+import re
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -46,14 +47,20 @@ def test_a_value_is_replaced_as_it_was_given_and_the_comment_beside_it_stays() -
     ]
 
 
-@pytest.mark.parametrize("change", [lambda text: text, lambda text: text.replace("\n", "\r\n"), lambda text: text.rstrip("\n")])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_is_not_assigned_keeps_its_bytes_in_every_preset(preset: str) -> None:
+    text = (TOP / f"presets/{preset}.yaml").read_text(encoding="utf-8")
+    assert differences(text, "seed=314") == ["-seed: 1", "+seed: 314"]
+    assert text.replace("\nseed: 1\n", "\nseed: 314\n") == edited(text, ["seed=314"])
+
+
+@pytest.mark.parametrize("change", [lambda text: text, lambda text: text.replace("\n", "\r\n")])
 @pytest.mark.parametrize("assignments", [["seed=2"], ["model=mlp", "augment=null"], ["evaluate.mistakes=3"], ["train.compile='off'"]])
 def test_every_other_line_keeps_its_bytes(change: Any, assignments: list[str]) -> None:
     expected = differences(TEXT, *assignments)
     text = change(TEXT)
     after = edited(text, assignments)
     assert differences(text, *assignments) == expected
-    assert ("\r\n" in after, after.endswith("\n")) == ("\r\n" in text, text.endswith("\n"))
     assert after.count("\r") == (after.count("\n") if "\r" in text else 0)
 
 
@@ -72,6 +79,11 @@ def test_the_name_of_a_member_replaces_its_section_by_the_recommended_values() -
     begin, end = TEXT.index("optimizer:"), TEXT.index("\nschedule:")
     assert text.startswith(TEXT[:begin])
     assert text.endswith(TEXT[end:])
+
+
+def test_recommended_lists_are_written_in_a_line_as_in_the_presets() -> None:
+    corpus = (TOP / "presets/trec-lstm.yaml").read_text(encoding="utf-8")
+    assert "\n  temperatures: [0.5, 0.8, 1.0]\n" in edited(corpus, ["evaluate=language_modeling"])
 
 
 @pytest.mark.parametrize("assignments", [["model=mlp", "model.width=64"], ["model.width=64", "model=mlp"]])
@@ -95,13 +107,13 @@ def test_the_recommended_values_of_a_text_model_depend_on_the_task() -> None:
 @pytest.mark.parametrize(
     ("section", "after"),
     [
-        ("model: {name: convnet, weights: null, width: 16, dropout: 0.1} # mine\n", "model: {name: mlp, weights: null, width: 9"),
+        ("model: {name: convnet, weights: null, width: 16, dropout: 0.1} # mine\n", "model: # mine\n  name: mlp\n"),
         (
             "model: # mine\n  # more\n  name: convnet\n  weights: null\n  width: 16\n  dropout: 0.1\n",
             "model: # mine\n  # more\n  name: mlp\n",
         ),
         ("model:\n    name:   convnet\n    'weights':\n    width: 16\n    dropout: 0.1\n# mine\n", "model:\n  name: mlp\n"),
-        ("model:\n  {\n    name: convnet, weights: null,\n    width: 16, dropout: 0.1,\n  } # mine\n", "model:\n  {name: mlp, "),
+        ("model:\n  {\n    name: convnet, weights: null,\n    width: 16, dropout: 0.1,\n  } # mine\n", "model: # mine\n  name: mlp\n"),
     ],
 )
 def test_sections_of_any_style_are_replaced(section: str, after: str) -> None:
@@ -121,13 +133,14 @@ def test_sections_of_any_style_are_replaced(section: str, after: str) -> None:
         ("  weights:\n", "model.weights=a.safetensors", "  weights: a.safetensors\n"),
         ("  weights: # none\n", "model.weights=a.safetensors", "  weights: a.safetensors # none\n"),
         ("  weights: 'b.safetensors'\n", "model.weights=", "  weights: null\n"),
-        ("  weights: \"b.safetensors\"  # mine\n", "model.weights=~", "  weights: ~  # mine\n"),
-        ("  groups:\n    - patterns: ['5.*']\n      lr_scale: 5.0\n      weight_decay: null # end\n", "optimizer.groups=[]", "  groups: [] # end\n"),
+        ("  weights: \"b.safetensors\"  # mine\n", "model.weights=~", "  weights: null # mine\n"),
+        ("  groups:\n    - patterns: ['5.*']\n      lr_scale: 5.0\n      weight_decay: null # end\n", "optimizer.groups=[]", "  groups: []\n  beta1"),
         ("  groups: # why\n  - {patterns: [a], lr_scale: 5.0, weight_decay: 0}\n", "optimizer.groups.0.lr_scale=2", "{patterns: [a], lr_scale: 2, weight_decay: 0}\n"),
         ("  groups: [{patterns: [a], lr_scale: 5.0}]\n", "optimizer.groups.0.weight_decay=0", "lr_scale: 5.0, weight_decay: 0}]\n"),
-        ("  root: data/README.md # not read\n", "source.root='data/a # b'", "  root: \"data/a # b\" # not read\n"),
-        ("  groups: [{patterns: [a], lr_scale: 5.0, weight_decay: null}]\n", "optimizer.groups.0.patterns.0=b, c", '[{patterns: ["b, c"], lr_scale: 5.0'),
-        ("  root: >-\n    data/a\n    b\n", "source.root=data/c", "  root: data/c\n"),
+        ("  root: data/README.md # not read\n", "source.root='data/a # b'", "  root: 'data/a # b' # not read\n"),
+        ("  groups: [{patterns: [a], lr_scale: 5.0, weight_decay: null}]\n", "optimizer.groups.0.patterns.0=b, c", "[{patterns: ['b, c'], lr_scale: 5.0"),
+        ("  root: >-\n    data/a\n    b\n", "source.root=data/c", "  root: >-\n    data/c\n"),
+        ("  epsilon: 1e-8\n", "optimizer.epsilon=7.887233511355132e-10", "  epsilon: 7.887233511355132e-10\n"),
     ],
 )  # fmt: skip
 def test_a_value_of_any_style_is_replaced(old: str, assignment: str, new: str) -> None:
@@ -196,19 +209,37 @@ def test_all_errors_are_reported_and_those_of_the_file_with_their_lines() -> Non
         ("  batch_size: 64\n  micro_batch_size: 64\n", "  batch_size: &size 64\n  micro_batch_size: *size\n", "train.micro_batch_size=32"),
         ("  batch_size: 64\n  micro_batch_size: 64\n", "  batch_size: &size 64\n  micro_batch_size: *size\n", "train.batch_size=128"),
         ("model:\n", "model: &model\n", "model=mlp"),
-        ("  width: 16\n  dropout: 0.1\n", "  <<: {width: 16, dropout: 0.1}\n", "model=mlp"),
+        ("optimizer:\n", "optimizer: &optimizer\n", "optimizer.beta1=0.8"),
     ],
 )
-def test_a_value_that_is_shared_by_an_alias_is_never_changed_elsewhere(old: str, new: str, assignment: str) -> None:
+def test_a_value_with_an_anchor_is_refused_because_an_alias_may_share_it(old: str, new: str, assignment: str) -> None:
     text = TEXT.replace(old, new, 1)
     assert text != TEXT
-    assert "is written with an anchor, an alias or a tag: change it there by hand" in refusal(text, assignment)
+    assert re.search(r"has the anchor `&\w+` in params.yaml: remove the anchor, or edit the file$", refusal(text, assignment))
 
 
-@pytest.mark.parametrize("assignment", ["train.batch_size=128", "evaluate.batch_size=128"])
-def test_a_value_that_two_sections_share_is_not_changed_in_one_of_them(assignment: str) -> None:
+@pytest.mark.parametrize(("section", "other"), [("train", "evaluate"), ("evaluate", "train")])
+def test_a_value_that_is_merged_into_two_sections_is_changed_in_one(section: str, other: str) -> None:
     text = TEXT.replace("  batch_size: 64\n", "  <<: &sizes {batch_size: 64}\n").replace("  batch_size: 256\n", "  <<: *sizes\n")
-    assert "is written with an anchor, an alias or a tag: change it there by hand" in refusal(text, assignment)
+    after = data(edited(text, [f"{section}.batch_size=128"]))
+    assert (after[section]["batch_size"], after[other]["batch_size"]) == (128, 64)
+
+
+@pytest.mark.parametrize("number", ["7.887233511355132e-10", "7.984389405774261e-05", "1.5E+300", "+.5e-3", "1_0.5", "3."])
+def test_numbers_keep_all_digits_when_another_value_changes(number: str) -> None:
+    text = TEXT.replace("1e-8", number)
+    assert data(edited(text, ["seed=2"]))["optimizer"] == data(text)["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "last"), [("model=mlp", "  dropout: 0.2"), ("model.weights=a.safetensors", "  weights: a.safetensors")]
+)
+def test_the_comments_below_a_section_stay_below_it(assignment: str, last: str) -> None:
+    text = TEXT.replace("  weights: null\n", "").replace("  dropout: 0.1\n", "  dropout: 0.1 # of dropout\n  # below\n")
+    assert f"{last}\n  # below\n\noptimizer:" in edited(text, [assignment])
+    flips = "  flip: none # a mirrored digit is not a digit\n"
+    text = TEXT.replace(flips, "").replace("  cutmix: 0.0\n", f"  cutmix: 0.0\n{flips}# below\n")
+    assert "\naugment: null\n# below\n\ntrain:" in edited(text, ["augment=null"])
 
 
 @pytest.mark.parametrize("preset", PRESETS)
