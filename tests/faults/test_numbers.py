@@ -252,7 +252,7 @@ def test_a_run_that_skips_every_step_ends(train_params, prepared, monkeypatch) -
     training = begin(train_params({**CHANGES, "train.on_nonfinite": "skip"}), prepared)
     spoil(training, monkeypatch, steps=tuple(range(3, 99)))
     with pytest.raises(
-        Refusal, match="^optimizer.learning_rate: every step from 3 to 4 had a non-finite loss or gradient: lower optimizer"
+        Refusal, match=r"^optimizer\.learning_rate: every step from 3 to 4 had a non-finite loss or gradient: lower optimizer"
     ):
         run(training)
 
@@ -267,7 +267,7 @@ def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(trai
     monkeypatch.setattr(
         update, "accumulate_gradients", lambda *given, **more: (gather(*given, **more)[0] * math.inf, {"correct": torch.tensor(1.0)})
     )
-    with pytest.raises(Refusal, match="^optimizer.learning_rate: train/objective became inf at or before step 2: lower optimizer"):
+    with pytest.raises(Refusal, match=r"^optimizer\.learning_rate: train/objective became inf at or before step 2: lower optimizer"):
         run(training)
 
 
