@@ -326,6 +326,26 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed(top: Path, monkeypatc
     assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "COMPLETE"]
 
 
+@pytest.mark.parametrize("message", ["optimizer.learning_rate: valid/loss became nan", "train.on_nonfinite: step 2: it", ""])
+def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Diverged(FakeChild):
+        exit_code, _begin = 2, 0
+
+        def __init__(self, trial: Any, *_: Any) -> None:
+            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
+            self.log.write_text(
+                f"resuming\nerror: {trial.paths.params}:19: {message}\n" if message else "error: data/prepared: is missing\n"
+            )
+
+    monkeypatch.setattr(searching, "Child", Diverged)
+    if not message:
+        with pytest.raises(Refusal, match=r"trial 0 ended with exit code 2 \(data/prepared: is missing\)"):
+            search(1)
+        return
+    search(1)
+    assert f",{message}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
+
+
 def test_each_of_several_trials_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(device: str, count: int, **more: Any) -> list[str | None]:
         return devices(Environment.model_validate({"PIPELINE_DEVICE": device, **more}), count)
