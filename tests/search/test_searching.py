@@ -392,6 +392,7 @@ def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(
     real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     projects.write({"trials": 3})
+    project.write_params(real, {"train.steps": 240})  # long enough that no signal arrives after the last step
     monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "4")
     trials = real / ".pipeline/search/tiny/trials"
     assert interrupt(signal.SIGKILL, trials / "0000/.pipeline/work/*/step-*") == -signal.SIGKILL
