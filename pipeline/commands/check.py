@@ -16,7 +16,7 @@ from pipeline.params.source import SourceSettings
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
-from pipeline.raw_dataset import TEST, TRAIN, VALID
+from pipeline.raw_dataset import TEST, TRAIN, VALID, Cluster
 from pipeline.refusal import Refusal
 from pipeline.registry import INPUTS, TASKS
 from pipeline.runtime import checkout_lock, dvc_locks, interruption
@@ -74,6 +74,17 @@ def refuse_curly_brace(top: Path) -> None:
         )
 
 
+def refuse_unusable_cluster(address: str, root: Path) -> None:
+    """Raise Refusal if `prepare` could not use the cluster at `address`: DVC removes the prepared data before `prepare` finds out.
+
+    `root` is `source.root`, which the workers must be able to read.
+    """
+    from pipeline.io.reading import cluster  # late: it digests all code
+
+    with cluster.connected(Cluster(address, (root.absolute(),))):
+        pass
+
+
 class Problems:
     """Collects the lines of the messages of several Refusals, each line once."""
 
@@ -115,6 +126,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
             problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
         if evaluate:
             problems.gather(lambda: with_line(document, lambda: refuse_unscorable(evaluate.evaluate, prepare.source, num_classes)))
+    if prepare and environment and environment.cluster and hasattr(prepare.source, "decode_and_store"):
+        problems.gather(lambda: refuse_unusable_cluster(str(environment.cluster), prepare.source.root))
     problems.refuse()
     assert prepare
     assert train

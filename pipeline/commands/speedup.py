@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pipeline.paths import Paths
 from pipeline.profiling import crowding, setup
+from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 
 
@@ -12,9 +13,11 @@ def run(steps: int | None, output: str | None) -> None:
     """Print a table of the training as configured and of each option, and how it was measured.
 
     `steps` is the number of steps of a block, or None for as many as take half a second. `output` is a folder for the table, its numbers as
-    JSON and a figure; if it is None, nothing is written. Raises Refusal if the parameters or the data are invalid.
+    JSON and a figure; if it is None, nothing is written. Raises Refusal if the parameters or the data are invalid, or if `output` is no folder.
     """
     setup.refuse_below("--steps", steps)
+    if output and Path(output).exists() and not Path(output).is_dir():
+        raise Refusal(f"--output: {output}: is not a folder: give another path")
     with setup.ready(Paths(), Environment.read()) as (params, prepared, machine):
         from pipeline.profiling import speedup  # late: it takes seconds to import
 

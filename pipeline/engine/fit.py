@@ -15,6 +15,7 @@ from pipeline.engine.update import Forward, WholeBatch, update
 from pipeline.io.tensor_file import Tensors
 from pipeline.refusal import Refusal
 
+CAUSE = "optimizer.learning_rate"
 REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
 Validate = Callable[[], dict[str, float]]
 
@@ -103,7 +104,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
         row |= {f"valid/{name}": value for name, value in validate().items()}
     for name, value in row.items():
         if not math.isfinite(value):
-            raise Refusal(f"{name} became {value} at or before step {state.step}: {REMEDY}")
+            raise Refusal(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
     if validates:
         update_best(progress, row, plan, state)
     progress.window = StepMetrics()
@@ -133,7 +134,7 @@ def refuse_nonfinite_state(state: TrainState) -> None:
         largest = float(state.total_norm([*state.parameters, *kept], math.inf))
     if not math.isfinite(largest):
         raise Refusal(
-            f"a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
+            f"{CAUSE}: a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
             "set `train.report_every_steps: 1` to find the exact step"
         )
 
@@ -148,10 +149,10 @@ def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
         return
     first = state.step - values.steps + 1
     if not state.scaler.is_enabled():
-        raise Refusal(f"every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
+        raise Refusal(f"{CAUSE}: every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
     if state.scaler.get_scale() < 1:
         raise Refusal(
-            f"fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
+            f"train.precision: fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
         )
 
 

@@ -87,15 +87,19 @@ class Result:
         for each in self.measured:
             yield self.row(each)
         for size in sorted(self.overflows):
-            yield f"| {size:11} | {self.batch_size // size:10} | {'':9} | {'out of memory':30} | {'':13} |"
+            yield f"| {size:11} | {self.num_parts(size):10} | {'':9} | {'out of memory':30} | {'':13} |"
         yield ""
         if note := crowding.note(self.waiting):
             yield note
         yield from notes(self.facts)
         yield from self.conclusion()
 
+    def num_parts(self, size: int) -> int:
+        """Return the number of micro-batches of `size` samples in a step."""
+        return self.batch_size // self.lane_size * -(-self.lane_size // size)
+
     def row(self, each: Measured) -> str:
-        parts = self.batch_size // self.lane_size * -(-self.lane_size // each.size)
+        parts = self.num_parts(each.size)
         if each.obstacle:
             return f"| {each.size:11} | {parts:10} | {'':9} | not possible: {each.obstacle} |"
         spread = blocks.spread([self.batch_size / seconds for seconds in self.seconds[each.size]])

@@ -57,9 +57,11 @@ class Child:
 
     @property
     def parameter_error(self) -> str:
-        """Return the error of the process if its parameters are the cause, such as a non-finite loss; otherwise return ""."""
-        place = f"{self.trial.paths.params}:"
-        return self.error.removeprefix(place) if self.exit_code == REFUSED and self.error.startswith(place) else ""
+        """Return the error of the process if its parameters are the cause, such as a non-finite loss; otherwise return "". It begins with
+        the key of a parameter.
+        """
+        place, _, message = self.error.partition(": ")
+        return message if self.exit_code == REFUSED and place.startswith(f"{self.trial.paths.params}:") else ""
 
 
 def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ PRUNED_TAG, BEST_TAG = "pipeline.pruned", "pipeline.best"
 INTERRUPTED_WAIT_S = 5.0
 
 
-def of_search(search: Search, params: Mapping[str, Any], environment: Environment, search_id: str) -> RunInfo:
+def of_search(search: Search, params: Mapping[str, Any], environment: Environment, search_id: str, *, num_trials: int) -> RunInfo:
     """Return the metadata of the parent run. `params` are the sections of `params.yaml`."""
     origin = facts.gather(environment)
     return RunInfo(
@@ -34,7 +34,7 @@ def of_search(search: Search, params: Mapping[str, Any], environment: Environmen
         tags=SOURCE | facts.tags(origin) | {SEARCH_TAG: search_id},
         provenance=origin,
         subject=subject(params),
-        description=f"a search of {search.settings.trials} trials, {subject(params)}",
+        description=f"a search of {num_trials} trials, {subject(params)}",
         name=f"search {search.settings.name}",
     )
 
@@ -71,10 +71,12 @@ class TrialRuns:
         self._amend(trial, {PRUNED_TAG: "true"}, f"pruned after validation {validation}, step {step}", "KILLED", model=None)
 
     def mark_best(self, trial: TrialFolder) -> None:
-        """Mark the run of the best trial by a tag, and add its model. Do nothing if the run already has it."""
-        folder, model = trial.journal, trial.paths.model
-        if folder and model.is_file() and not (folder / journal.MODEL_DIGEST).exists():
-            self._amend(trial, {BEST_TAG: "true"}, "", "FINISHED", model=model)
+        """Mark the run of the best trial by a tag, and add its model."""
+        self._amend(trial, {BEST_TAG: "true"}, "", "FINISHED", model=trial.paths.model)
+
+    def unmark_best(self, trial: TrialFolder) -> None:
+        """Change the tag of a trial that was the best until the search went on. Its run keeps the model."""
+        self._amend(trial, {BEST_TAG: "false"}, "", "FINISHED", model=None)
 
     def _amend(self, trial: TrialFolder, tags: Mapping[str, str], description: str, status: journal.Status, model: Path | None) -> None:
         def append() -> None:

@@ -1,5 +1,6 @@
 """Runs a search: begins trials, watches their validations, prunes, and continues where a killed search stopped."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 LOCK, TABLE = "lock", "trials.csv"
+CONCLUDED = "concluded.json"
+"""The number of trials at the last conclusion of the search, and the number of the best one, which is marked in tracking."""
 
 
 def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool) -> None:
@@ -114,14 +117,13 @@ class Searching:
 
     def __post_init__(self) -> None:
         targets = self.record.spec.targets
-        self.metric, direction = self.search.target(targets.metrics, self.params.data["train"]["metric"])
-        self.is_better_lower = direction == "minimize"
+        self.metric, self.direction = self.search.target(targets.metrics, self.params.data["train"]["metric"])
         self.study = Study(
-            self.folder / FILE, self.search, direction, begun=self.begun(direction), num_validations=self.num_validations(self.params.data)
+            self.folder / FILE, self.search, self.direction, begun=self.begun(), num_validations=self.num_validations(self.params.data)
         )
 
-    def begun(self, direction: str) -> dict[str, Any]:
-        """Return all that the trials of this search have in common, by the name that a message shows."""
+    def begun(self) -> dict[str, Any]:
+        """Return all that the trials of this search have in common, by the name that a message shows. Data and code are read anew."""
         settings, document = self.search.settings, self.params.data
         code = {}
         for name in self.model_names():
@@ -131,11 +133,11 @@ class Searching:
         return {
             **{f"space.{key}": entry.model_dump(mode="json") for key, entry in self.search.space.items()},
             "metric": self.metric,
-            "direction": direction,
+            "direction": self.direction,
             "pruner": settings.pruner,
             "seed": settings.seed,
             **{f"{self.params.path} {key}": value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"},
-            "data/prepared": files.digest_of(self.record.model_dump(mode="json")),
+            "data/prepared": files.digest_of(read_record(self.paths.prepared).model_dump(mode="json")),
             self.paths.lock.name: files.digest(self.paths.lock),
             **code,
         }
@@ -162,13 +164,18 @@ class Searching:
 
     @property
     def is_done(self) -> bool:
-        return not self.study.running and len(self.study.trials) >= self.num_trials
+        num_trials = len(self.study.trials)
+        return not self.study.running and num_trials >= self.num_trials and self.concluded().get("trials") == num_trials
+
+    def concluded(self) -> dict[str, int | None]:
+        path = self.folder / CONCLUDED
+        return dict(json.loads(path.read_bytes())) if path.is_file() else {}
 
     def run(self) -> None:
         """Run all trials that are left."""
         if not self.is_done:
             self.print_begin()
-            info = of_search(self.search, self.params.data, self.environment, self.study.id)
+            info = of_search(self.search, self.params.data, self.environment, self.study.id, num_trials=self.num_trials)
             with (
                 interruption.deferred() as interrupted,
                 tracking.training(self.environment, resume_file=self.folder / "run", info=info, stage=STAGE) as tracked,
@@ -184,7 +191,8 @@ class Searching:
                 finally:
                     self.stop_all()
                     runs.wait(interrupted=interrupted.number is not None)
-                self.conclude(runs, tracked)
+                best = self.conclude(runs, tracked)
+            files.write_json(self.folder / CONCLUDED, {"trials": len(self.study.trials), "best": best})
             runs.deliver([self.trial(each.number) for each in self.study.trials])
         self.tidy()
 
@@ -220,7 +228,10 @@ class Searching:
                 time.sleep(POLL_S)
 
     def begin(self, number: int, runs: TrialRuns) -> Active:
-        """Start the training of a trial, or resume it. If its training had already ended, start nothing."""
+        """Start the training of a trial, or resume it. If its training had already ended, start nothing.
+
+        Raises Refusal if the data, the lock file or the code has changed since the search began.
+        """
         trial, params = self.trial(number), self.study.params(number)
         try:
             text = self.search.text_of(params)
@@ -232,6 +243,7 @@ class Searching:
         if not active.pruned and not trial.is_complete:
             slot = min(set(range(len(self.active) + 1)) - {each.child.slot for each in self.active.values() if each.child})
             device = self.devices[slot % len(self.devices)]
+            self.study.refuse_changed(self.begun())  # the code or the data may have been changed while the search runs
             active.child = Child(trial, slot, device, runs.tags(number, params))
         return active
 
@@ -302,17 +314,22 @@ class Searching:
         tracked.metrics(finished, values)
         self.tidy()
 
-    def conclude(self, runs: TrialRuns, tracked: Run) -> None:
-        """Add the table to the parent run, and the model of the best trial to its run."""
-        rows = self.rows()
-        if best := ranking.best(rows):
+    def conclude(self, runs: TrialRuns, tracked: Run) -> int | None:
+        """Add the table to the parent run, and the model of the best trial to its run. Return the number of this trial, or None."""
+        rows, marked = self.rows(), self.concluded().get("best")
+        best = ranking.best(rows)
+        if best and best.number != marked:
+            if marked is not None:
+                runs.unmark_best(self.trial(marked))
             runs.mark_best(self.trial(best.number))
+        if best:
             tracked.describe(
                 f"best {self.metric} {best.value:.4f} of {len(rows)} trials: trial {best.number}, {ranking.described(best.params)}"
             )
         tracked.text(TABLE, ranking.as_csv(rows, self.metric, list(self.search.space)))
         tracked.artifact(self.search.document.path)
-        tracked.artifact(self.params.path)
+        tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
+        return best.number if best else None
 
     def stop_all(self) -> None:
         """Stop the trials that still train, and wait until they have saved a checkpoint."""
@@ -334,7 +351,7 @@ class Searching:
                     trial.remove_model()
 
     def rows(self) -> list[Row]:
-        return ranking.ranked(map(row_of, self.study.trials), is_better_lower=self.is_better_lower)
+        return ranking.ranked(map(row_of, self.study.trials), is_better_lower=self.direction == "minimize")
 
     def print_result(self) -> Row | None:
         """Print the table and the best trial, and write the table as CSV. Return the best trial, or None if no trial is complete."""
@@ -347,9 +364,13 @@ class Searching:
         return best
 
     def apply(self, best: Row | None) -> None:
-        """Write the parameters of the best trial to params.yaml. Raises Refusal if no trial is complete."""
+        """Write the parameters of the best trial to params.yaml. Raises Refusal if no trial is complete, or if the file has been edited."""
         if not best:
             raise Refusal("no trial is complete, so there is nothing to put in place: see why they failed, or add trials by --trials")
+        if self.params.path.read_text(encoding="utf-8") != self.search.params:
+            raise Refusal(
+                f"{self.params.path}: has been edited while the search ran, and is left as it is: repeat the command with --apply"
+            )
         files.write_text(self.params.path, self.search.text_of(best.params))
         print(f"{self.params.path} now has the parameters of trial {best.number}; `git diff {self.params.path}` shows them")
 

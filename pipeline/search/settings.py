@@ -168,9 +168,9 @@ class Search:
             raise refusal(document, problems)
         return cls(document, settings, space, text)
 
-    def text_of(self, values: Mapping[str, Value], text: str | None = None) -> str:
-        """Return `params.yaml` with `values`, those of a trial. `text` is another text of `params.yaml` to start from."""
-        return edited(self.params if text is None else text, [f"{key}={on_one_line(value)}" for key, value in values.items()])
+    def text_of(self, values: Mapping[str, Value]) -> str:
+        """Return `params.yaml` with `values`, those of a trial."""
+        return edited(self.params, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
     def refuse(self, key: str, message: str) -> Refusal:
         """Return the refusal of a key at the top of the search file."""
@@ -211,7 +211,7 @@ def checked_range(key: str, entry: Any) -> tuple[Range | None, list[Problem]]:
     at, types = ("space", key), ", ".join(RANGES)
     if not isinstance(entry, Mapping):
         return None, [(at, "should be a range, such as {type: float, low: 1e-4, high: 1e-1, log: true}")]
-    if entry.get("type") not in RANGES:
+    if entry.get("type") not in [*RANGES]:  # a list, because the type in the file may not be hashable
         problem = (
             f"there is no type {on_one_line(entry['type'])}: choose one of {types}"
             if "type" in entry

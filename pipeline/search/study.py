@@ -55,8 +55,8 @@ class Study:
         self._storage = opened(path)
         self._id = self._storage.get_study_id_from_name(self._name)
         attributes = self._storage.get_study_user_attrs(self._id)
-        self.id = str(attributes[ID])
-        refuse_changed(path, begun, attributes[BEGUN])
+        self.id, self._path, self._begun = str(attributes[ID]), path, attributes[BEGUN]
+        self.refuse_changed(begun)
         self._memory: OptunaStudy = optuna.create_study(
             study_name=self._name, direction=direction, pruner=pruner(search.settings.pruner, num_validations)
         )
@@ -71,6 +71,16 @@ class Study:
     def close(self) -> None:
         self._storage.remove_session()
         self._storage.engine.dispose()
+
+    def refuse_changed(self, now: Mapping[str, Any]) -> None:
+        """Raise Refusal if `now` differs from the `begun` of the study: its trials could not be compared with new ones."""
+        changed = [name for name in {**self._begun, **now} if self._begun.get(name) != now.get(name)]
+        if changed:
+            shown = ", ".join(changed[:MOST_SHOWN]) + (f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else "")
+            raise Refusal(
+                f"{self._path}: since this search began, these have changed: {shown}: undo the change, or write another `name:` into the "
+                f"search file for a new search, or remove {self._path.parent}"
+            )
 
     @property
     def trials(self) -> "list[FrozenTrial]":
@@ -143,17 +153,6 @@ def opened(path: Path) -> "RDBStorage":
     except (DatabaseError, RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise Refusal(f"{path}: cannot be opened as a study ({reason}): restore it, or remove {path.parent} to begin anew") from None
-
-
-def refuse_changed(path: Path, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Raise Refusal if something has changed since the study began: its trials could not be compared with new ones."""
-    changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-    if changed:
-        shown = ", ".join(changed[:MOST_SHOWN]) + (f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else "")
-        raise Refusal(
-            f"{path}: since this search began, these have changed: {shown}: undo the change, or write another `name:` into the search file "
-            f"for a new search, or remove {path.parent}"
-        )
 
 
 def distribution(entry: Range) -> "BaseDistribution":

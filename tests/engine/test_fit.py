@@ -115,13 +115,17 @@ def test_validation_scores_the_averaged_weights(train_params, prepared) -> None:
 
 def test_a_loss_that_is_no_number_ends_with_the_remedy(train_params, prepared) -> None:
     changes = {"optimizer.learning_rate": 1e30, "train.clip_norm": None, "train.report_every_steps": 1, "train.validate_every_steps": 1}
-    with pytest.raises(Refusal, match=r"(train|valid)/loss became \w+ at or before step \d+: lower optimizer\.learning_rate"):
+    with pytest.raises(
+        Refusal, match=r"^optimizer\.learning_rate: (train|valid)/loss became \w+ at or before step \d+: lower optimizer\.learning_rate"
+    ):
         run(begin(train_params(changes), prepared))
 
 
 def test_a_validation_that_is_no_number_ends_with_the_remedy(train_params, prepared, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.engine.score.score", lambda *_, **__: {"loss": math.nan, "accuracy": 0.1})
-    with pytest.raises(Refusal, match=r"valid/loss became nan at or before step \d+: lower optimizer\.learning_rate"):
+    with pytest.raises(
+        Refusal, match=r"^optimizer\.learning_rate: valid/loss became nan at or before step \d+: lower optimizer\.learning_rate"
+    ):
         run(begin(train_params({}), prepared))
 
 
@@ -132,7 +136,8 @@ def test_fp16_that_overflows_at_any_scale_ends_with_the_remedy(train_params, pre
     monkeypatch.setattr(last, "forward", lambda inputs: compute(inputs) * math.inf)
     # the scale begins at 65,536 and is halved by each overflow
     with pytest.raises(
-        Refusal, match=r"fp16 gradients overflowed up to step 17, and the loss scale fell below 1: lower optimizer\.learning_rate"
+        Refusal,
+        match=r"^train\.precision: fp16 gradients overflowed up to step 17, and the loss scale fell below 1: lower optimizer\.learning_rate",
     ):
         run(training)
 

@@ -144,7 +144,7 @@ def test_an_infinite_weight_or_moment_without_effect_on_the_loss_ends_the_traini
 
     monkeypatch.setattr(optimizer, "step", spoiling)
     message = refused(training)
-    assert message.startswith(f"a weight or an optimizer state became inf at or before step 4: {fit.REMEDY}; ")
+    assert message.startswith(f"optimizer.learning_rate: a weight or an optimizer state became inf at or before step 4: {fit.REMEDY}; ")
     assert message.endswith("set `train.report_every_steps: 1` to find the exact step")
 
 
@@ -251,7 +251,9 @@ def test_a_run_that_skipped_resumes_to_the_same_bytes(train_params, prepared, tm
 def test_a_run_that_skips_every_step_ends(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({**CHANGES, "train.on_nonfinite": "skip"}), prepared)
     spoil(training, monkeypatch, steps=tuple(range(3, 99)))
-    with pytest.raises(Refusal, match="every step from 3 to 4 had a non-finite loss or gradient: lower optimizer"):
+    with pytest.raises(
+        Refusal, match=r"^optimizer\.learning_rate: every step from 3 to 4 had a non-finite loss or gradient: lower optimizer"
+    ):
         run(training)
 
 
@@ -265,7 +267,7 @@ def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(trai
     monkeypatch.setattr(
         update, "accumulate_gradients", lambda *given, **more: (gather(*given, **more)[0] * math.inf, {"correct": torch.tensor(1.0)})
     )
-    with pytest.raises(Refusal, match="train/objective became inf at or before step 2: lower optimizer"):
+    with pytest.raises(Refusal, match=r"^optimizer\.learning_rate: train/objective became inf at or before step 2: lower optimizer"):
         run(training)
 
 

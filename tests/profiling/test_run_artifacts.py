@@ -59,6 +59,8 @@ def test_a_trace_is_written_where_it_was_asked_for_and_wrong_numbers_are_refused
     assert main(["profile", "--steps", "5", "--trace", "traces/first.json.gz"]) == 0
     assert "trace: traces/first.json.gz: open it at https://ui.perfetto.dev" in capsys.readouterr().out
     assert gzip.decompress(Path("traces/first.json.gz").read_bytes()).startswith(b"{")
+    assert main(["profile", "--trace", "traces"]) == 2
+    assert "--trace: traces: is a folder: add the name of a file" in capsys.readouterr().err
     for verb in ("profile", "speedup"):
         assert main([verb, "--steps", "0"]) == 2
         assert "--steps: is 0: write a number from 1 on" in capsys.readouterr().err

@@ -171,6 +171,8 @@ def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path:
     assert "not here: no such device" in output
     assert "aster" in output, "faster, or no option was faster"
     assert not list(tmp_path.glob("speedup*"))
+    assert main(["speedup", "--output", "params.yaml"]) == 2
+    assert "--output: params.yaml: is not a folder: give another path" in capsys.readouterr().err
     assert main(["speedup", "--steps", "2", "--output", "compared"]) == 0
     assert {path.name for path in (tmp_path / "compared").iterdir()} == {"speedup.md", "speedup.json", "speedup.png"}
 

@@ -186,6 +186,72 @@ def test_the_best_parameters_are_put_in_place_with_every_digit(top: Path, capsys
     assert len(outcome(top)) == 4, "the search goes on after its parameters were put in place"
 
 
+def test_parameters_edited_while_the_search_ran_are_not_overwritten(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Editing(FakeChild):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            Path("params.yaml").write_text(original + "# a note\n")
+
+    original = Path("params.yaml").read_text()
+    monkeypatch.setattr(searching, "Child", Editing)
+    with pytest.raises(Refusal, match=r"params.yaml: has been edited while the search ran, and is left as it is: repeat"):
+        search(2, apply=True)
+    assert Path("params.yaml").read_text() == original + "# a note\n"
+    search(2, apply=True)
+    assert Path("params.yaml").read_text().endswith("# a note\n")
+
+
+def test_no_trial_begins_after_a_change_of_what_decides_results(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changing(FakeChild):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            Path("requirements.lock").write_text("torch==2\n")
+
+    monkeypatch.setattr(searching, "Child", Changing)
+    with pytest.raises(Refusal, match=r"these have changed: requirements.lock: undo the change"):
+        search()
+    assert FakeChild.starts == [0]
+
+
+def tags(top: Path, stage: str) -> list[dict[str, str]]:
+    """Return the tags of each run of `stage` after all events of its journal."""
+    found = []
+    for path in journal.journals(top):
+        lines = [event.fields for event in events.read(path / events.EVENTS)]
+        if lines[0]["stage"] == stage:
+            found.append({key: value for line in lines for key, value in line.get("tags", {}).items()})
+    return found
+
+
+def test_a_longer_search_moves_the_mark_of_the_best_trial(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")
+    bests = []
+    for num_trials in (1, 4, 8):
+        search(num_trials)
+        bests.append(min((trial for trial in outcome(top) if trial[4]), key=lambda trial: trial[4])[0])
+        assert [run["pipeline.trial"] for run in tags(top, "train") if run.get("pipeline.best") == "true"] == [str(bests[-1])]
+    assert len(set(bests)) > 1
+
+
+def test_a_search_killed_after_its_last_trial_ends_its_parent_run(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(searching.Searching, "conclude", killed)
+        with pytest.raises(KilledError):
+            search(2)
+    search(2)
+    (parent,) = (path for path in journal.journals(top) if next(events.read(path / events.EVENTS)).fields["stage"] == "search")
+    lines = list(events.read(parent / events.EVENTS))
+    assert (lines[-1].kind, lines[-1].fields["status"]) == ("end", "FINISHED")
+    assert "trials.csv" in {Path(line.fields["file"]).name for line in lines if line.kind == "artifact"}
+
+
 def test_parameters_that_do_not_fit_each_other_fail_their_trial_only(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project.write_params(top, {"train.batch_size": 64, "train.micro_batch_size": 16})
     space = {
@@ -260,6 +326,26 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed(top: Path, monkeypatc
     assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "COMPLETE"]
 
 
+@pytest.mark.parametrize("message", ["optimizer.learning_rate: valid/loss became nan", "train.on_nonfinite: step 2: it", ""])
+def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Diverged(FakeChild):
+        exit_code, _begin = 2, 0
+
+        def __init__(self, trial: Any, *_: Any) -> None:
+            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
+            self.log.write_text(
+                f"resuming\nerror: {trial.paths.params}:19: {message}\n" if message else "error: data/prepared: is missing\n"
+            )
+
+    monkeypatch.setattr(searching, "Child", Diverged)
+    if not message:
+        with pytest.raises(Refusal, match=r"trial 0 ended with exit code 2 \(data/prepared: is missing\)"):
+            search(1)
+        return
+    search(1)
+    assert f",{message}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
+
+
 def test_each_of_several_trials_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(device: str, count: int, **more: Any) -> list[str | None]:
         return devices(Environment.model_validate({"PIPELINE_DEVICE": device, **more}), count)
@@ -306,6 +392,7 @@ def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(
     real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     projects.write({"trials": 3})
+    project.write_params(real, {"train.steps": 240})  # long enough that no signal arrives after the last step
     monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "4")
     trials = real / ".pipeline/search/tiny/trials"
     assert interrupt(signal.SIGKILL, trials / "0000/.pipeline/work/*/step-*") == -signal.SIGKILL

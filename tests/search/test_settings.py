@@ -56,6 +56,7 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         ({"space": {"optimizer.learning_rate": 3}}, f"search.yaml:9: {RATE}: should be a range, such as"),
         (of_rate(low=1.0, high=2.0), f"search.yaml:9: {RATE}.type: is missing: choose one of float, int, categorical"),
         (of_rate(type="real"), f"search.yaml:10: {RATE}.type: there is no type real: choose one of float"),
+        (of_rate(type=["float"]), f"search.yaml:10: {RATE}.type: there is no type [float]: choose one of float"),
         (of_rate(type="float", low=1e-3), f"search.yaml:9: {RATE}.high: is missing: docs/search.md lists the keys"),
         (of_rate(type="float", low=1.0, high=0.5), f"search.yaml:12: {RATE}.high: is not above `low`, which is 1.0: write a larger number"),
         (of_rate(type="float", low=0.0, high=0.5, log=True), f"search.yaml:13: {RATE}.log: a logarithmic range needs `low` above 0"),

@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import socket
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -57,7 +58,9 @@ def on_cluster(
         from distributed.scheduler import KilledWorker
 
         def submit(item: Item) -> Task[Result]:
-            return client.submit(call, item, pure=False)  # by default, equal arguments would be one task
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sending large graph")  # items from a compressed tar contain the files
+                return client.submit(call, item, pure=False)  # by default, equal arguments would be one task
 
         call = partial(checked, function, prepare, cluster.shared, VERSIONS)
         threads = sum(client.nthreads().values())  # type: ignore[no-untyped-call]  # distributed has few types

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.__main__ import main
 from pipeline.io.reading import cluster
 from pipeline.io.reading.cluster import on_cluster
 from pipeline.io.untrusted import shown
@@ -194,6 +195,11 @@ def test_a_worker_that_was_started_elsewhere_is_refused(refusal: Callable[..., s
     wait_until(lambda: "Remove worker" in (processes.folder / "0.log").read_text().split("Starting worker compute stream")[-1])
 
 
+def test_a_large_item_is_sent_without_a_warning(processes: Processes) -> None:
+    item = bytes(11_000_000)
+    assert list(on_cluster(len, [item], cluster=Cluster(processes.address, ()), prepare=int)) == [(item, len(item))]
+
+
 def test_an_error_in_a_worker_is_raised_here(processes: Processes) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         list(on_cluster(int, ["1", "x"], cluster=Cluster(processes.address, ()), prepare=list))
@@ -202,3 +208,16 @@ def test_an_error_in_a_worker_is_raised_here(processes: Processes) -> None:
 def test_nothing_of_dask_is_imported_without_the_variable() -> None:
     code = "import sys, pipeline.stages.prepare, pipeline.sources.image_folder, pipeline.io.reading.cluster; print('distributed' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=TOP, check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_check_refuses_a_cluster_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    write_folder(tmp_path / "images", {f"{name}/{number}.png": picture(number, side=8) for name in "abcd" for number in range(10)})
+    source = "source={name: image_folder, root: images, valid: 0.2, test: 0.2, size: 8, channels: 1, on_corrupt: fail, max_pixels: 9999}"
+    assert main(["set", source]) == 0
+    assert main(["check"]) == 0
+    monkeypatch.setattr(cluster, "CONNECT_S", 0.2)
+    monkeypatch.setenv("PIPELINE_CLUSTER", "tcp://127.0.0.1:1")
+    capsys.readouterr()
+    assert main(["check"]) == 2
+    assert "PIPELINE_CLUSTER: no scheduler has answered at tcp://127.0.0.1:1" in capsys.readouterr().err
