@@ -74,15 +74,16 @@ def refuse_curly_brace(top: Path) -> None:
         )
 
 
-def refuse_unusable_cluster(address: str, root: Path) -> None:
-    """Raise Refusal if `prepare` could not use the cluster at `address`: DVC removes the prepared data before `prepare` finds out.
+def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) -> None:
+    """If DVC would run `prepare` on the cluster of PIPELINE_CLUSTER, raise Refusal if the cluster cannot be used.
 
-    `root` is `source.root`, which the workers must be able to read.
+    DVC removes the prepared data before `prepare` finds out.
     """
     from pipeline.io.reading import cluster  # late: it digests all code
 
-    with cluster.connected(Cluster(address, (root.absolute(),))):
-        pass
+    if environment.cluster and hasattr(prepare.source, "decode_and_store") and would_run("prepare"):
+        with cluster.connected(Cluster(str(environment.cluster), (prepare.source.root.absolute(),))):
+            pass
 
 
 class Problems:
@@ -126,8 +127,6 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
             problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
         if evaluate:
             problems.gather(lambda: with_line(document, lambda: refuse_unscorable(evaluate.evaluate, prepare.source, num_classes)))
-    if prepare and environment and environment.cluster and hasattr(prepare.source, "decode_and_store"):
-        problems.gather(lambda: refuse_unusable_cluster(str(environment.cluster), prepare.source.root))
     problems.refuse()
     assert prepare
     assert train
@@ -138,6 +137,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     device = problems.gather(lambda: describe_machine(train, environment, document))
     problems.refuse()  # before anything is downloaded
     assert params
+    problems.gather(lambda: refuse_unusable_cluster(environment, prepare))
     with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
         problems.gather(lambda: with_line(document, lambda: fetch_data(prepare)))
         problems.gather(lambda: with_line(document, lambda: fetch_weights(params.model)))
