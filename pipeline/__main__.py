@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -14,6 +15,7 @@ from pipeline.runtime.interruption import STARTED_BY_TORCHRUN, Interrupted, reco
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+READER_ENDED = 141  # as a shell reports a program that SIGPIPE has ended
 MAX_LINES, MAX_SHOWN = 20, 2000
 MOUNTED = "cannot be replaced, because it is a mount point or belongs to another user: change the original file, or mount its folder"
 FIXABLE = {
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     verb = vars(options).pop("verb")
     try:
-        return command(verb)(**vars(options)) or 0
+        return flushed(command(verb)(**vars(options)) or 0)
     except Refusal as refusal:
         return print_error(str(refusal), BAD_INPUT)
     except Interrupted as interrupted:
@@ -69,8 +71,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return print_os_error(error)
 
 
+def flushed(code: int) -> int:
+    """Flush stdout, so that an error of writing is handled like one of the verb, and return the exit code `code`."""
+    sys.stdout.flush()
+    return code
+
+
+def reader_has_ended() -> bool:
+    """Return True if stdout is a pipe that nothing reads any more, as after `| head -1`."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def print_os_error(error: OSError) -> int:
-    """Print an OS error that the user can fix, with the remedy, and return the exit code. Raise any other OS error again."""
+    """Print an OS error that the user can fix, with the remedy, and return the exit code. Raise any other OS error again.
+
+    If only the reader of stdout has ended, as after `| head -1`, print nothing.
+    """
+    if isinstance(error, BrokenPipeError) and reader_has_ended():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would fail again when it flushes at its end
+        return READER_ENDED
     if error.errno not in FIXABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]

@@ -216,6 +216,18 @@ def test_a_wrong_verb_or_argument_ends_with_2_and_the_usage(arguments: list[str]
         assert all(verb in output for verb in VERBS)
 
 
+def test_a_reader_that_ends_early_ends_a_verb_without_a_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "doctor", "--json"], cwd=TOP, stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_every_verb_has_its_module() -> None:
     modules = {path.stem.replace("_", "-") for path in (TOP / "pipeline/commands").glob("*.py")} - {"--init--", "stage", "verbs"}
     stages = {path.stem for path in (TOP / "pipeline/stages").glob("*.py")} - {"__init__", "run_description"}

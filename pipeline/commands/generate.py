@@ -1,7 +1,6 @@
 """`python -m pipeline generate`: continue a text with a language model."""
 
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -46,11 +45,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     loaded.to(machine.Machine.claim(environment).device)
     machine.set_determinism(manifest.inference.train.deterministic)
     settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, length=length, seed=seed)
-    try:
-        count = show(prompt, tokens, generate(loaded, tokens, settings=settings), tokenizer.decode)
-    except BrokenPipeError:  # the reader, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at its exit
-        return
+    count = show(prompt, tokens, generate(loaded, tokens, settings=settings), tokenizer.decode)
     if count < length:
         longest = cast("Generative", loaded.network).longest
         is_full = longest is not None and count + max(1, len(tokens)) == longest

@@ -1,7 +1,6 @@
 """`python -m pipeline predict`: predict images or texts, in files, folders and archives, with a trained model, as a table or as JSON lines."""
 
 import json
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,18 +22,13 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
     """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
-    pass, and `top_k` the number of most likely classes to name. Returns 1 if an input could not be read, or if the reader of stdout ended
-    first, such as `head` in `| head`; else 0.
+    pass, and `top_k` the number of most likely classes to name. Returns 1 if an input could not be read, else 0.
     """
     for option, number in (("--batch-size", batch_size), ("--top-k", top_k)):
         if number < 1:
             raise Refusal(f"{option}: is {number}: write a number from 1 on")
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
-    try:
-        return predict(model, inputs, batch_size=batch_size, top_k=top_k)
-    except BrokenPipeError:  # such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would fail again when it flushes at its end
-        return 1
+    return predict(model, inputs, batch_size=batch_size, top_k=top_k)
 
 
 def predict(name: str, inputs: list[str], *, batch_size: int, top_k: int) -> int:

@@ -115,7 +115,10 @@ class Result:
             return
         if self.present in self.seconds:
             ratio = blocks.ratios(self.seconds[self.present], self.seconds[self.proposed]).median
-            yield f"{self.proposed} instead of {self.present}: {ratio:.2f} times as fast. The batch stays {self.batch_size}."
+            peaks = {each.size: each.peak_bytes for each in self.measured}
+            saved = (peaks[self.present] - peaks[self.proposed]) / 1e6
+            reason = "" if ratio > NOISE else f", which is within the noise, and {saved:,.0f} MB less memory"
+            yield f"{self.proposed} instead of {self.present}: {ratio:.2f} times as fast{reason}. The batch stays {self.batch_size}."
         else:
             yield f"{self.proposed} instead of {self.present}, which does not fit. The batch stays {self.batch_size}."
         yield f"python -m pipeline set train.micro_batch_size={self.proposed}"

@@ -91,7 +91,7 @@ def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evid
         found = journal.find(environment.root, digest)
         run = run_record.read(found) if found else None
         prepared, of_checkout = data_of(manifest, paths), paths.model.is_file() and files.digest(paths.model) == digest
-        evaluation = recorded_evaluation(digest, paths) or computed(model, manifest, prepared, machine, path, paths, Path(folder))
+        evaluation = recorded_evaluation(digest, paths) or computed(model, manifest, prepared, machine, name, paths, Path(folder))
         trained = trained_metrics(manifest, paths) if of_checkout else None
         yield Evidence(
             path=path,
@@ -141,13 +141,13 @@ def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
 
 
 def computed(
-    model: Model, manifest: Manifest, prepared: Prepared | None, machine: Machine, path: Path, paths: Paths, folder: Path
+    model: Model, manifest: Manifest, prepared: Prepared | None, machine: Machine, name: str, paths: Paths, folder: Path
 ) -> Evaluation:
-    """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`."""
+    """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`. `name` is what the user called it."""
     if prepared is None:
         raise Refusal(
-            f"{path}: {paths.metrics / 'evaluate.json'} has no scores of this model, and {paths.prepared} is not the data that it was trained on: "
-            "check out the commit of its run, then run `dvc checkout`"
+            f"{name}: {paths.metrics / 'evaluate.json'} has no scores of this model, and {paths.prepared} is not the data that it was trained on: "
+            "check out the commit that contains its results, then run `dvc checkout`"
         )
     document = Document.read(paths.params)
     try:

@@ -27,7 +27,7 @@ from pipeline.search import ranking
 from pipeline.search.child import Child, devices
 from pipeline.search.ranking import Row
 from pipeline.search.runs import STAGE, TrialRuns, of_search
-from pipeline.search.settings import Choices, Search
+from pipeline.search.settings import Choices, Search, Validate
 from pipeline.search.study import FILE, Study, refuse_missing_optuna
 from pipeline.search.trial import TrialFolder
 from pipeline.tracking import run as tracking
@@ -42,8 +42,9 @@ CONCLUDED = "concluded.json"
 """The number of trials at the last conclusion of the search, and the number of the best one, which is marked in tracking."""
 
 
-def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool) -> None:
-    """Run the trials of the search file that are left, print the ranked table and, with `apply`, change params.yaml.
+def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, validate: Validate) -> int:
+    """Run the trials of the search file that are left, print the ranked table and, with `apply`, change params.yaml. Return 1 if all trials
+    have failed. `validate` is described at `Search.read`.
 
     Raises Refusal for bad input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
     Interrupted after a signal. In both cases the same command continues the search.
@@ -55,7 +56,7 @@ def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool) -
     params = Document.read(paths.params)
     for stage_params in STAGE_PARAMS.values():
         load_without_torch(params, stage_params)
-    search = Search.read(file, params)
+    search = Search.read(file, params, validate)
     record = read_record(paths.prepared)
     if VALID not in record.splits:
         raise Refusal(
@@ -71,6 +72,7 @@ def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool) -
                 searching.apply(best)
             elif best:
                 print(f"`python -m pipeline search {file} --apply` puts its parameters in place; `dvc repro` then trains it again")
+            return 0 if best else 1
         finally:
             searching.study.close()
 

@@ -1,7 +1,7 @@
 """The search file: what to search for, how, and in which space. It is read and checked like `params.yaml`."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,12 +14,14 @@ from pipeline.params.editing import edited, on_one_line
 from pipeline.params.load import Problem, dotted, explain, suggestion, without_echoes
 from pipeline.params.section import SECTIONS, Section
 from pipeline.params.yaml_document import Document, Location
+from pipeline.paths import Paths
 from pipeline.raw_dataset import VALID
 from pipeline.refusal import Refusal
 from pipeline.spec import Direction
 
 Checked = TypeVar("Checked", bound=BaseModel)
 Value = str | int | float | bool | None
+Validate = Callable[[Document], object]
 UNSEARCHED = {
     "seed": "decides the splits, and the data is prepared once for all trials",
     "source": "decides the data, which is prepared once for all trials",
@@ -144,8 +146,9 @@ class Search:
     params: str
 
     @classmethod
-    def read(cls, path: Path, params: Document) -> "Search":
-        """Read and check the search file `path`, also against `params`, the present `params.yaml`.
+    def read(cls, path: Path, params: Document, validate: Validate) -> "Search":
+        """Read and check the search file `path`, also against `params`, the present `params.yaml`. `validate` raises Refusal if the sections
+        of a changed `params.yaml` do not fit each other.
 
         Raises Refusal with one line for each problem: a missing file, an unknown key or a value of a wrong type, and in the space a key that
         is not in `params.yaml`, a section that cannot be searched, or a value that would be invalid in `params.yaml`.
@@ -163,7 +166,7 @@ class Search:
                 space[key] = found
         text = params.path.read_text(encoding="utf-8")
         if not problems:
-            problems = [problem for key, entry in space.items() for problem in unfit_values(key, entry, text)]
+            problems = [problem for key, entry in space.items() for problem in unfit_values(key, entry, text, validate)]
         if problems or settings is None:
             raise refusal(document, problems)
         return cls(document, settings, space, text)
@@ -232,11 +235,11 @@ def unfit_keys(key: str, params: Document) -> list[Problem]:
     return []
 
 
-def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
+def unfit_values(key: str, entry: Range, text: str, validate: Validate) -> Iterator[Problem]:
     """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid."""
     for name, values in entry.ends.items():
         for value in values:
             try:
-                edited(text, [f"{key}={on_one_line(value)}"])
+                validate(Document.of(edited(text, [f"{key}={on_one_line(value)}"]), Paths().params))
             except Refusal as refused:
                 yield ("space", key, name), str(refused).replace("\n", "; ")

@@ -75,10 +75,14 @@ def run_ids(folder: Path) -> list[str]:
 
 
 def read(folder: Path) -> Record:
-    """Return what the journal in `folder` recorded. Raises Refusal if the journal has no model, because the training did not finish."""
+    """Return what the journal in `folder` recorded. Raises Refusal if the journal has no model: the training did not finish, or it was a
+    trial of a search, which keeps the model of its best trial.
+    """
     provenance: dict[str, Any] = {}
     scores: dict[str, float] = {}
+    search = None
     for event in events.read(folder / events.EVENTS):
+        search = search or event.fields.get("tags", {}).get("pipeline.search")
         if event.fields.get("stage") != "evaluate":
             provenance |= event.fields.get("provenance", {})
         values = event.fields.get("values", {}) if event.kind == "metrics" else {}
@@ -86,5 +90,10 @@ def read(folder: Path) -> Record:
     try:
         digest = (folder / journal.MODEL_DIGEST).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
+        if search:
+            raise Refusal(
+                f"{folder.name}: this run has no model: it is a trial of the search {search}, which keeps that of the best trial: "
+                "repeat the search with --keep-models, or train this one again by `python -m pipeline trial FOLDER`"
+            ) from None
         raise Refusal(f"{folder.name}: this run has no model, because its training did not finish: run `dvc repro`") from None
     return Record(folder.name, digest, provenance, scores)

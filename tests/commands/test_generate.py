@@ -151,7 +151,7 @@ def test_a_reader_that_ends_early_ends_the_command_without_a_traceback(model: Mo
         assert process.stderr
         assert process.stdout.read(10)  # it is streamed: the command is still running
         process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == (b"", 0)
+        assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
 TEXT = "Ein Ωmega, 漢字 und 👩‍🚀 am Ende 👍" * 9

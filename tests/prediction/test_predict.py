@@ -291,7 +291,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback(write_model: WriteMo
         assert json.loads(process.stdout.readline())["input"] == "many.npy[0]"
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=60) == 141
 
 
 def test_progress_on_a_terminal_leaves_the_lines_on_stdout_alone(write_model: WriteModel) -> None:

@@ -18,6 +18,7 @@ from optuna.storages import RDBStorage
 
 from pipeline.__main__ import main
 from pipeline.commands import stage
+from pipeline.commands.check import refuse_misfits
 from pipeline.io import files
 from pipeline.params.editing import edited
 from pipeline.refusal import Refusal
@@ -72,7 +73,7 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False) -> None:
-    searching.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models)
+    searching.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models, validate=refuse_misfits)
 
 
 def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:

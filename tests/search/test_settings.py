@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.commands.check import refuse_misfits
 from pipeline.params.yaml_document import Document
 from pipeline.refusal import Refusal
 from pipeline.search.settings import Search
@@ -24,7 +25,7 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(changes: dict[str, Any]) -> Search:
-    return Search.read(projects.write(changes), Document.read(Path("params.yaml")))
+    return Search.read(projects.write(changes), Document.read(Path("params.yaml")), refuse_misfits)
 
 
 def refused(changes: dict[str, Any]) -> list[str]:
@@ -38,7 +39,7 @@ def of_rate(**entry: Any) -> dict[str, Any]:
 
 
 def test_the_search_of_digits_is_valid_for_its_preset() -> None:
-    search = Search.read(TOP / "presets/search/digits.yaml", Document.read(TOP / "presets/digits.yaml"))
+    search = Search.read(TOP / "presets/search/digits.yaml", Document.read(TOP / "presets/digits.yaml"), refuse_misfits)
     assert search.settings.trials == 20
 
 
@@ -63,6 +64,10 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         (of_rate(type="float", low=0.1, high=0.5, logs=True), f"search.yaml:13: {RATE}.logs: is not a key here: did you mean `log`?"),
         (of_rate(type="float", low="a", high=0.5), f"search.yaml:11: {RATE}.low: should be a"),
         (of_rate(type="float", low=-0.1, high=0.5), f"search.yaml:11: {RATE}.low: optimizer.learning_rate=-0.1: should be greater than 0"),
+        (
+            {"space": {"model": {"type": "categorical", "choices": ["mlp", "transformer"]}}},
+            "search.yaml:11: space.model.choices: ",
+        ),
         (of_rate(type="categorical", choices=[]), f"search.yaml:11: {RATE}.choices: "),
         (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is there twice: remove one"),
         (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
@@ -105,9 +110,9 @@ def test_a_missing_key_and_a_missing_file_are_refused() -> None:
     del settings["seed"]
     projects.FILE.write_text(str(settings).replace("None", "null").replace("True", "true"))
     with pytest.raises(Refusal, match=r"search.yaml:1: seed: is missing: docs/search.md lists the keys"):
-        Search.read(projects.FILE, Document.read(Path("params.yaml")))
+        Search.read(projects.FILE, Document.read(Path("params.yaml")), refuse_misfits)
     with pytest.raises(Refusal, match=r"no.yaml: is missing: give a search file, such as presets/search/digits.yaml"):
-        Search.read(Path("no.yaml"), Document.read(Path("params.yaml")))
+        Search.read(Path("no.yaml"), Document.read(Path("params.yaml")), refuse_misfits)
 
 
 @pytest.mark.parametrize(

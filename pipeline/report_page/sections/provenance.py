@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 DIGESTS = {"data": "prepared data", "code": "code", "lock": "requirements.lock", "weights": "starting weights"}
 RECORDED = {"python": "Python", "driver": "NVIDIA driver", "image.digest": "image"}
 NAMELESS = ("none", UNKNOWN)
-PARAMS = "params.yaml"
+PARAMS, CODE = "params.yaml", "pipeline/"
 COMMIT, DIFFERENCE = "git.commit", "git.difference"
 """What the journal calls the commit of the training and the uncommitted changes."""
 LONGEST = 400
@@ -107,7 +107,8 @@ def parameters(evidence: Evidence, changes: list[str]) -> list[str]:
     """
     if recorded(evidence, DIFFERENCE) == "none":
         return []
-    others = [line for line in changes if not line.endswith(PARAMS)]
+    # untracked files outside the code, such as a report, decide no result
+    others = [line for line in changes if not line.endswith(PARAMS) and (CODE in line or not line.startswith("??"))]
     lost = [f"# the uncommitted changes are needed too: {listed(others)}"] if others else []
     if "source.name" not in evidence.params:
         lost.append(f"# the source of the data is not known here: write its section into {PARAMS}")
