@@ -14,7 +14,7 @@ Value = str | None
 UNKNOWN = "unknown"
 SHORT = 12
 MOST_FILES = 3
-CODE, SOURCE = "code of train", "source."
+CODE, SOURCE, MODEL = "code of train", "source.", "model.name"
 NOT_CODE = (*revision.WITHOUT_RESULTS, ":(exclude)params.yaml", ":(exclude).dvc/tmp")
 """The files that are compared between commits. An experiment of DVC has its own command in .dvc/tmp."""
 SURROUNDINGS = ("python", "gpu", "driver", "image.digest")
@@ -47,11 +47,12 @@ class Differences:
     def causes(self) -> tuple[str, ...]:
         """Return what can be the cause of different scores: each parameter by its key, and every other kind of difference in words.
 
-        Commits and uncommitted changes are a cause only if the code that `train` imported differs. The parameters of `source` act through
-        the data alone, and are named with it.
+        Commits and uncommitted changes are a cause only if the code that `train` imported differs. This code includes the file of the model:
+        with another model, it is no further cause if the commits and uncommitted changes are equal. The parameters of `source` act through the
+        data alone, and are named with it.
         """
         source = [row.name for row in self.rows if row.name.startswith(SOURCE)]
-        rows = [row for row in self.rows if row.name not in source and (row.kind != "code" or self._differ_in_code)]
+        rows = [row for row in self.rows if row.name not in source and (row.kind != "code" or self._is_code_a_cause)]
         named = {**CAUSES, "data": f"{CAUSES['data']} ({', '.join(source)})" if source else CAUSES["data"]}
         return tuple(dict.fromkeys(row.name if row.kind == "parameters" else named[row.kind] for row in rows))
 
@@ -78,6 +79,16 @@ class Differences:
         chosen = [replace(row, values=(row.values[0], row.values[position])) for row in self.rows]
         rows = [row for row in chosen if UNKNOWN not in row.values and row.values[0] != row.values[1]]
         return Differences((self.models[0], self.models[position]), tuple(rows), ())
+
+    @property
+    def _is_code_a_cause(self) -> bool:
+        commits_are_known = all(model.facts.provenance.get("git.commit") for model in self.models)
+        is_of_model = (
+            commits_are_known
+            and any(row.name == MODEL for row in self.rows)
+            and {CODE} == {row.name for row in self.rows if row.kind == "code"}
+        )
+        return self._differ_in_code and not is_of_model
 
     @property
     def _differ_in_code(self) -> bool:
@@ -114,7 +125,8 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     and results are compared by themselves.
     """
     digests = [short(model.manifest.inputs.get("code")) for model in models]
-    yield from differing("code", [{CODE: each} for each in digests])
+    remark = "includes the file of the model" if len({flat(model.manifest.params)[MODEL] for model in models}) > 1 else ""
+    yield from differing("code", [{CODE: each} for each in digests], remark=remark)
     commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
     remarks = [files_between(commits[0], each) for each in commits[1:]]
     if any(remark != "" for remark in remarks):

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_a_change_of_code_is_named_beside_the_parameter(models: Models) -> None:
     assert found.conclusion == (
         "2 things differ: optimizer.learning_rate and the code. So a difference of the scores cannot be attributed to one of them."
     )
+
+
+def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_same(models: Models) -> None:
+    first, second = models("first", "first")
+    params = second.manifest.params | {"model": second.manifest.params["model"] | {"name": "convnet"}}
+    changed = second.manifest.model_copy(update={"params": params, "inputs": {**second.manifest.inputs, "code": "c" * 64}})
+    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.facts)])
+    assert [(row.name, row.remark) for row in found.rows] == [("model.name", ""), ("code of train", "includes the file of the model")]
+    assert found.causes == ("model.name",)
+    unrecorded = ComparedModel("other", "0" * 64, changed, {}, replace(second.facts, provenance={}))
+    assert differences([first, unrecorded]).causes == ("model.name", "the code")
 
 
 def test_a_commit_in_a_record_cannot_be_an_option_of_git(working: Checkout, tmp_path: Path) -> None:
