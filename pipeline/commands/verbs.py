@@ -134,6 +134,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--trials": {"type": int, "metavar": "N", "help": "the number of trials, instead of that in the file"},
         "--apply": {"action": "store_true", "help": "write the parameters of the best trial to params.yaml"},
         "--keep-models": {"action": "store_true", "help": "keep the models of all trials, not only that of the best"},
+        "--skip": {"type": int, "metavar": "TRIAL", "help": "list the trial of this number, whose training cannot end, as failed"},
     },
     "trial": {"folder": {"metavar": "FOLDER", "help": "the folder of a trial, such as .pipeline/search/digits/trials/0007"}},
     "sync": {"--follow": {"metavar": "JOURNAL", "help": "send one journal until its stage has ended; every stage starts this by itself"}},

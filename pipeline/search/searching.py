@@ -42,9 +42,9 @@ CONCLUDED = "concluded.json"
 """The number of trials at the last conclusion of the search, and the number of the best one, which is marked in tracking."""
 
 
-def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, validate: Validate) -> int:
+def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, skip: int | None, validate: Validate) -> int:
     """Run the trials of the search file that are left, print the ranked table and, with `apply`, change params.yaml. Return 1 if all trials
-    have failed. `validate` is described at `Search.read`.
+    have failed. The unfinished trial number `skip` is listed as failed. `validate` is described at `Search.read`.
 
     Raises Refusal for bad input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
     Interrupted after a signal. In both cases the same command continues the search.
@@ -66,6 +66,8 @@ def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, v
     with claimed(folder):
         searching = Searching(search, params, record, folder, paths, environment, num_trials or search.settings.trials, keep_models)
         try:
+            if skip is not None:
+                searching.skip(skip)
             searching.run()
             best = searching.print_result()
             if apply:
@@ -198,6 +200,16 @@ class Searching:
             runs.deliver([self.trial(each.number) for each in self.study.trials])
         self.tidy()
 
+    def skip(self, number: int) -> None:
+        """List a trial that has begun and not ended as failed. Raises Refusal if there is no such trial."""
+        from optuna.trial import TrialState
+
+        if number not in self.study.running:
+            left = ", ".join(map(str, self.study.running)) or "none"
+            raise Refusal(f"--skip: {number} is not the number of a trial that has begun and not ended: these are {left}")
+        journal = self.trial(number).journal
+        self.study.finish(number, TrialState.FAIL, run=journal.name if journal else "", step=0, reason="skipped")
+
     def print_begin(self) -> None:
         settings, begun = self.search.settings, len(self.study.trials)
         print(
@@ -295,7 +307,8 @@ class Searching:
             assert child
             raise Refusal(
                 f"trial {number} ended with exit code {child.exit_code}{f' ({child.error})' if child.error else ''}: {child.log} has its "
-                "output: remove the cause, and repeat the command: it resumes this trial"
+                "output: remove the cause, and repeat the command: it resumes this trial. "
+                f"If it cannot end, repeat the command with --skip {number}"
             )
 
     def report(self, number: int, tracked: Run) -> None:

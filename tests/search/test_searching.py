@@ -72,8 +72,8 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False) -> None:
-    searching.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models, validate=refuse_misfits)
+def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False, skip: int | None = None) -> None:
+    searching.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models, skip=skip, validate=refuse_misfits)
 
 
 def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
@@ -308,7 +308,10 @@ def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: P
         search()
 
 
-def test_a_child_that_dies_stops_the_search_and_is_resumed(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [{}, {"skip": 1}], ids=["resumed", "skipped"])
+def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(
+    top: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, int]
+) -> None:
     search(1)
 
     class Dead(FakeChild):
@@ -322,9 +325,11 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed(top: Path, monkeypatc
         patch.setattr(searching, "Child", Dead)
         with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
             search(2)
-    search(2)
-    assert FakeChild.starts == [0, 1]
-    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "COMPLETE"]
+    with pytest.raises(Refusal, match=r"--skip: 0 is not the number of a trial that has begun and not ended: these are 1"):
+        search(2, skip=0)
+    search(2, **more)
+    assert FakeChild.starts == [0, *(() if more else (1,))]
+    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL" if more else "COMPLETE"]
 
 
 @pytest.mark.parametrize("message", ["optimizer.learning_rate: valid/loss became nan", "train.on_nonfinite: step 2: it", ""])
