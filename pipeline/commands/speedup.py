@@ -29,10 +29,9 @@ def run(steps: int | None, output: str | None) -> None:
         for row in speedup.compared(params, prepared, machine, steps=steps):
             print(speedup.line(speedup.cells(row, samples), on_gpu=on_gpu), flush=True)
             rows.append(row)
-        method = speedup.method(params, machine.device)
+        note = crowding.note((crowding.queued_s() - start_queued_s) / (time.perf_counter() - start_s))
+        method = "\n\n".join(filter(None, (speedup.method(params, machine.device), note)))
         print(f"\n{method}")
-        if note := crowding.note((crowding.queued_s() - start_queued_s) / (time.perf_counter() - start_s)):
-            print(f"\n{note}")
         fastest = speedup.best(rows)
         if fastest and fastest.speed:
             print(f"\nFaster here in every round: {fastest.name}, {fastest.speed.median:.2f} times as fast.")
