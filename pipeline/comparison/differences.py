@@ -52,7 +52,7 @@ class Differences:
         """Return the possible causes of different scores: each parameter by its key, and every other kind of difference in words.
 
         Commits and uncommitted changes are a cause only if the code that `train` imported differs. That code includes the file of the
-        architecture, so it always differs if `model.name` differs. In this case it is not listed as a further cause, provided that the commits
+        architecture, so it usually differs if `model.name` differs. In this case it is not listed as a further cause, provided that the commits
         and the uncommitted changes are equal. Parameters of `source` affect a result only through the data, and are listed with the data.
         """
         source = [row.name for row in self.rows if row.name.startswith(SOURCE)]
