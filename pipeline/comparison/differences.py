@@ -74,7 +74,7 @@ class Differences:
         elif len(digests) == 1:
             result = "Same bytes: the model files are identical."
         else:
-            result = "Nothing that is recorded and can decide a result differs, but the model files do."
+            result = "The model files differ, but nothing that is recorded and can affect a result does."
         aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
         return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
 
@@ -165,7 +165,7 @@ def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
         if equal := next((other for other in models[:number] if other.digest == model.digest), None):
             yield f"{model.name}: has the same bytes as {equal.name}"
         if not model.facts.provenance:
-            yield f"{model.name}: no run of this model is recorded here: its commit, uncommitted changes and source parameters are unknown"
+            yield f"{model.name}: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown"
 
 
 def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark: str = "") -> Iterator[Difference]:

@@ -78,7 +78,7 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
         return read_revision(name, commit, paths, environment)
     known = journal.journals(environment.root)
     newest = f", such as the newest run, {known[-1].name}" if known else ""
-    raise Refusal(f"{shown(name)}: is no model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
+    raise Refusal(f"{shown(name)}: is not a model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
 
 
 def is_path(name: str, paths: Paths) -> bool:

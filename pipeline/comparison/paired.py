@@ -124,7 +124,7 @@ class EvaluationSplit:
         known = model.splits.get(TEST)
         if known is None and model.manifest.inputs.get("data") != self.prepared.digest:
             raise Refusal(
-                f"{model.name}: was trained on other data than {self.folder}, and no evaluation is recorded that tells whether its test split "
+                f"{model.name}: was trained on other data than {self.folder}, and no recorded evaluation shows that its test split "
                 "was the same: name its run, or check out its data with `dvc checkout`"
             )
         if known not in (None, self.digest):

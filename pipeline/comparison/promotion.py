@@ -58,7 +58,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
             holder = find_holder(store.client, registered, alias)
             is_holder = holder is not None and digest_of(holder, store) == candidate.digest
         if holder and is_holder:
-            return Promotion(holder.version, True, "it already was, so nothing changed")
+            return Promotion(holder.version, True, "it had the alias before, so nothing changed")
         test, text, is_no_worse = None, "no version had this alias", True
         if holder:
             test, text, is_no_worse = judged(candidate, f"models:/{registered}/{holder.version}", paths, environment)
@@ -92,10 +92,12 @@ def judged(candidate: ComparedModel, holder: str, paths: Paths, environment: Env
 def refuse_bad_names(registered: str, alias: str) -> None:
     if not NAME.fullmatch(registered):
         raise Refusal(
-            f"{shown(registered)}: is no name for a registered model: write one without spaces, quotes and / : . % @, such as digits"
+            f"{shown(registered)}: is not a valid name for a registered model: write one without spaces, quotes and / : . % @, such as digits"
         )
     if not ALIAS.fullmatch(alias):
-        raise Refusal(f"--alias {shown(alias)}: is no alias: write letters, digits, - and _, but not `latest` or v1")
+        raise Refusal(
+            f"--alias {shown(alias)}: is not a valid alias: write letters, digits, - and _, but not `latest` or a version such as v1"
+        )
 
 
 @contextmanager

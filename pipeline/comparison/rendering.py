@@ -71,7 +71,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
-    origin = model.facts.origin or "no run that is known here"
+    origin = model.facts.origin or "no run in this checkout"
     return (
         shown(model.name, LONGEST_VALUE),
         model.digest[:SHORT],
