@@ -155,8 +155,8 @@ def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     """Return the names of the splits, and the number of classes or None.
 
-    For the user's own files, file names and targets are read. None means that the data has no classes. For a published dataset, no file is
-    read: its settings declare the splits, and mostly the number of classes. None means that they do not declare it.
+    For the user's own files, file names and targets are read; None then means that the data has no classes. For a published dataset, no file
+    is read: its settings declare the splits and usually the number of classes; None then means that they do not declare this number.
     """
     from pipeline.stages import prepare as stage  # late: a typing error is reported before numpy is imported
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline doctor`: examine the machine, the checkout and the servers in seconds, and name the command that mends each fault."""
+"""`python -m pipeline doctor`: examine the machine, the checkout and the servers in seconds, and name a command that fixes each problem."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 WIDTH = 160
-"""Of lines that do not go to a terminal."""
+"""The width of the table if stdout is not a terminal."""
 
 
 def run(json: bool) -> int:
@@ -84,6 +84,6 @@ def print_table(findings: Sequence[Finding]) -> None:
 def summary(findings: Sequence[Finding]) -> str:
     """Return the last line, which says whether a training would fail."""
     counts = {status: sum(finding.status == status for finding in findings) for status in ("problem", "warning")}
-    told = " and ".join(f"{count} {status}{'' if count == 1 else 's'}" for status, count in counts.items() if count)
+    listed = " and ".join(f"{count} {status}{'' if count == 1 else 's'}" for status, count in counts.items() if count)
     end = "a training would fail" if counts["problem"] else "a training can run (`python -m pipeline check` examines params.yaml)"
-    return f"doctor: {told or 'nothing is wrong'}: {end}"
+    return f"doctor: {listed or 'nothing is wrong'}: {end}"

@@ -8,8 +8,8 @@ from pipeline.refusal import Refusal
 
 
 def run() -> None:
-    """Print a table of micro-batch sizes, what BatchNorm and dropout make of another size, and the command that writes the proposed size to
-    params.yaml.
+    """Print a table of micro-batch sizes, the effect of another size on BatchNorm and dropout, and the command that writes the proposed size
+    to params.yaml.
 
     The sizes divide the batch, so that all micro-batches are equal. Raises Refusal if the parameters or the data are invalid, or if no size
     fits in memory.

@@ -50,7 +50,7 @@ def texts() -> dict[str, str]:
 def refuse_loss(target: Path, text: str) -> None:
     """Raise Refusal if changes would be lost when `text` replaces the contents of the file `target`.
 
-    Nothing is lost if the file equals a preset, if Git has it as it is, or if there is no Git, as in a container, and only `write` wrote it.
+    Nothing is lost if the file equals a preset or is committed. Without Git, as in a container, nothing is lost if `write` wrote the file.
     """
     if not is_edited(target) or target.read_bytes() == text.encode():
         return
@@ -61,10 +61,10 @@ def refuse_loss(target: Path, text: str) -> None:
 
 
 def write(target: Path, text: str) -> None:
-    """Write `text` to the file `target`, and record that no one else did, unless it contains changes that were made by hand."""
+    """Write `text` to the file `target`. Record the SHA-256 of `text`, unless the file before contained changes that were made by hand."""
     if not is_edited(target) or is_written_here(target):
         digest = hashlib.sha256(text.encode()).hexdigest()
-        # first: after a kill, a file that is recorded already does no harm, but one that is not would seem to be edited
+        # record first: after a kill, a file without a record would count as edited; a record without a file is harmless
         files.write_text(RECORD, "".join(f"{line}\n" for line in dict.fromkeys((*recorded(), digest))))
     files.write_text(target, text)
 

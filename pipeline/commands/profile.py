@@ -1,4 +1,4 @@
-"""`python -m pipeline profile`: run some steps of the training, and say where their time goes."""
+"""`python -m pipeline profile`: run some steps of the training, and print how their time is spent."""
 
 import os
 from pathlib import Path

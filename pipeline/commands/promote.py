@@ -1,11 +1,12 @@
-"""`python -m pipeline promote`: register a model, and give it an alias if it is no worse than the present holder."""
+"""`python -m pipeline promote`: register a model, and give it an alias if it is no worse than the model that has it now."""
 
 from pipeline.paths import Paths
 from pipeline.runtime.environment import Environment
 
 
 def run(subject: str, name: str, alias: str, force: bool) -> int:
-    """Register the model `subject` as a version of `name`, and give it `alias` if it is no worse than its holder, or with `force`.
+    """Register the model `subject` as a version of `name`. Give this version `alias` if `force` is True, or if it is no worse than the model
+    that has the alias now.
 
     Print the paired test and the result. Return 1 if the model did not get the alias, else 0.
     """

@@ -8,7 +8,7 @@ from pipeline.search.trial import TrialPaths
 
 
 def run(folder: str) -> None:
-    """Train in the folder of the trial. Raises Refusal if it is no such folder."""
+    """Train in `folder`, the folder of a trial. Raises Refusal if it is not the folder of a trial."""
     paths = TrialPaths(folder=Path(folder))
     if not paths.params.is_file():
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")

@@ -17,7 +17,10 @@ from pipeline.runtime.machine import Machine
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between models, and the paired tests. `left_out` says why a test is left out, one text for each reason."""
+    """The result of `compare`: what differs between the models, and the paired tests of each model with the first.
+
+    `left_out` has a reason for each model that could not be scored, or a single reason if the test split cannot be used.
+    """
 
     differences: Differences
     tests: tuple[Paired, ...]
@@ -26,14 +29,14 @@ class Comparison:
 
 def compare(names: Sequence[str], paths: Paths, environment: Environment) -> Comparison:
     """Compare the models that `names` denote, each with the first. Raises Refusal if a name denotes no model."""
-    with redirect_stdout(sys.stderr):  # warnings do not belong into the comparison
+    with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
         models = [read(name, paths, environment) for name in names]
         tests, left_out = test(models, paths, Machine.claim(environment))
     return Comparison(differences(models), tests, left_out)
 
 
 def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> tuple[tuple[Paired, ...], tuple[str, ...]]:
-    """Test each model against the first on the prepared test split. Return the tests, and why others are left out.
+    """Test each model against the first on the prepared test split. Return the tests, and the reasons for tests that could not be made.
 
     Of models with equal files, only the first is tested, because their predictions are equal.
     """

@@ -1,4 +1,4 @@
-"""What differs between models, in everything that can decide a result: parameters, data, code, lock file and machine."""
+"""Lists what differs between models in all that can affect a result: parameters, data, code, lock file and machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,17 +16,17 @@ SHORT = 12
 MOST_FILES = 3
 CODE, SOURCE, MODEL = "code of train", "source.", "model.name"
 NOT_CODE = (*revision.WITHOUT_RESULTS, ":(exclude)params.yaml", ":(exclude).dvc/tmp")
-"""The files that are compared between commits. An experiment of DVC has its own command in .dvc/tmp."""
+"""The pathspec that selects the files to compare between commits. .dvc/tmp is left out: DVC writes a command of each experiment there."""
 SURROUNDINGS = ("python", "gpu", "driver", "image.digest")
-"""Facts about the machine that are compared besides its fingerprint. Host names are left out: each container has another."""
+"""Recorded facts about the machine that are compared in addition to its fingerprint. Host names are not compared: every container has its own."""
 CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": "requirements.lock", "hardware": "the machine"}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs. `values` has one text for each model: None if the model has no such thing, UNKNOWN if it is not recorded.
+    """One property whose values differ. `values` has a text for each model: None if the model lacks the property, UNKNOWN if it is not recorded.
 
-    `remark` says more, such as the files that differ between two commits; it may be "".
+    `remark` adds detail, such as the files that differ between two commits; it may be "".
     """
 
     kind: Kind
@@ -37,7 +37,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences, the parameters first, and notes, such as what is unknown. The values of a row are in the order of `models`."""
+    """All differences between `models`.
+
+    `rows` has the parameters first; the values of a row are in the order of `models`. `notes` say which models are equal and which facts are
+    not recorded.
+    """
 
     models: tuple[ComparedModel, ...]
     rows: tuple[Difference, ...]
@@ -45,11 +49,11 @@ class Differences:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Return what can be the cause of different scores: each parameter by its key, and every other kind of difference in words.
+        """Return the possible causes of different scores: each parameter by its key, and every other kind of difference in words.
 
-        Commits and uncommitted changes are a cause only if the code that `train` imported differs. This code includes the file of the model:
-        with another model, it is no further cause if the commits and uncommitted changes are equal. The parameters of `source` act through the
-        data alone, and are named with it.
+        Commits and uncommitted changes are a cause only if the code that `train` imported differs. That code includes the file of the
+        architecture, so it usually differs if `model.name` differs. In this case it is not listed as a further cause, provided that the commits
+        and the uncommitted changes are equal. Parameters of `source` affect a result only through the data, and are listed with the data.
         """
         source = [row.name for row in self.rows if row.name.startswith(SOURCE)]
         rows = [row for row in self.rows if row.name not in source and (row.kind != "code" or self._is_code_a_cause)]
@@ -58,7 +62,7 @@ class Differences:
 
     @property
     def conclusion(self) -> str:
-        """Return a sentence that names everything that differs, so that no score is attributed to one of several changes."""
+        """Return a sentence that lists all causes, so that a reader does not attribute a score to one of several changes."""
         causes, digests = self.causes, {model.digest for model in self.models}
         if len(causes) > 1:
             result = (
@@ -70,7 +74,7 @@ class Differences:
         elif len(digests) == 1:
             result = "Same bytes: the model files are identical."
         else:
-            result = "Nothing that is recorded and can decide a result differs, but the model files do."
+            result = "The model files differ, but nothing that is recorded and can affect a result does."
         aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
         return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
 
@@ -121,8 +125,8 @@ def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
 def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     """Yield the code that `train` imported, the commit, and the uncommitted changes.
 
-    Commits that differ in params.yaml and results alone count as equal, and so do uncommitted changes of these files, because parameters
-    and results are compared by themselves.
+    Commits that differ only in params.yaml and results count as equal. So do uncommitted changes of these files. Parameters and results are
+    compared separately.
     """
     digests = [short(model.manifest.inputs.get("code")) for model in models]
     remark = "includes the file of the model" if len({flat(model.manifest.params)[MODEL] for model in models}) > 1 else ""
@@ -138,11 +142,12 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
 
 
 def lock(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+    """Yield the digest of requirements.lock."""
     yield from differing("lock", [{"requirements.lock": short(model.manifest.inputs.get("lock"))} for model in models])
 
 
 def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
-    """Yield the properties of the machine that decide bits, the precision, the micro-batches after out-of-memory, and `SURROUNDINGS`."""
+    """Yield the machine properties that affect the bits of a result, the precision, the micro-batch sizes after OOM, and `SURROUNDINGS`."""
     machines = []
     for model in models:
         switches = [f"{each['micro_batch_size']} from step {each['step']}" for each in model.manifest.switches]
@@ -160,11 +165,14 @@ def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
         if equal := next((other for other in models[:number] if other.digest == model.digest), None):
             yield f"{model.name}: has the same bytes as {equal.name}"
         if not model.facts.provenance:
-            yield f"{model.name}: no run of this model is recorded here: its commit, uncommitted changes and source parameters are unknown"
+            yield f"{model.name}: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown"
 
 
 def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark: str = "") -> Iterator[Difference]:
-    """Yield a row for each key whose values differ. A value that is unknown differs from no other; None in place of a mapping has no value."""
+    """Yield a row for each key whose known values differ.
+
+    `found` has one mapping for each model, or None if nothing is recorded; all values of this model are then UNKNOWN.
+    """
     for key in dict.fromkeys(key for each in found if each for key in each):
         values = tuple(UNKNOWN if each is None else each.get(key) for each in found)
         if len({value for value in values if value != UNKNOWN}) > 1:
@@ -194,7 +202,7 @@ def files_between(one: str, other: str) -> str | None:
     if one == other or UNKNOWN in (known(one), known(other)):
         return ""
     if not (revision.COMMIT.fullmatch(one) and revision.COMMIT.fullmatch(other)):
-        return None  # a record from another machine must not give git an option, such as --output=FILE
+        return None  # a recorded commit is untrusted: it must not become an option of git, such as --output=FILE
     try:
         changed = revision.git("diff", "--name-only", "--no-ext-diff", one, other, "--", *NOT_CODE).splitlines()
     except revision.Unknown:
@@ -205,9 +213,10 @@ def files_between(one: str, other: str) -> str | None:
 
 
 def uncommitted(texts: Sequence[str]) -> list[str]:
-    """Return the uncommitted changes of each model for display: the changed files and their digest, from the texts of `revision.difference`.
+    """Return the uncommitted changes of each model for display: the changed files and the digest of the changes.
 
-    Changes of params.yaml are left out. Where a model has some, its digest covers them, so then only the files are compared.
+    `texts` are results of `revision.difference`. Changes of params.yaml are left out, because parameters are compared separately. A digest
+    covers these changes too, so all digests are left out if any model has such changes.
     """
     files = [[line for line in text.splitlines()[1:] if Path(line[3:]).name != "params.yaml"] for text in texts]
     has_digest = all(len(listed) == len(text.splitlines()[1:]) for listed, text in zip(files, texts, strict=True))

@@ -48,7 +48,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """A model as the user named it. `digest` is the SHA-256 of the model file, and `manifest` its metadata."""
+    """A model to compare. `name` is the user's name for it, `digest` the SHA-256 of the model file, and `manifest` the file's metadata.
+
+    `weights` are the tensors of the file, and `facts` what is recorded outside of it.
+    """
 
     name: str
     digest: str
@@ -75,7 +78,7 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
         return read_revision(name, commit, paths, environment)
     known = journal.journals(environment.root)
     newest = f", such as the newest run, {known[-1].name}" if known else ""
-    raise Refusal(f"{shown(name)}: is no model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
+    raise Refusal(f"{shown(name)}: is not a model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
 
 
 def is_path(name: str, paths: Paths) -> bool:
@@ -83,8 +86,10 @@ def is_path(name: str, paths: Paths) -> bool:
 
 
 def read_file(name: str, paths: Paths, environment: Environment) -> ComparedModel:
-    """Return the model that a path, a run or a name in MLflow denotes. Its facts are those of the newest run here with the same model file;
-    without one, those of the run in MLflow, or of `metrics/evaluate.json` if this has its scores.
+    """Return the model that a path, a run or a name in MLflow denotes.
+
+    Its facts come from the newest run in this checkout that has the same model file. If there is no such run, the facts of a run or of a name
+    in MLflow come from MLflow, and those of a path from `metrics/evaluate.json` if it has the scores of this file. Raises Refusal like `read`.
     """
     with model_source.located(name, paths, environment) as path:
         model = parsed(name, path)
@@ -96,7 +101,10 @@ def read_file(name: str, paths: Paths, environment: Environment) -> ComparedMode
 
 
 def parsed(name: str, path: Path) -> ComparedModel:
-    """Return the model of a file, without facts. The checkout need not be able to build the model."""
+    """Return the model in the file `path`, without facts. `name` is the user's name for it. The network is not built.
+
+    Raises Refusal if the file is not a model file, or is damaged.
+    """
     weights, metadata = tensor_file.load(path, header_bytes=model_file.HEADER_BYTES)
     with model_file.refusing(path):
         manifest = Manifest.model_validate(metadata)
@@ -104,7 +112,7 @@ def parsed(name: str, path: Path) -> ComparedModel:
 
 
 def of_results(model: Path, paths: Paths) -> Facts:
-    """Return the scores in `metrics/evaluate.json` if they are those of the model file."""
+    """Return the scores in `metrics/evaluate.json` if they belong to the file `model`; otherwise return empty Facts."""
     try:
         return Facts(metrics=run_description.test_metrics(recorded.scores(paths.metrics / "evaluate.json", model)))
     except Refusal:
@@ -149,6 +157,7 @@ def of_mlflow(name: str, environment: Environment) -> Facts:
 
 
 def read_provenance(store: Store, run: "Run", folder: str) -> dict[str, str]:
+    """Return the provenance that the stage `train` logged to `run`; {} if there is none. The file is downloaded to `folder`."""
     if "train.json" not in {Path(each.path).name for each in store.client.list_artifacts(run.info.run_id, "provenance")}:
         return {}
     path = Path(store.client.download_artifacts(run.info.run_id, "provenance/train.json", folder))

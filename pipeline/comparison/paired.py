@@ -28,7 +28,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Scored:
-    """A model, and its predictions for the test split, made anew. `scores` has the keys of `metrics/evaluate.json`."""
+    """A model, and its new predictions for the test split. `scores` has the keys of `metrics/evaluate.json`."""
 
     model: ComparedModel
     scores: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class MetricDifference:
-    """A metric of two models on the same samples. `difference` is that of the second model minus that of the first.
+    """A metric of two models on the same samples. `difference` is the second model's value minus the first model's.
 
     `low` and `high` are the bounds of its bootstrap interval at the confidence level LEVEL.
     """
@@ -85,7 +85,7 @@ class Paired:
 
 
 class EvaluationSplit:
-    """The prepared test split, on which models are scored. Scores are kept by the digest of the model file."""
+    """The prepared test split, on which models are scored. Scores are cached by the digest of the model file."""
 
     def __init__(self, paths: Paths, machine: Machine) -> None:
         """Open the prepared data, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or invalid."""
@@ -103,10 +103,10 @@ class EvaluationSplit:
         self._scored: dict[str, Scored] = {}
 
     def score(self, model: ComparedModel) -> Scored:
-        """Return the model's predictions for this split, made anew.
+        """Predict this split with the model, and return the scores.
 
-        Raises Refusal if the model was neither evaluated on a test split with this digest nor trained on prepared data with this digest, if
-        it does not fit the data, or if the code of this checkout cannot build it.
+        Raises Refusal if nothing shows that this is the model's test split (see `refuse_other_split`), if the model does not fit the data, or
+        if the code of this checkout cannot build the model.
         """
         if model.digest not in self._scored:
             self.refuse_other_split(model)
@@ -120,11 +120,11 @@ class EvaluationSplit:
         return replace(self._scored[model.digest], model=model)
 
     def refuse_other_split(self, model: ComparedModel) -> None:
-        """Raise Refusal unless the model was evaluated on this split, or trained on this prepared data."""
+        """Raise Refusal unless the model was evaluated on this split or, if no evaluation is recorded, trained on this prepared data."""
         known = model.splits.get(TEST)
         if known is None and model.manifest.inputs.get("data") != self.prepared.digest:
             raise Refusal(
-                f"{model.name}: was trained on other data than {self.folder}, and no evaluation is recorded that tells whether its test split "
+                f"{model.name}: was trained on other data than {self.folder}, and no recorded evaluation shows that its test split "
                 "was the same: name its run, or check out its data with `dvc checkout`"
             )
         if known not in (None, self.digest):
@@ -137,7 +137,7 @@ class EvaluationSplit:
 def paired(first: Scored, second: Scored) -> Paired:
     """Test whether the second model differs from the first by more than chance. Both were scored on the same split.
 
-    The result depends on the predictions alone, and swapping the models changes its signs alone.
+    The result depends only on the predictions. Swapping the models only changes its signs.
     """
     one, other = first.samples, second.samples
     assert np.array_equal(one.num_targets, other.num_targets)

@@ -1,4 +1,4 @@
-"""Registers a model in MLflow, and gives it an alias only if it is no worse than the present holder of the alias."""
+"""Registers a model in MLflow, and gives it an alias only if it is no worse than the model that has the alias now."""
 
 import json
 import re
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 NAME, ALIAS = re.compile(r"[^/:@%\"'.\s][^/:@%\"'\s]*"), re.compile(r"(?!v[0-9]+$)(?!latest$)[A-Za-z0-9_-]+")
 RESULT_TAG = "pipeline.promotion"
 VERSIONS_TAG = "mlflow.modelVersions"
-MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}  # a store answers the second for an unknown alias
+MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}  # some stores answer INVALID_PARAMETER_VALUE for an unknown alias
 
 
 class Promotion(NamedTuple):
-    """The outcome. `version` is the registered version of the model, and `has_alias` is True if it now holds the alias.
+    """The result of `promote`. `version` is the registered version of the model, and `has_alias` is True if this version now has the alias.
 
-    `text` says why, in one line. `test` compares the holder before (first) with the model (second); None if they were not compared.
+    `text` gives the reason in one line. `test` is the paired test of the previous holder of the alias (first) and the model (second); None
+    if they were not compared.
     """
 
     version: str
@@ -41,10 +42,12 @@ class Promotion(NamedTuple):
 
 
 def promote(name: str, registered: str, alias: str, paths: Paths, environment: Environment, *, force: bool) -> Promotion:
-    """Register the model that `name` denotes as a version of `registered`, and give it the alias if it is no worse than its holder.
+    """Register the model that `name` denotes as a version of the registered model `registered`, and give this version `alias` if it is no
+    worse than the holder, which is the version that has the alias now.
 
-    A model that is registered already is not registered again. No worse means: not significantly worse in the paired test on the prepared
-    test split. With `force`, it gets the alias in any case. Raises Refusal if the model, or a run of it in MLflow, cannot be found.
+    A model file that is registered already is not registered again. "No worse" means: not significantly worse in the paired test on the
+    prepared test split. With `force`, the new version always gets the alias. Raises Refusal if `registered` or `alias` is not a valid name, if
+    MLflow fails, or if the model, or a run of it in MLflow, cannot be found.
     """
     refuse_bad_names(registered, alias)
     model_source.refuse_missing_store(name, environment)
@@ -55,7 +58,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
             holder = find_holder(store.client, registered, alias)
             is_holder = holder is not None and digest_of(holder, store) == candidate.digest
         if holder and is_holder:
-            return Promotion(holder.version, True, "it already was, so nothing changed")
+            return Promotion(holder.version, True, "it had the alias before, so nothing changed")
         test, text, is_no_worse = None, "no version had this alias", True
         if holder:
             test, text, is_no_worse = judged(candidate, f"models:/{registered}/{holder.version}", paths, environment)
@@ -72,7 +75,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
 def judged(candidate: ComparedModel, holder: str, paths: Paths, environment: Environment) -> tuple[Paired | None, str, bool]:
     """Return the paired test of the holder of the alias and the candidate, its result in words, and whether the candidate is no worse.
 
-    A candidate that cannot be compared does not count as no worse.
+    If the two cannot be compared, the test is None, the text gives the reason, and the last value is False.
     """
     try:
         split = EvaluationSplit(paths, Machine.claim(environment))
@@ -89,10 +92,12 @@ def judged(candidate: ComparedModel, holder: str, paths: Paths, environment: Env
 def refuse_bad_names(registered: str, alias: str) -> None:
     if not NAME.fullmatch(registered):
         raise Refusal(
-            f"{shown(registered)}: is no name for a registered model: write one without spaces, quotes and / : . % @, such as digits"
+            f"{shown(registered)}: is not a valid name for a registered model: write one without spaces, quotes and / : . % @, such as digits"
         )
     if not ALIAS.fullmatch(alias):
-        raise Refusal(f"--alias {shown(alias)}: is no alias: write letters, digits, - and _, but not `latest` or v1")
+        raise Refusal(
+            f"--alias {shown(alias)}: is not a valid alias: write letters, digits, - and _, but not `latest` or a version such as v1"
+        )
 
 
 @contextmanager
@@ -141,7 +146,7 @@ def find_holder(client: "MlflowClient", registered: str, alias: str) -> "ModelVe
 
 
 def digest_of(version: "ModelVersion", store: Store) -> str | None:
-    """Return the SHA-256 of a version's model file; None if this pipeline did not log the version's model."""
+    """Return the SHA-256 of the model file of a registered version; None if this pipeline did not log it."""
     if MODEL_TAG in version.tags:
         return str(version.tags[MODEL_TAG])
     try:
@@ -151,7 +156,7 @@ def digest_of(version: "ModelVersion", store: Store) -> str | None:
 
 
 def register(store: Store, registered: str, logged: "LoggedModel", digest: str) -> str:
-    """Return the version of the registered model with the SHA-256 `digest`, which is created if there is none."""
+    """Return the version of `registered` whose model file has the SHA-256 `digest`. If there is none, create it from `logged`."""
     from mlflow.exceptions import MlflowException
 
     client = store.client

@@ -46,7 +46,7 @@ def rendered(comparison: Comparison, write: Callable[[Block], str]) -> str:
 
 
 def blocks(comparison: Comparison) -> Iterator[Block]:
-    """Yield the parts of the comparison: who is who, what differs, the recorded metrics, and the paired tests."""
+    """Yield the parts of the comparison: the label of each model, what differs, the recorded metrics, and the paired tests."""
     models = comparison.differences.models
     labels = {id(model): label for model, label in zip(models, ascii_uppercase, strict=False)}
     yield Table("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
@@ -71,7 +71,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
-    origin = model.facts.origin or "no run that is known here"
+    origin = model.facts.origin or "no run in this checkout"
     return (
         shown(model.name, LONGEST_VALUE),
         model.digest[:SHORT],
@@ -119,7 +119,7 @@ def test_row(metric: MetricDifference) -> tuple[str, ...]:
 
 
 def sentence(test: Paired, first: str, second: str) -> str:
-    """Return the result of a paired test in words, with what it rests on."""
+    """Return the result of a paired test in words, with the numbers that support it."""
     loss = "higher" if test.loss.difference > 0 else "lower"
     if test.mcnemar is None:
         differs = f"{second} has a significantly {loss} loss than {first}" if test.loss.is_significant else "No significant difference"

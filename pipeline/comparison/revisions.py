@@ -35,7 +35,10 @@ class Revision:
     trained: Mapping[str, Any]
 
     def metrics(self, digest: str) -> dict[str, float]:
-        """Return the metrics of the model file with the SHA-256 `digest`. Those of another model, from a commit made by hand, are left out."""
+        """Return the metrics of the model file with the SHA-256 `digest`; {} if the revision has those of another file.
+
+        A commit made by hand can combine a model file with the metrics of another.
+        """
         if self.evaluated.get(recorded.MODEL) != digest[: recorded.DIGITS]:
             return {}
         valid = {f"{VALID}/{name}": float(value) for name, value in self.trained.get(VALID, {}).items()}
@@ -70,7 +73,7 @@ def fetch(name: str, commit: str, paths: Paths, folder: Path) -> Revision:
     try:
         params, _ = parse(tree.read_text(top.params.as_posix()))
         tree.get_file(top.model.as_posix(), str(copy))
-    except Exception as error:  # git's, DVC's, and those of each kind of remote
+    except Exception as error:  # git, DVC and each kind of remote raise their own types
         raise Refusal(
             f"{shown(name)}: could not read the model of this revision ({reason(error)}): run `dvc pull {top.model}` in a clone of it, or "
             "`dvc repro` if no remote has it"
@@ -90,7 +93,7 @@ def read_json(tree: "DVCFileSystem", path: Path) -> dict[str, Any]:
     """Return the content of a JSON file of the revision; {} if the file is missing or damaged, or is in no cache and no remote."""
     try:
         content = json.loads(tree.read_text(path.as_posix()))
-    except Exception:  # git's, DVC's, and those of each kind of remote
+    except Exception:  # git, DVC and each kind of remote raise their own types
         return {}
     return content if isinstance(content, dict) else {}
 

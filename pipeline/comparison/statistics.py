@@ -11,7 +11,8 @@ from pipeline.seeding import generator
 SEED = 1
 RESAMPLES, FEWEST_RESAMPLES = 10_000, 1_000
 MOST_DRAWS, BLOCK_DRAWS = 2 * 10**8, 2**22
-"""Draws of all resamples together, which limits the number of resamples of a large split, and draws that are held in memory at once."""
+"""MOST_DRAWS limits the draws of all resamples together, and so the number of resamples for a large split. BLOCK_DRAWS limits the draws that
+are in memory at once."""
 EXACT_BELOW = 25
 """With fewer discordant samples, McNemar's test is the exact binomial test, because the chi-squared distribution fits badly."""
 
@@ -46,9 +47,9 @@ def mcnemar(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> McNemar:
 def bootstrap(differences: NDArray[np.float64], weights: NDArray[np.float64], level: float) -> list[tuple[float, float]]:
     """Return the percentile interval (low, high) of each mean difference at the confidence level `level`, such as 0.95.
 
-    `differences` (k, n) has k differences for each of n samples, summed over the targets of the sample, and `weights` (n,) is the number of
-    these targets. A mean is the sum of the differences divided by that of the weights. Samples are drawn with replacement, the same ones
-    for all k. The draws depend on n alone, so that equal inputs give equal intervals on every machine.
+    `differences` (k, n) has the differences of k metrics for each of n samples, summed over the targets of the sample. `weights` (n,) is the
+    number of these targets. The mean of a metric is the sum of its differences divided by the sum of the weights. Samples are drawn with
+    replacement, the same ones for all metrics. The draws depend only on n, so that equal inputs give equal intervals on every machine.
     """
     count = differences.shape[1]
     resamples = min(RESAMPLES, max(FEWEST_RESAMPLES, MOST_DRAWS // count))

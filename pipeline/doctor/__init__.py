@@ -1,1 +1,1 @@
-"""Examines what a training needs of the machine, the checkout and the servers, and names the command that mends what is wrong."""
+"""Checks the machine, the checkout and the servers that a training needs, and names a command that fixes each problem."""

@@ -1,4 +1,4 @@
-"""Checks of who owns the checkout, and of its Git repository."""
+"""Checks the owner and the permissions of the checkout, and its Git repository."""
 
 import os
 import shlex
@@ -16,18 +16,24 @@ MOST_NAMED = 4
 
 
 def ownership(job: Job) -> Finding:
-    """Check that this user can write the folders that a training writes; root, that it leaves no files behind that their owner cannot change."""
+    """Check that this user can write to the folders that a training writes to.
+
+    For root, also check that root owns the checkout: otherwise its owner could not change the files that the training writes.
+    """
     folders = [path for name in WRITTEN if (path := job.top / name).is_dir()]
-    uid, here = os.geteuid(), shlex.quote(str(job.top.resolve()))
+    uid, checkout = os.geteuid(), shlex.quote(str(job.top.resolve()))
     locked = [path for path in folders if not os.access(path, os.W_OK | os.X_OK, effective_ids=True)]
     foreign = [path for path in folders if path.stat().st_uid != uid]
     owner = (foreign or folders)[0].stat()
-    remedy = f"`sudo chown -R {uid}:{os.getegid()} {here}`, or run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`)"
+    remedy = f"`sudo chown -R {uid}:{os.getegid()} {checkout}`, or run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`)"
     if locked and set(locked) <= set(foreign):
         return Finding("ownership", "problem", f"uid {uid} cannot write {named(locked)}, which belongs to uid {owner.st_uid}", remedy)
     if locked:
         return Finding(
-            "ownership", "problem", f"uid {uid} cannot write {named(locked)}", f"`chmod -R u+w {here}`, or mount the folder without `:ro`"
+            "ownership",
+            "problem",
+            f"uid {uid} cannot write {named(locked)}",
+            f"`chmod -R u+w {checkout}`, or mount the folder without `:ro`",
         )
     if foreign and uid == 0:
         text = f"root runs in a checkout of uid {owner.st_uid} ({named(foreign)}), who cannot change what a training writes as root"
@@ -36,7 +42,7 @@ def ownership(job: Job) -> Finding:
 
 
 def git(job: Job) -> Finding:
-    """Check that Git tells the commit of the checkout. Without a repository DVC refuses to run, unless `core.no_scm` is set."""
+    """Check that Git can read the commit of the checkout. Without a repository, DVC refuses to run unless `core.no_scm` is set."""
     try:
         commit = revision.git("-C", str(job.top), "rev-parse", "HEAD")[:12]
     except Unknown as error:
@@ -45,6 +51,7 @@ def git(job: Job) -> Finding:
 
 
 def without_commit(job: Job, reason: str) -> Finding:
+    """Return the finding for a checkout whose commit Git cannot read. `reason` is the text of Git's error."""
     no_scm = dvc_config.read(job.top).get("core", "no_scm", fallback="").lower() in ("true", "1", "yes", "on")
     if "dubious ownership" in reason:
         remedy = f"`git config --global --add safe.directory {shlex.quote(str(job.top.resolve()))}`"

@@ -36,15 +36,15 @@ CHECKS: Mapping[str, Check] = {
 }
 """The checks by name, in the order of the table. A name never changes: programs read it from the JSON."""
 FOR_TRAINING = ("lock", "gpus", "disk", "inodes", "file locks", "ownership")
-"""What the verb `check` examines before a training: what it does not find out by itself, takes some hundredths of a second, and needs no
-server."""
+"""The checks that the command `check` runs before a training. It does not cover them itself, each takes at most some hundredths of a second,
+and none needs a server."""
 
 
 def examine(job: Job, names: Iterable[str] = CHECKS, *, limit_s: float = LIMIT_S) -> list[Finding]:
-    """Run the checks called `names` in one thread each, and return their findings in this order, without secrets.
+    """Run the checks called `names` in one thread each, and return their findings in the order of `names`, without secrets.
 
-    A check that does not end within `limit_s` seconds, or raises, is a warning. Its thread is left alone: a file system or a driver that
-    does not answer cannot be interrupted.
+    A check that raises an exception, or does not end within `limit_s` seconds, gives a warning. Its thread keeps running: a call to a file
+    system or a driver that hangs cannot be interrupted.
     """
     findings: dict[str, Finding] = {}
     threads = {name: threading.Thread(target=run, args=(name, job, findings), daemon=True) for name in names}
@@ -58,6 +58,7 @@ def examine(job: Job, names: Iterable[str] = CHECKS, *, limit_s: float = LIMIT_S
 
 
 def run(name: str, job: Job, findings: dict[str, Finding]) -> None:
+    """Run the check called `name`, and store its finding in `findings`. An exception becomes a warning."""
     try:
         findings[name] = CHECKS[name](job)
     except ModuleNotFoundError as error:
@@ -70,7 +71,7 @@ def run(name: str, job: Job, findings: dict[str, Finding]) -> None:
 def unanswered(name: str, limit_s: float) -> Finding:
     text = f"no answer within {limit_s:.1f} s"
     return Finding(
-        name, "warning", text, "`python -m pipeline doctor` again; if it stays, the driver, file system or network that it examines hangs"
+        name, "warning", text, "run `python -m pipeline doctor` again; if this warning stays, a driver, file system or network hangs"
     )
 
 

@@ -15,7 +15,7 @@ TOOLKIT = "`sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl r
 
 
 def docker(job: Job) -> Finding:
-    """Ask the Docker engine for its version and runtimes. Only `make image` and `make docker-repro` need it, so nothing is a problem."""
+    """Ask the Docker engine for its version and runtimes. Only `make image` and `make docker-repro` need it, so the worst status is `warning`."""
     program = os.environ.get("DOCKER", "docker")
     if not shutil.which(program):
         return Finding("docker", "ok", "not installed: only `make image` and `make docker-repro` need it")
@@ -53,7 +53,7 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def has_toolkit(info: dict[str, Any]) -> bool:
-    """Return True if Docker knows NVIDIA's runtime, NVIDIA's devices (CDI), or has NVIDIA's hook beside it."""
+    """Return True if Docker has NVIDIA's runtime or NVIDIA's CDI devices, or if NVIDIA's runtime hook is on the PATH."""
     devices = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or []]
     return (
         "nvidia" in (info.get("Runtimes") or {})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def read(top: Path) -> ConfigParser:
-    """Return DVC's settings: of the system, of the user, of the checkout, and of the checkout on this machine; later ones replace earlier.
+    """Return DVC's settings from the files of the system, the user, the checkout, and the checkout's local file; later files override earlier.
 
-    A file with an error is left out: DVC reports it.
+    A file with an error is skipped, because DVC reports it.
     """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     settings = ConfigParser(interpolation=None, strict=False)

@@ -1,4 +1,4 @@
-"""What a check has found. This module needs only Python's own library, so that missing packages can be reported."""
+"""The result of a check, as text and as JSON. This module imports only the standard library, so that it can report missing packages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Status = Literal["ok", "warning", "problem"]
 class Finding:
     """The result of the check called `name`. The status is `problem` if a training would fail.
 
-    `text` says what is there. `remedy` says how to mend it, or is "" if nothing is to be done; commands are in backticks.
+    `text` describes what the check found. `remedy` says what to do, with commands in backticks; "" if there is nothing to do.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Finding:
 
 
 def as_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """Return the findings for `doctor --json`. The number of the format changes if a key is removed or gets another meaning."""
+    """Return the findings for `doctor --json`. The value of `format` is increased when a key is removed or its meaning changes."""
     found = list(findings)
     return {"format": 1, "status": worst(found), "findings": [vars(finding) for finding in found]}
 

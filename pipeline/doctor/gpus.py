@@ -1,4 +1,4 @@
-"""Checks of the NVIDIA driver, the GPUs, and the precisions that the hardware computes fast."""
+"""Checks the NVIDIA driver, the GPUs, and the precisions that the hardware computes fast."""
 
 import os
 
@@ -12,7 +12,7 @@ GIB = 2**30
 MOST_IN_USE = 0.2
 TENSOR_CORES = (7, 0)
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Names in /proc/cpuinfo of instructions that multiply bf16: of Intel and AMD, and of ARM."""
+"""Flags in /proc/cpuinfo of CPUs with bf16 instructions: the first two of Intel and AMD, the last of ARM."""
 
 
 def driver(job: Job) -> Finding:
@@ -56,7 +56,7 @@ def gpus(job: Job) -> Finding:
 
 
 def precision(job: Job) -> Finding:
-    """Name the precisions that this hardware computes, and those that are slow."""
+    """List the precisions that are fast on this hardware, and those that are slow."""
     if job.gpus.devices and job.environment.device != "cpu":
         lowest = min(gpu.capability for gpu in job.gpus.devices)
         fast = ["fp32", *(["TF32", "bf16"] if lowest >= BF16_CAPABILITY else []), *(["fp16"] if lowest >= FP16_CAPABILITY else [])]
@@ -68,7 +68,7 @@ def precision(job: Job) -> Finding:
         flags = set()
     if found := sorted(flags & BF16_FLAGS):
         return Finding("precision", "ok", f"fp32 and bf16 on the CPU ({', '.join(found)}); fp16 is slow")
-    return Finding("precision", "ok", "fp32 on the CPU; bf16 and fp16 are slow, because it has no instructions for them")
+    return Finding("precision", "ok", "fp32 on the CPU; bf16 and fp16 are slow, because this CPU has no instructions for them")
 
 
 def describe(gpu: nvml.Gpu) -> str:

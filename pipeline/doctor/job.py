@@ -1,4 +1,4 @@
-"""The job that is examined."""
+"""What the checks of `doctor` examine."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What is examined: the checkout at `top`, the environment variables, and the machine. `system` is the root of its file system."""
+    """The environment variables, the checkout and the machine to check. `top` is the checkout, and `system` the root of the file system."""
 
     environment: Environment
     top: Path = field(default_factory=Path)
@@ -21,7 +21,7 @@ class Job:
 
     @cached_property
     def gpus(self) -> "Gpus":
-        """What the NVIDIA driver tells about itself and its GPUs."""
+        """Return the version of the NVIDIA driver, and the GPUs."""
         from pipeline.doctor import nvml
 
         return nvml.read(self.system)

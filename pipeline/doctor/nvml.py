@@ -12,7 +12,7 @@ CUDA_OF_TORCH = re.compile(r"^cuda\b.*= *'([\d.]+)'", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU. Its memory is 0 if it shares the memory of the CPU."""
+    """A GPU. `memory_bytes` and `free_bytes` are 0 if it shares the memory of the CPU. `capability` is the compute capability (major, minor)."""
 
     name: str
     memory_bytes: int
@@ -30,7 +30,7 @@ class Gpus:
 
 
 def read(system: Path) -> Gpus:
-    """Return what NVML tells. If NVML cannot be used, return the version of the driver from the kernel, or None, and no GPUs."""
+    """Return the driver and the GPUs that NVML reports. Without NVML, return no GPUs, and the driver version that the kernel reports, if any."""
     import pynvml
 
     handles = utilization.gpus()

@@ -1,4 +1,4 @@
-"""Checks of Python and the installed packages, without importing them."""
+"""Checks Python and the installed packages, without importing the packages."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ INSTALL = "`rm -f .venv/.locked; make setup`, or `make image` for the container"
 
 
 def python(job: Job) -> Finding:
-    """Check the version of Python, and that it is the one of the checkout's virtual environment if there is one."""
+    """Check the version of Python, and that this Python is that of the checkout's virtual environment, if there is one."""
     text = f"{'.'.join(map(str, sys.version_info[:3]))} in {sys.prefix}"
     if sys.version_info[:2] < OLDEST_PYTHON:
         return Finding("python", "problem", f"{text} is older than 3.11", "`rm -r .venv; make setup BASE_PYTHON=python3.12`")
@@ -33,7 +33,7 @@ def python(job: Job) -> Finding:
 def lock(job: Job) -> Finding:
     """Compare the installed packages with requirements.lock. The status is `problem` if a package is missing.
 
-    Packages that torch needs on GPUs only may be missing, as from a build of torch without CUDA.
+    If only packages that torch needs on GPUs are missing, as with a CPU build of torch, the status is `warning`.
     """
     path, remedy = Paths(job.top).lock, ACTIVATE if is_outside_venv(job.top) else INSTALL
     if not path.is_file():
@@ -49,7 +49,7 @@ def lock(job: Job) -> Finding:
 
 
 def extras(job: Job) -> Finding:
-    """Tell which optional groups of packages are installed. A group that is not installed is fine."""
+    """List the optional groups of packages that are installed. The status is `warning` only if a group has other versions than its lock."""
     installed: list[str] = []
     absent: list[str] = []
     outdated: list[str] = []
@@ -95,8 +95,10 @@ def is_outside_venv(top: Path) -> bool:
 
 
 def compared(lock: Path) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return the versions that a lock file has for this Python and platform, the names of missing packages, and a text about each package
-    that is installed in another version.
+    """Compare the installed packages with the lock file `lock`.
+
+    Return the locked versions for this Python and platform by name, the names of missing packages, and a text about each package that is
+    installed in another version.
     """
     wanted, installed = locked(lock), installed_versions()
     missing = [name for name in wanted if normalized(name) not in installed]
@@ -109,7 +111,7 @@ def compared(lock: Path) -> tuple[dict[str, str], list[str], list[str]]:
 
 
 def locked(lock: Path) -> dict[str, str]:
-    """Return the versions of a lock file by name, of those packages whose markers are true here."""
+    """Return the versions in a lock file by name, for the packages whose markers hold for this Python and platform."""
     from packaging.markers import Marker
 
     entries = ENTRY.findall(lock.read_text(encoding="utf-8"))

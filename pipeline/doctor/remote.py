@@ -1,4 +1,4 @@
-"""Checks whether DVC has a remote for data and results, and whether it can be reached."""
+"""Checks whether DVC has a remote for data and results, and whether this remote can be reached."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ PLUGINS["webdavs"] = "dvc-webdav"
 
 
 def remote(job: Job) -> Finding:
-    """Check the default remote. Only `dvc push` and `dvc pull` need it, so nothing is a problem."""
+    """Check the default remote. Only `dvc push` and `dvc pull` need it, so the worst status is `warning`."""
     found = dvc_config.remote(job.top)
     if found is None:
         return Finding(
@@ -38,6 +38,7 @@ def remote(job: Job) -> Finding:
 
 
 def of_folder(name: str, folder: Path) -> Finding:
+    """Check that the remote `name` in `folder` exists and can be written to."""
     folder = folder.resolve()
     text = f"{name}: {folder}"
     is_there = folder.is_dir()
@@ -49,7 +50,11 @@ def of_folder(name: str, folder: Path) -> Finding:
 
 
 def of_host(text: str, parts: SplitResult, settings: dict[str, str]) -> Finding:
-    """Connect to the host of a remote by TCP, without sending anything. With a proxy, the connection tells nothing and is left out."""
+    """Connect to the host of a remote by TCP, without sending anything.
+
+    `text` names the remote, `parts` are those of its URL, and `settings` are DVC's. Behind a proxy, no connection is made, because a direct
+    one would prove nothing.
+    """
     endpoint = urlsplit(settings.get("endpointurl", "")) if settings.get("endpointurl") else None
     address = endpoint or (parts if parts.scheme in PORTS else None)
     host = address.hostname if address else HOSTS.get(parts.scheme)

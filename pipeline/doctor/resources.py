@@ -1,4 +1,4 @@
-"""Checks of CPUs, memory, disks and file systems."""
+"""Checks CPUs, memory, disks and file systems."""
 
 import errno
 import fcntl
@@ -15,7 +15,7 @@ from pipeline.runtime import cgroup
 
 MIB, GIB = 2**20, 2**30
 NCCL_BYTES = GIB
-"""What NVIDIA recommends for /dev/shm: docs/clusters.md."""
+"""The size of /dev/shm that NVIDIA recommends (docs/clusters.md)."""
 LITTLE_MEMORY = 2 * GIB
 LEAST_DISK, LITTLE_DISK = 64 * MIB, 2 * GIB
 LEAST_INODES, LITTLE_INODES = 100, 10_000
@@ -25,7 +25,7 @@ Statvfs = Callable[[Path], os.statvfs_result]
 
 
 def shared_memory(job: Job, statvfs: Statvfs = os.statvfs) -> Finding:
-    """Compare the free space of /dev/shm with what NCCL needs, through which several processes on GPUs exchange gradients."""
+    """Compare the free space of /dev/shm with what NCCL needs. Several processes on GPUs exchange gradients by NCCL."""
     try:
         status = statvfs(job.system / "dev/shm")
     except OSError as error:
@@ -47,13 +47,13 @@ def shared_memory(job: Job, statvfs: Statvfs = os.statvfs) -> Finding:
 
 
 def uses_nccl(job: Job) -> bool:
-    """Return True if a training here has several processes on the GPUs of this machine."""
+    """Return True if a training in this environment has several processes on the GPUs of this machine."""
     on_gpus = job.environment.device in ("auto", "cuda") and len(job.gpus.devices) > 1
     return on_gpus and (job.environment.processes == "auto" or max(job.environment.processes, job.environment.local_world_size) > 1)
 
 
 def cpus(job: Job) -> Finding:
-    """Compare the threads of a training with the CPUs that the affinity and the cgroup's quota leave it."""
+    """Compare the threads of a training with the CPUs that the CPU affinity and the cgroup's quota allow."""
     usable, all_cpus = cgroup.usable_cpus(), os.cpu_count() or 1
     text = f"{usable} of {all_cpus} usable" + ("" if usable == all_cpus else ", by CPU affinity or the quota of the cgroup")
     threads = job.environment.threads
@@ -64,7 +64,7 @@ def cpus(job: Job) -> Finding:
 
 
 def memory(_job: Job) -> Finding:
-    """Check the memory of the machine, or the limit of the cgroup if that is smaller, and whether processes were killed for it."""
+    """Check the free memory of the machine, or of the cgroup if its limit is smaller, and whether the OOM killer has killed processes."""
     import psutil
 
     machine, limit = psutil.virtual_memory(), cgroup.memory_limit_bytes()
@@ -105,7 +105,11 @@ def inodes(job: Job, statvfs: Statvfs = os.statvfs) -> Finding:
 
 
 def lowest(name: str, free: dict[Path, int], show: Callable[[int], str], bounds: tuple[int, int], remedy: str) -> Finding:
-    """Return the finding for the file system with the least free."""
+    """Return the finding for the file system with the least space or inodes left.
+
+    `free` is the number of free bytes or inodes by folder, and `show` formats such a number. Below `bounds[0]` the status is `problem`, and
+    below `bounds[1]` it is `warning`.
+    """
     text = ", ".join(f"{show(count)} free in {path}" for path, count in free.items())
     least = min(free.values())
     status: Status = "problem" if least < bounds[0] else "warning" if least < bounds[1] else "ok"
@@ -131,13 +135,13 @@ def existing(path: Path) -> Path:
 
 
 def file_locks(job: Job) -> Finding:
-    """Lock a temporary file in the checkout by flock. Without it, nothing keeps two trainings from writing the same files."""
+    """Lock a temporary file in the checkout by flock. Without file locks, two trainings could write the same files at the same time."""
     folder = existing((job.environment.root / ".pipeline").resolve())
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):  # other checks tell it
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):  # other checks report these errors
             return Finding("file locks", "warning", f"not examined, because {folder} cannot be written ({error.strerror})")
         text = f"{folder}: the file system ({file_system_type(folder)}) does not support file locks ({error.strerror})"
         return Finding(
@@ -147,7 +151,7 @@ def file_locks(job: Job) -> Finding:
 
 
 def nodes(job: Job) -> Finding:
-    """For processes of torchrun on several machines, check that the work folder can be on a file system that all of them share."""
+    """If torchrun has started processes on several machines, check that the work folder is not on a local file system."""
     environment = job.environment
     if environment.world_size <= environment.local_world_size:
         return Finding("nodes", "ok", "one machine")

@@ -1,4 +1,4 @@
-"""Checks of the MLflow server or database. A training never depends on it, so nothing here is a problem."""
+"""Checks the MLflow server or database. No training depends on it, so the worst status is `warning`."""
 
 import os
 import re
@@ -39,6 +39,7 @@ def tracking(job: Job) -> Finding:
 
 
 def of_server(address: Address) -> Finding:
+    """Request the experiments and the version of the server at `address`."""
     end_s = time.monotonic() + LIMIT_S
     import requests
 
@@ -57,7 +58,10 @@ def of_server(address: Address) -> Finding:
 
 
 def request(address: Address, path: str, end_s: float) -> "Response":
-    """Send a GET request with the credentials that MLflow's client would send, to be answered before the time `end_s`."""
+    """Send a GET request with the credentials that MLflow's client would send. Its timeout ends at `end_s` on the monotonic clock.
+
+    Raises exceptions of `requests`.
+    """
     import requests
 
     headers, auth, variables = {}, address.credentials, os.environ
@@ -73,7 +77,7 @@ def request(address: Address, path: str, end_s: float) -> "Response":
 
 
 def of_status(address: Address, answer: "Response") -> Finding:
-    """Return the finding for a server that refuses the request."""
+    """Return the finding for a server whose `answer` has another status than 200."""
     host = address.shown.partition("://")[2].partition("/")[0]
     text = f"{address.shown} answers {answer.status_code}"
     if answer.status_code == 403 and "host header" in answer.text.lower():
@@ -90,10 +94,10 @@ def of_status(address: Address, answer: "Response") -> Finding:
 
 
 def of_version(address: Address, version: str) -> Finding:
-    """Compare the version of a server with that of the installed MLflow. Servers of an older major version lack what runs record."""
+    """Compare the version of a server with that of the installed MLflow. A server of an older major version cannot store all that a run records."""
     client, match = metadata.version("mlflow"), VERSION.fullmatch(version)
     if not match:
-        text = f"{address.shown} answers, but does not tell the version of MLflow ({shown(version, 40)})"
+        text = f"{address.shown} answers, but does not report a version of MLflow ({shown(version, 40)})"
         return Finding("tracking", "warning", text, "correct MLFLOW_TRACKING_URI, if it is not the address of MLflow")
     text = f"{address.shown}, MLflow {version}"
     if int(match[1]) < int(client.partition(".")[0]):
@@ -103,7 +107,7 @@ def of_version(address: Address, version: str) -> Finding:
 
 
 def of_sqlite(address: Address) -> Finding:
-    """Read the version of the tables from a SQLite file, without changing the file."""
+    """Read the schema revision of a SQLite file, without changing the file."""
     database = Path(address.for_mlflow.partition(":///")[2])
     if not database.exists():
         return Finding("tracking", "ok", f"{database}, which the first run will make")
@@ -119,7 +123,7 @@ def of_sqlite(address: Address) -> Finding:
 
 
 def of_database(address: Address) -> Finding:
-    """Read the version of the tables from a database server."""
+    """Read the schema revision of the database on a database server."""
     from sqlalchemy import create_engine, text
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -140,7 +144,11 @@ def of_database(address: Address) -> Finding:
 
 
 def of_schema(name: str, for_upgrade: str, rows: Sequence[Any]) -> Finding:
-    """Compare the version of the tables with that of the installed MLflow. MLflow opens only tables of its own version."""
+    """Compare the schema revision of a database with that of the installed MLflow, which opens only databases of its own revision.
+
+    `name` is the database in the messages, and `for_upgrade` its address as the argument of `mlflow db upgrade`. `rows` are those of the
+    table `alembic_version`.
+    """
     version, client = (str(rows[0][0]) if rows else "none"), metadata.version("mlflow")
     older, newest = revisions()
     if version == newest:
@@ -153,8 +161,9 @@ def of_schema(name: str, for_upgrade: str, rows: Sequence[Any]) -> Finding:
 
 
 def revisions() -> tuple[set[str], str]:
-    """Return the versions of the tables that the installed MLflow can upgrade, and its own. They are read from the files of its
-    migrations, because the import of MLflow takes seconds.
+    """Return the schema revisions that the installed MLflow can upgrade, and its own revision.
+
+    They are read from the files of MLflow's migrations, because the import of MLflow takes seconds.
     """
     found = find_spec("mlflow")
     assert found
@@ -167,7 +176,7 @@ def revisions() -> tuple[set[str], str]:
 
 
 def reason(error: BaseException) -> str:
-    """Return the innermost reason of an error of requests or SQLAlchemy, whose own texts name objects in memory."""
+    """Return the text of the innermost cause of an error of requests or SQLAlchemy. The text of the error itself names objects in memory."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     return str(getattr(error, "strerror", None) or error).strip().splitlines()[0]

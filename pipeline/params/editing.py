@@ -26,17 +26,17 @@ from pipeline.refusal import Refusal
 from pipeline.registry import SOURCES
 
 GIVEN = Path("the value")
-"""Takes the place of a file's name in the messages about a value that is not valid YAML."""
+"""Stands for the name of the file in messages about a value that is not valid YAML."""
 LINE = re.compile(rf"^{GIVEN}:\d+: ")
 PLAIN = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-"""Words that YAML 1.2 or 1.1 reads as something else than text."""
+"""Words that YAML 1.1 or 1.2 does not read as text."""
 MAX_SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """`KEY=VALUE`, as the user has `given` it. `written` is the text of VALUE, and `value` the data that it stands for as YAML."""
+    """An assignment `KEY=VALUE`. `given` is the user's text, `location` the parts of KEY, `written` the text of VALUE, and `value` its data."""
 
     given: str
     location: Location
@@ -63,17 +63,18 @@ class Assignment:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return the place in the order of assignments: whole sections first, and `source`, which decides the task, before `model`."""
+        """Return the sort key: assignments of whole sections come first, and `source`, which decides the task, before `model`."""
         return len(self.location), SECTIONS.index(str(self.location[0]))
 
 
 def nearest(location: Location) -> str:
-    """Return a suggestion for a key of which the first part is no section: the same key in a section that has it, or a section's name."""
+    """Return a suggestion for a key that does not begin with a section: the same key in a section that has it, or the name of a section."""
     owners = [section for params in STAGE_PARAMS.values() for section, field in params.model_fields.items() if owns(field, location[-1])]
     return f"did you mean `{owners[0]}.{location[-1]}`?" if owners and len(location) == 1 else suggestion(location[0], SECTIONS)
 
 
 def owns(field: Any, key: object) -> bool:
+    """Return True if the section that the pydantic field `field` describes has the key `key`."""
     return any(key in getattr(kind, "model_fields", ()) for kind in (field.annotation, *getattr(field.annotation, "__args__", ())))
 
 
@@ -112,11 +113,11 @@ def loaded(text: str) -> Any:
 
 
 def round_trip() -> YAML:
-    """Return ruamel's parser and writer that keeps comments. It writes what was read from a file of `presets/` as it was, byte by byte."""
+    """Return ruamel's parser and writer that keeps comments. A file of `presets/` that is read and written is byte-identical."""
     yaml = YAML()
     yaml.Representer = Representer
     yaml.preserve_quotes = True
-    yaml.width = MAX_BYTES  # of a line, so that none is broken
+    yaml.width = MAX_BYTES  # the largest length of a line, so that no line is broken
     yaml.indent(mapping=2, sequence=4, offset=2)
     return yaml
 
@@ -140,7 +141,7 @@ Representer.add_representer(ScalarFloat, Representer.represent_float_exactly)
 
 
 def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator[tuple[Location, Any]]:
-    """Yield what to write, as pairs (location, value). `content` are the present parameters."""
+    """Yield the changes that `assignment` makes, as pairs (location, value). `content` has the parameters before the change."""
     section, *keys = assignment.location
     types = types_of(str(section))
     if keys or types is None or not isinstance(assignment.value, str):
@@ -157,12 +158,12 @@ def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator
 
 
 def types_of(section: str) -> SectionTypes | None:
-    """Return the members of the family among which the key `name` of the section chooses, or None if the section has no such key."""
+    """Return the members from which the key `name` of the section chooses; None if the section has no key `name`."""
     return next(section_types(section, params.model_fields[section]) for params in STAGE_PARAMS.values() if section in params.model_fields)
 
 
 def task_of(data: Mapping[str, Any]) -> str:
-    """Return the task of the dataset in `data`, the present parameters. If no dataset is named there, return that of most datasets."""
+    """Return the task of the dataset that the parameters `data` name; "classification", the task of most datasets, if they name none."""
     source = data.get("source")
     name = source.get("name") if isinstance(source, Mapping) else None
     return str(SOURCES.settings(name).task) if name in SOURCES.names else "classification"
@@ -181,7 +182,7 @@ def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[
     if missing := [key for key in settings.model_fields if key not in values]:
         file = settings.__module__.replace(".", "/") + ".py"
         raise Refusal(
-            f"{assignment.given}: {name} has no recommended value of {', '.join(missing)}: add them to the class {settings.__name__} in {file}, "
+            f"{assignment.given}: {name} has no recommended value for {', '.join(missing)}: add them to the class {settings.__name__} in {file}, "
             f"as `RECOMMENDED = {{{json.dumps(missing[0])}: ...}}`, or give all keys: '{section}={{name: {name}, {missing[0]}: ...}}'"
         )
     return {key: values[key] for key in settings.model_fields}
@@ -190,16 +191,16 @@ def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[
 def assign(content: CommentedMap, location: Location, value: Any, given: str) -> None:
     """Put `value` at `location` of `content`. Keys that are missing are added.
 
-    Raises Refusal, which names the assignment that was `given`, if something on the way has no keys, or if it has an anchor (`&name`),
-    because then it can be used elsewhere, too (`*name`).
+    Raises Refusal if a part of `location` does not exist in a list or a single value, or if a value on the path has an anchor (`&name`),
+    because an alias (`*name`) may use the same value elsewhere. The message begins with `given`, the user's assignment.
     """
     container: Any = content
     for depth, part in enumerate(location):
         is_list = isinstance(container, CommentedSeq)
         if not isinstance(container, CommentedMap) and not (is_list and isinstance(part, int) and part < len(container)):
-            what = f"a list of {len(container)}" if is_list else on_one_line(container)
+            parent = f"a list of {len(container)}" if is_list else on_one_line(container)
             raise Refusal(
-                f"{given}: there is no `{shown(str(part), MAX_SHOWN)}`, because what should have it is {what}: assign to that first"
+                f"{given}: there is no `{shown(str(part), MAX_SHOWN)}`, because its parent is {parent}: assign to the parent first"
             )
         key = part if is_list else str(part)
         present = container[key] if is_list else container.get(key)
@@ -216,7 +217,7 @@ def assign(content: CommentedMap, location: Location, value: Any, given: str) ->
 
 
 def replace(container: Any, key: Any, value: Any) -> None:
-    """Set `container[key]`, a key that may be new. The comments and blank lines below the old value are kept below the new one."""
+    """Set `container[key]`; the key may be new. Comments and blank lines below the old value stay below the new one."""
     is_new = isinstance(container, CommentedMap) and key not in container
     comments, position = comments_after(container, next(reversed(container), None) if is_new else key)
     beside, _, below = comments[position].value.partition("\n") if comments[position] else ("", "", "")
@@ -228,7 +229,7 @@ def replace(container: Any, key: Any, value: Any) -> None:
 
 
 def comments_after(container: Any, key: Any) -> tuple[list[Any], int]:
-    """Return where ruamel keeps the comments after the last line of `container[key]`: a list, and the position in it."""
+    """Return the list in which ruamel keeps the comments after the last line of `container[key]`, and the index in this list."""
     value = container.get(key) if isinstance(container, CommentedMap) else container[key]
     while isinstance(value, CommentedMap | CommentedSeq) and value and not value.fa.flow_style():
         container, key = value, next(reversed(value)) if isinstance(value, CommentedMap) else len(value) - 1
@@ -241,7 +242,7 @@ def comment(text: str) -> CommentToken:
 
 
 def on_one_line(value: Any) -> str:
-    """Return a value as YAML on one line. Text that cannot be mistaken for something else is written without quotes."""
+    """Return a value as YAML on one line. Text is written without quotes if YAML reads it as text nevertheless."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{on_one_line(key)}: {on_one_line(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -253,7 +254,7 @@ def on_one_line(value: Any) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
-    """Return what is invalid in `data`, the parameters of all stages. Sections that need torch are validated only if all others are valid."""
+    """Return the problems in `data`, the parameters of all stages. Sections that need torch are validated only if all others are valid."""
     unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in data if name not in SECTIONS]
     for without_torch in (True, False):
         found = [problem for params in STAGE_PARAMS.values() for problem in validate(data, params, without_torch=without_torch)[1]]
@@ -263,7 +264,7 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
 
 
 def describe(problem: Problem, before: Document, assignments: Sequence[Assignment]) -> str:
-    """Return the message of a problem: with the assignment that has caused it, or else with the line of the file `before` the edit."""
+    """Return the message of a problem. It begins with the assignment that caused the problem or, if none did, with the line in `before`."""
     location, message = problem
     for assignment in assignments:
         section, *keys = assignment.location
@@ -279,7 +280,7 @@ def describe(problem: Problem, before: Document, assignments: Sequence[Assignmen
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return one line for each key whose value differs between two versions of the parameters, such as `train.epochs: 30 -> 3`.
 
-    A section that has other keys, or another member by its key `name`, is one line.
+    A section whose keys or whose `name` differ is one line.
     """
     lines = []
     for section in [*after, *(name for name in before if name not in after)]:

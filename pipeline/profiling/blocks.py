@@ -1,4 +1,4 @@
-"""The timer of comparisons within one process: blocks of steps of several trainings run in turn, so that drift of the machine affects all alike."""
+"""Times several trainings in one process. Their blocks of steps alternate, so that a drift of the machine's speed affects all alike."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ Step = Callable[[], object]
 
 
 class Spread(NamedTuple):
-    """A value that was measured several times."""
+    """The median, minimum and maximum of a value that was measured several times."""
 
     median: float
     least: float
@@ -23,11 +23,11 @@ def interleaved(
     synchronize: Callable[[], object],
     before: Callable[[str], object] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Run one block of each of `steps` in every round, A B C and then C B A. Return the seconds of a step in each block, by name.
+    """Run one block of each of `steps` in every round, and reverse their order in every second round. Return seconds per step by name.
 
-    `steps` maps a name to a function that makes one step, and to the number of steps of its block. `synchronize()` waits for the device, at
-    the beginning and the end of a block only: between them, the host may run ahead, as in a training. `before(name)` is called before each
-    block and is not timed.
+    `steps` maps a name to a pair: a function that makes one step, and the number of steps in its block. The result has a value for each
+    block. `synchronize()` waits for the device; it is called only at the beginning and the end of a block, so that the host may run ahead in
+    between, as in a training. `before(name)` is called before each block and is not timed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds):

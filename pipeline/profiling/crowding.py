@@ -1,15 +1,16 @@
-"""Tells whether other processes took the CPUs during a measurement."""
+"""Detects whether other processes used the CPUs during a measurement."""
 
 from pathlib import Path
 
 SCHEDULER_STATISTICS = Path("/proc/self/schedstat")
-"""Of the main thread: nanoseconds on a CPU, nanoseconds of waiting for one, and how often it ran (sched-stats.rst of the kernel)."""
+"""The main thread's nanoseconds on a CPU, its nanoseconds of waiting for a CPU, and the number of its time slices (the kernel's
+sched-stats.rst)."""
 CROWDED = 0.1
-"""If a process waits for a CPU for a larger share of the time, the measurement is not trusted."""
+"""If the main thread waits for a CPU for a larger share of the time, the measurement gets a warning."""
 
 
 def queued_s() -> float:
-    """Return how long the main thread of this process has waited for a CPU since its start; 0 if the kernel does not tell."""
+    """Return how long the main thread of this process has waited for a CPU since its start; 0 if the kernel does not report it."""
     try:
         return int(SCHEDULER_STATISTICS.read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -17,7 +18,7 @@ def queued_s() -> float:
 
 
 def note(share: float) -> str | None:
-    """Return a warning if the main thread waited for a CPU for more than CROWDED of the time, given this share. Else return None."""
+    """Return a warning if `share`, the share of the time in which the main thread waited for a CPU, exceeds CROWDED. Else return None."""
     if share <= CROWDED:
         return None
     return (

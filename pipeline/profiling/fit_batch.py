@@ -1,4 +1,4 @@
-"""Finds the micro-batch size that makes steps fastest: those that fit in memory by doubling and bisection, then the fastest of them."""
+"""Finds the fastest micro-batch size: first the sizes that fit in memory, by doubling and bisection, and then the fastest of these."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -11,18 +11,20 @@ from pipeline.profiling.trial import steps_for
 from pipeline.refusal import Refusal
 
 BUDGET_SHARE = 0.9
-"""The share of the available memory of the machine that the measuring process may take."""
+"""The share of the machine's available memory that the measuring process may use."""
 START_PARTS = 16
-"""The first size that is tried makes at most about this many micro-batches; smaller ones are slow, and tried only if it does not fit."""
+"""The search begins with a size that divides a lane into about this many micro-batches. Smaller sizes are slow, so they are tried only if that
+size does not fit."""
 NOISE = 1.03
-"""Sizes whose steps take at most this multiple of the fastest are equally fast."""
+"""A size counts as equally fast if its steps take at most this multiple of the time of the fastest steps."""
 
 
 @dataclass
 class Search:
-    """Measures sizes in one process as long as memory does not run out.
+    """Measures micro-batch sizes in a child process, which is replaced when it runs out of memory.
 
-    `budget_bytes` is the largest resident memory of that process; None if a GPU sets the limit. `overflows` are the sizes that do not fit.
+    `budget_bytes` is the largest resident memory that the process may have; None if the memory of a GPU is the limit. `results` has the
+    measurements by size, and `overflows` the sizes that do not fit.
     """
 
     budget_bytes: int | None
@@ -32,7 +34,10 @@ class Search:
     process: Measuring | None = None
 
     def fits(self, size: int) -> bool:
-        """Return True if a micro-batch of `size` samples fits in memory. Other obstacles, such as a BatchNorm of one sample, do not count."""
+        """Measure micro-batches of `size` samples, and return True if they fit in memory.
+
+        A size that fails for another reason, such as BatchNorm over one sample, counts as fitting. Its result has the reason.
+        """
         try:
             self.results[size] = self.process_for(size).measured(size)
         except Overflow:
@@ -45,7 +50,7 @@ class Search:
         return True
 
     def process_for(self, size: int) -> Measuring:
-        """Return a process for a trial of `size`. It has tried no larger size, because it may keep memory that the larger size has taken."""
+        """Return a process in which to measure `size`. It has tried no larger size, whose memory it might still hold."""
         if self.process is None or size < self.process.largest:
             self.renew()
         assert self.process
@@ -59,10 +64,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Result:
-    """The measured sizes that fit, in ascending order.
+    """The result of the search: the sizes that fit, in ascending order (`measured`), and those that do not (`overflows`).
 
-    `seconds` are those of a step, in blocks that ran in turn, by size. `batch_size` and `lane_size` are samples of a step and of a lane,
-    `present` is the configured `train.micro_batch_size`, and `proposed` the smallest of the fastest sizes that divide a lane.
+    `batch_size` and `lane_size` are numbers of samples in a step and in a lane. `present` is the configured `train.micro_batch_size`, and
+    `proposed` the smallest of the fastest sizes that divide a lane. `seconds` has, by size, the seconds per step in each block.
     """
 
     facts: Facts
@@ -75,7 +80,7 @@ class Result:
     overflows: Sequence[int]
     budget_bytes: int | None
     waiting: float
-    """The share of the time in which the process waited for a CPU."""
+    """The share of the time in which the measuring process waited for a CPU."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the user sees."""
@@ -109,7 +114,7 @@ class Result:
         )
 
     def conclusion(self) -> Iterator[str]:
-        """Yield what to write, or that nothing is to be changed."""
+        """Yield the proposed change and the command that makes it, or a line that says that the configured size stays."""
         if self.proposed == self.present:
             yield f"train.micro_batch_size: {self.present} stays: no smaller size is as fast, and no larger one is faster."
             return
@@ -125,7 +130,7 @@ class Result:
 
 
 def notes(facts: Facts) -> Iterator[str]:
-    """Say which layers make the result of a training depend on the size of its micro-batches."""
+    """Yield a sentence about each kind of layer that makes the result of a training depend on the micro-batch size."""
     if facts.norms:
         yield (
             f"BatchNorm ({listed(facts.norms)}) uses the mean and variance of each micro-batch, not of the batch: another micro_batch_size gives "
@@ -143,9 +148,9 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def searched(sizes: Sequence[int], fits: Callable[[int], bool], *, start: int) -> int | None:
-    """Return the largest of the ascending `sizes` that fits, or None.
+    """Return the largest of the ascending `sizes` that fits, or None if none fits.
 
-    Begins at position `start`, at least doubles the size as long as it fits, and then bisects.
+    The search begins at index `start`, at least doubles the size until one does not fit, and then bisects. `fits(size)` measures a size.
     """
     low, high, position = -1, len(sizes), start
     while low + 1 < high:
@@ -165,7 +170,10 @@ def divisors(number: int) -> list[int]:
 
 
 def fitted(settings: LoopSettings) -> Result:
-    """Measure micro-batch sizes of the training of this checkout. Raises Refusal if none is possible, and for the reasons of a training."""
+    """Measure micro-batch sizes for the training of this checkout.
+
+    Raises Refusal if no size is possible, if `train.compile` is `graphs`, or if the training itself would raise it.
+    """
     if settings.compile == "graphs":
         raise Refusal("train.compile: `graphs` needs micro_batch_size equal to batch_size: write `train.compile: default` to compare sizes")
     lane_size = settings.batch_size // settings.lanes
@@ -208,10 +216,10 @@ def fitted(settings: LoopSettings) -> Result:
 
 
 def smallest_of_fastest(seconds: dict[int, list[float]], present: int) -> int:
-    """Return the smallest size that is as fast as the fastest and as `present`, given the seconds of a step in each round.
+    """Return the smallest size that is as fast as both the fastest size and `present`. `seconds` has the seconds per step of each round.
 
-    A size is as fast as another if its steps take at most NOISE times as long in the median of the rounds. If the rounds contradict each
-    other, so that no size is, return `present`.
+    One size is as fast as another if its steps take at most NOISE times as long in the median of the rounds. If no size is as fast as both,
+    because the rounds contradict each other, return `present`, or the fastest size if `present` was not measured.
     """
     fastest = min(seconds, key=lambda size: blocks.spread(seconds[size]).median)
     others = [fastest, *([present] if present in seconds else [])]

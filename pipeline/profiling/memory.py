@@ -1,4 +1,4 @@
-"""The memory that a training takes: that of the GPU, or the resident memory of this process on a CPU. In bytes."""
+"""Measures the memory of a training in bytes: that of its tensors on a GPU, or the resident memory of this process on a CPU."""
 
 import resource
 import sys
@@ -10,11 +10,11 @@ import torch
 from pipeline.runtime import cgroup
 
 RESET_PEAK = "5"
-"""Written to `/proc/self/clear_refs`, it makes the kernel measure the peak of the resident memory anew (man 5 proc)."""
+"""The text that resets the peak of the resident memory when it is written to `/proc/self/clear_refs` (man 5 proc)."""
 
 
 def reset_peak(device: torch.device) -> None:
-    """Begin to measure the peak anew. On a CPU whose kernel does not support this, the peak stays that since the start of the process."""
+    """Reset the peak that `peak_bytes` returns. If the kernel cannot reset it on a CPU, it stays the peak since the start of the process."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -25,7 +25,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the peak since the last `reset_peak`: of the tensors on the GPU, or of the resident memory of this process."""
+    """Return the peak since the last `reset_peak`: that of the tensors on the GPU, or of this process's resident memory on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
@@ -34,11 +34,12 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def current_bytes(device: torch.device) -> int:
+    """Return the memory in use: that of the tensors on the GPU, or this process's resident memory on a CPU."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else int(psutil.Process().memory_info().rss)
 
 
 def available_bytes() -> int:
-    """Return how much memory of this machine a new process can take: what is free, or what the limit of a cgroup leaves if that is less."""
+    """Return how much memory a new process can use: the free memory of the machine, or what the limit of a cgroup leaves, if that is less."""
     return min([psutil.virtual_memory().available, *map(left_bytes, cgroup.folders("memory"))])
 
 

@@ -1,4 +1,4 @@
-"""The measurements of micro-batch sizes, in a process of their own: if memory runs out, only this process is killed."""
+"""Measures micro-batch sizes in a child process, so that only this process is killed if memory runs out."""
 
 import io
 import signal
@@ -28,24 +28,25 @@ WARMUP_STEPS, BLOCK_S, ROUNDS = 2, 0.4, 7
 POLL_S = 0.02
 LIMIT_S = 1800.0
 OUT_OF_MEMORY = "train.micro_batch_size: out of memory"
-"""The beginning of the Refusals of a training that cannot make its micro-batches smaller."""
+"""The beginning of the Refusal of a training that is out of memory with the smallest micro-batch."""
 
 
 class Facts(NamedTuple):
-    """What the process knows of the training: model, device and precision as text, the kind of device, and names of layers."""
+    """Properties of the training that is measured. `title` names model, device and precision; `device` is the type of the device."""
 
     title: str
     device: str
     norms: tuple[str, ...]
-    """BatchNorm layers that compute statistics of each micro-batch."""
+    """Names of the BatchNorm layers that compute statistics of each micro-batch."""
     dropouts: tuple[str, ...]
+    """Names of the layers that draw random numbers for dropout."""
 
 
 class Measured(NamedTuple):
     """The result of one micro-batch size.
 
-    `peak_bytes` is the largest memory in a step: of tensors on the GPU, or the resident memory of the process. `obstacle` is None, or why
-    this size is impossible for another reason than memory.
+    `peak_bytes` is the peak memory of a step: of the tensors on the GPU, or the resident memory of the process. `obstacle` is the reason if
+    this size is impossible, but not for lack of memory; else None.
     """
 
     size: int
@@ -59,7 +60,7 @@ class Overflow(Exception):
 
 
 class Measuring:
-    """A process that measures. Use it in a `with` block, which ends it."""
+    """A child process that measures micro-batch sizes. Use it in a `with` block, which kills the process at its end."""
 
     def __init__(self, budget_bytes: int | None) -> None:
         """Start the process. It is killed when its resident memory exceeds `budget_bytes`; None for no limit."""
@@ -97,7 +98,10 @@ class Measuring:
         return seconds, waiting
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """Return the answer of the process. Raises Refusal as the training does, and Overflow if there is too little memory."""
+        """Return the answer of the process to `question`, which is "facts", "trial" or "blocks", with its `argument`.
+
+        Raises Overflow if memory runs out. Raises Refusal if the training does, if there is no answer within LIMIT_S, or if the process dies.
+        """
         end_s = time.monotonic() + LIMIT_S
         try:
             self.connection.send((question, argument))
@@ -125,8 +129,8 @@ class Measuring:
 
 
 def serve(connection: Connection) -> None:
-    """Answer the questions of the parent process until it closes its end of the pipe. The entry point of the measuring process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process gets it, too, and kills this one
+    """Answer the questions of the parent process until it closes its end of the pipe. This is the entry point of the measuring process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C also reaches the parent process, which kills this one
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")  # the OOM killer takes this process first
     with suppress(EOFError, ConnectionError):
@@ -137,7 +141,7 @@ def serve(connection: Connection) -> None:
 
 
 def answer(connection: Connection) -> None:
-    """Answer questions. Raises Refusal as a training does, also if memory runs out."""
+    """Begin the training of this checkout, and answer questions about it. Raises Refusal like the training, also if memory runs out."""
     with setup.ready(Paths(), Environment.read()) as (params, prepared, machine), ExitStack() as closing:
         trial = Trial.of(params, prepared, machine, changes={"report_every_steps": NEVER})
         reports = closing.enter_context(stepping(trial))
@@ -162,13 +166,13 @@ def facts_of(trial: Trial) -> Facts:
 
 
 def draws(module: nn.Module) -> bool:
-    """Return True if a layer draws random numbers for dropout. Other layers than those of torch have an attribute `dropout`, too."""
+    """Return True if a layer draws random numbers for dropout. Layers other than torch's dropout, such as LSTM, have an attribute `dropout`."""
     chance = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0)
     return isinstance(chance, float) and chance > 0
 
 
 def tried(trial: Trial, reports: Iterator[Report], size: int) -> Measured:
-    """Make some steps with micro-batches of `size` samples. Raises Refusal if they need too much memory."""
+    """Measure some steps with micro-batches of `size` samples. Raises Refusal if they need too much memory."""
     device = trial.machine.device
     trial.progress.micro_batch_size = size
     memory.reset_peak(device)

@@ -21,11 +21,11 @@ from pipeline.runtime.machine import Machine
 WARMUP_STEPS = 10
 CALIBRATION_STEPS = 3
 BUDGET_S = 3.0
-"""How long all steps without the profiler take together, unless `--steps` gives their number."""
+"""Seconds that all steps without the profiler take together, unless `--steps` gives their number."""
 TRACED_S, MOST_TRACED = 1.0, 10
 MEMORY_S, MOST_MEMORY = 2.0, 100
 LEAST_FOR_GROWTH, GROWTH = 20, 5e-4
-"""Memory grows if it becomes larger by more than this share of its peak in a step; fewer steps do not tell."""
+"""Memory counts as growing if it increases by more than GROWTH times its peak per step. Fewer than LEAST_FOR_GROWTH steps do not show growth."""
 NAMES = {
     "data": "waiting for data",
     "copying": "copying to the device",
@@ -38,20 +38,20 @@ BAR = 30
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of a training."""
+    """The profile of a training: times, shares, heaviest operations and memory."""
 
     title: str
     device: str
     samples: int
-    """Samples of a step."""
+    """Number of samples in a step."""
     steps: int
-    """Steps without the profiler."""
+    """Number of steps that were timed without the profiler."""
     timed: Timed
     traced: Traced
     shares: Shares
     advice: str
     memory_bytes: Sequence[int]
-    """The peak in each of some steps."""
+    """The memory peak of each of some steps."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the user sees."""
@@ -86,7 +86,7 @@ class Profile:
         }
 
     def memory_table(self) -> str:
-        """Return the peak of the memory in each of some steps as CSV."""
+        """Return the memory peaks of the steps as CSV."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["step", "peak_bytes"])

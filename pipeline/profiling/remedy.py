@@ -1,4 +1,4 @@
-"""Says in one sentence what limits the speed of a training, and what to change."""
+"""Writes a sentence that says what limits the speed of a training, and what to change."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,11 +9,14 @@ from pipeline.runtime import cgroup
 from pipeline.runtime.machine import Machine
 
 COSTLY = ("resized_crop", "brightness", "contrast", "saturation", "mixup", "cutmix")
-"""Augmentations that take far more time than others (docs/performance.md)."""
+"""The augmentations that take far more time than the others (docs/performance.md)."""
 
 
 class Situation(NamedTuple):
-    """What the remedy depends on: the settings, the machine, whether the train split is held on the device, and whether the inputs are images."""
+    """The facts that a remedy depends on.
+
+    `is_resident` is True if the train split is held in the memory of the device, and `has_images` if the inputs are images.
+    """
 
     params: TrainParams
     machine: Machine
@@ -26,7 +29,7 @@ class Situation(NamedTuple):
 
 
 def sentence(shares: Shares, situation: Situation) -> str:
-    """Name the largest of the shares and its remedy."""
+    """Return a sentence that names the largest of the shares and its remedy."""
     largest = shares.largest
     texts: Mapping[str, str] = {
         "data": "Most of the time, steps wait for data",

@@ -1,4 +1,4 @@
-"""Reads what a measurement needs: the parameters of the training, the prepared data and this machine."""
+"""Gets what a measurement needs: the parameters of the training, the prepared data and the machine."""
 
 import sys
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ class Setup(NamedTuple):
 
 @contextmanager
 def ready(paths: Paths, environment: Environment) -> Iterator[Setup]:
-    """Validate the parameters, claim the machine and open the prepared data. A Refusal in the block gets the lines of params.yaml.
+    """Validate the parameters, claim the machine and open the prepared data. A Refusal from the block is raised with lines of params.yaml.
 
-    Several processes are not measured; if the environment asks for them, a note says so. Raises Refusal as the stage `train` does.
+    Only one process is measured. If the environment asks for several, a note on stderr says so. Raises Refusal like the stage `train`.
     """
     document = Document.read(paths.params)
     params = load(document, TrainParams)

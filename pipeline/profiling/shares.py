@@ -1,7 +1,7 @@
-"""Divides the time of a step: waiting for data, copying to the device, computing, host overhead, and idle.
+"""Divides the time of a step into waiting for data, copying to the device, computing, host overhead, and idle time.
 
-The time of a step is measured without the profiler, which would make it longer. From steps under the profiler come only the times of the
-device: those of a GPU are its own timestamps, and those of a CPU are taken as fractions of the same steps.
+The time of a step is measured without the profiler, which would make the step longer. Only the times of the device come from steps under the
+profiler: on a GPU they are the GPU's own timestamps; on a CPU they are used as fractions of the profiled steps.
 """
 
 import time
@@ -18,10 +18,10 @@ BLOCKS = 5
 
 @dataclass(frozen=True)
 class Timed:
-    """What was measured of a step without the profiler, in seconds: the whole step, and its wait for data.
+    """The mean times of a step without the profiler, in seconds: `step_s` of the whole step, and `data_s` of its wait for data.
 
-    `processor_s` is the CPU time of all threads of this process outside of that wait. `queued_s` is how long the main thread could run, but
-    had to wait because other threads or processes used the CPUs.
+    `processor_s` is the CPU time that all threads of this process use outside of the wait for data. `queued_s` is the time in which the main
+    thread was ready to run, but waited because other threads or processes used the CPUs.
     """
 
     step_s: float
@@ -54,7 +54,7 @@ def timed(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
 
 
 def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
-    """Make `steps` steps. The host waits for the device before and after them only."""
+    """Make `steps` steps, and return their mean times. The host waits for the device only before the first and after the last of them."""
     device, clock = trial.machine.device, trial.clock
     synchronize(device)
     waited_s, waited_processor_s = clock.elapsed_s, clock.processor_s
@@ -70,10 +70,10 @@ def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
 def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> Shares:
     """Divide the time of a step.
 
-    On a GPU, the device computes and copies as long as its timestamps say. In the rest of the step it does nothing: it waits for data as
-    long as the host does, and else for the host. On a CPU, operations take the same fraction of the step outside of its wait for data as
-    under the profiler. What is left is host overhead while a thread of this process runs or waits for a CPU, and idle while the process
-    sleeps.
+    On a GPU, the times of computing and copying are the sums of the GPU's timestamps. The GPU does nothing in the rest of the step: it waits
+    for data as long as the host does, and waits for the host in the remaining time. On a CPU, computing takes the same fraction of the step
+    outside of the wait for data as it took under the profiler. The time that is left is host overhead while a thread of this process runs or
+    waits for a CPU, and idle while the process sleeps.
     """
     if on_gpu:
         computing_s = min(traced.computing_s, timed.step_s)

@@ -1,6 +1,6 @@
-"""Compares the steps of a training on this machine: as configured, on its other device, and with each option that could make them faster.
+"""Compares the speed of a training on this machine: as configured, on the other device, and with each option that could make it faster.
 
-Each option runs in turn with the training as configured, in blocks of steps, so that drift of the machine affects both alike.
+Blocks of steps with an option alternate with blocks as configured, so that a drift of the machine's speed affects both alike.
 """
 
 import math
@@ -31,9 +31,10 @@ PRECISIONS = ("fp32", "bf16", "fp16", "bf16-true")
 
 @dataclass(frozen=True)
 class Option:
-    """A change of a training. `changes` are those of the section `train`; `device` is None for the device of the training as configured.
+    """A change of the training. `changes` are new values in the section `train`; `device` is None for the configured device.
 
-    `obstacle` says why this machine or this model cannot do it; None if that is known only after a trial.
+    If `unfused` is True, the optimizer uses no fused kernels. `obstacle` is the reason if this machine or this model is known not to support
+    the option, else None.
     """
 
     name: str
@@ -45,10 +46,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of an option. `speed` is how many times as fast as the training as configured it is.
+    """The measurement of an option. `speed` is the ratio of its speed to that of the training as configured.
 
-    `peak_bytes` is the largest memory of its tensors on the GPU; None on a CPU. `obstacle` says why it could not be measured, and the other
-    values are then None.
+    `peak_bytes` is the peak memory of its tensors on the GPU; None on a CPU. If the option could not be measured, `obstacle` is the reason,
+    and the other values are None.
     """
 
     name: str
@@ -60,28 +61,31 @@ class Row:
 
 @dataclass
 class Contestant:
-    """A training that runs in blocks. `held_bytes` is the memory of the GPU that was in use before it began."""
+    """A training to measure in blocks of steps. `held_bytes` is the GPU memory that was in use before this training began."""
 
     trial: Trial
     reports: Iterator[Report]
     held_bytes: int
 
     def warm_up(self, steps: int | None) -> int:
-        """Make the first steps, in which kernels are chosen or compiled. Return the number of steps of a block, `steps` if that is given."""
+        """Make the first steps, in which kernels are chosen or compiled. Return the number of steps of a block.
+
+        This is `steps`, but at most about 10 * BLOCK_S seconds of steps; None stands for BLOCK_S seconds.
+        """
         self.claim()
         self.run(WARMUP_STEPS)
         step_s = self.run(CALIBRATION_STEPS)
         return steps_for(BLOCK_S, step_s) if steps is None else min(steps, steps_for(10 * BLOCK_S, step_s))
 
     def run(self, steps: int) -> float:
-        """Return the seconds of a step, of `steps` steps."""
+        """Make `steps` steps, and return the seconds per step."""
         return blocks.interleaved({"": (self.step, steps)}, rounds=1, synchronize=partial(synchronize, self.trial.machine.device))[""][0]
 
     def step(self) -> None:
         next(self.reports)
 
     def claim(self) -> None:
-        """Make the process deterministic or not, as this training needs it, and begin to measure the memory anew."""
+        """Set PyTorch's determinism as this training has it, and reset the memory peak."""
         machine.set_determinism(self.trial.params.train.deterministic)
         if self.trial.machine.device.type == "cuda":
             memory.reset_peak(self.trial.machine.device)
@@ -117,7 +121,7 @@ def options(params: TrainParams, prepared: Prepared, claimed: Machine) -> Iterat
 def compared(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps: int | None) -> Iterator[Row]:
     """Yield a row for the training as configured, and then one for each option, as soon as it is measured.
 
-    `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block never takes more than about ten times that.
+    `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
     """
     configured = begin(Option(CONFIGURED), params, prepared, claimed)
     with stepping(configured.trial) as configured.reports:
@@ -130,7 +134,7 @@ def compared(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps
 
 
 def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Machine) -> Contestant:
-    """Return the training with an option. Raises Refusal if the option does not fit the model, the data or the machine."""
+    """Begin the training with `option`, and return it. Raises Refusal if the option does not fit the model, the data or the machine."""
     device = torch.device(option.device) if option.device else claimed.device
     held_bytes = memory.current_bytes(device) if device.type == "cuda" else 0
     trial = Trial.of(params, prepared, Machine(device, claimed.threads), changes={"report_every_steps": NEVER, **option.changes})
@@ -140,7 +144,10 @@ def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Mach
 
 
 def row(option: Option, configured: Contestant, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
-    """Measure an option in turn with the training as configured, whose blocks have `count` steps. Any error becomes the row's obstacle."""
+    """Measure an option in blocks that alternate with those as configured, which have `count` steps. Any error becomes the row's obstacle.
+
+    `steps` is the number of steps in the blocks of the option, as in `compared`.
+    """
     if option.obstacle:
         return Row(option.name, obstacle=option.obstacle)
     try:
@@ -168,16 +175,16 @@ def synchronize_all(devices: list[torch.device]) -> None:
 
 
 def unfuse(optimizer: torch.optim.Optimizer) -> None:
-    """Let `optimizer` use PyTorch's default kernels. Raises Refusal if it has no fused kernels."""
+    """Switch off the fused kernels of `optimizer`. Raises Refusal if it has none."""
     if not all("fused" in group for group in optimizer.param_groups):
-        raise Refusal(f"{type(optimizer).__name__} has one form only")
+        raise Refusal(f"{type(optimizer).__name__} has no fused kernels")
     for group in optimizer.param_groups:
         group["fused"] = False
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch's fused optimizers
 
 
 def taken_bytes(contestant: Contestant) -> int | None:
-    """Return the largest memory of the tensors of a training on the GPU in its last block; None on a CPU."""
+    """Return the peak memory of the training's tensors on the GPU in its last block; None on a CPU."""
     device = contestant.trial.machine.device
     return memory.peak_bytes(device) - contestant.held_bytes if device.type == "cuda" else None
 
@@ -187,7 +194,7 @@ def first_line(text: str) -> str:
 
 
 def method(params: TrainParams, device: torch.device) -> str:
-    """Say in one paragraph how the rows were measured."""
+    """Return a paragraph that says how the rows were measured."""
     waits = ", at whose beginning and end only the host waits for the GPU" if device.type == "cuda" else ""
     return (
         f"Steps of {params.train.batch_size} samples: batch, forward, backward and update, without reports, validations, checkpoints and tracking. "
@@ -211,7 +218,7 @@ WIDTHS = (31, 10, 10, 22, 16)
 
 
 def line(cells: tuple[str, ...], *, on_gpu: bool) -> str:
-    """Return a line of a Markdown table that is aligned on a terminal, too. Without a GPU, it has no column for its memory."""
+    """Return a line of a Markdown table, with cells of fixed width. If `on_gpu` is False, the column of the GPU memory is left out."""
     shown = cells if on_gpu else cells[:-1]
     return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(shown, WIDTHS, strict=False)) + " |"
 

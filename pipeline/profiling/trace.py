@@ -1,4 +1,4 @@
-"""Runs some steps under PyTorch's profiler: the trace for Perfetto, the heaviest operations, and how long the device computes."""
+"""Runs some steps under PyTorch's profiler, for the trace, the heaviest operations, and the times in which the device computes and copies."""
 
 import gzip
 import json
@@ -16,16 +16,19 @@ from pipeline.profiling.trial import WAITING, Trial, synchronize
 STEP = "step"
 MOST_OPERATIONS = 10
 COMPILED = "## Call CompiledFxGraph"
-"""Beginning of the names of events that contain compiled kernels, which have no events of their own on a CPU."""
+"""The names of events that contain compiled kernels begin with this text. On a CPU, such kernels have no events of their own."""
 ENGINE = ("autograd::", "torch::autograd::")
-"""Beginnings of the names of events of the autograd engine. They may contain Python code, such as hooks."""
+"""The names of events of the autograd engine begin with one of these texts. Such an event may contain Python code, for example hooks."""
 
 Event = Mapping[str, Any]
 Intervals = list[tuple[float, float]]
 
 
 class Operation(NamedTuple):
-    """The cost of an operation in one step: seconds without the operations that it calls, its share of those of all operations, and calls."""
+    """The cost of an operation in one step. `step_s` excludes the operations that it calls, and `share` is its part of the sum of all `step_s`.
+
+    `calls` is the number of calls.
+    """
 
     name: str
     step_s: float
@@ -35,10 +38,10 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Traced:
-    """What the profiled steps show. All times are seconds of a step.
+    """The measurements of the profiled steps. All times are seconds per step.
 
     `computing_s` is the time in which the device runs operations, and `copying_s` the time in which a GPU only receives data from the host.
-    `stepping_s` is the time of a step with the profiler, without the time that it waits for data.
+    `stepping_s` is the time of a step under the profiler without its wait for data.
     """
 
     computing_s: float
@@ -56,7 +59,7 @@ class Traced:
 
 
 def traced(trial: Trial, reports: Iterator[Report], steps: int, folder: Path) -> Traced:
-    """Make `steps` steps under the profiler, and return what it saw. `folder` is for a temporary file."""
+    """Make `steps` steps under the profiler, and return the measurements. A temporary file is written to `folder`."""
     device = trial.machine.device
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     trial.clock.marks = True
@@ -69,7 +72,7 @@ def traced(trial: Trial, reports: Iterator[Report], steps: int, folder: Path) ->
     path = folder / "trace.json"
     profiler.export_chrome_trace(str(path))
     document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    document.pop("host_name", None)  # a trace is passed on
+    document.pop("host_name", None)  # users share traces, and the host name is private
     computing_s, copying_s, stepping_s = occupancy(document["traceEvents"], steps, on_gpu=device.type == "cuda")
     return Traced(computing_s, copying_s, stepping_s, heaviest(profiler.key_averages(), steps, on_gpu=device.type == "cuda"), document)
 
@@ -119,14 +122,14 @@ def total(intervals: Intervals) -> float:
 
 
 def overlap(first: Intervals, second: Intervals) -> float:
-    """Return how long both of two unions of intervals hold. They are results of `merged`."""
+    """Return the length of the intersection of `first` and `second`, which are results of `merged`."""
     return total(first) + total(second) - total(merged([*first, *second]))
 
 
 def heaviest(averages: Iterable[Any], steps: int, *, on_gpu: bool) -> list[Operation]:
-    """Return the operations that take most time themselves, without those that they call. `averages` are those of the profiler.
+    """Return the operations that take the most time, without the operations that they call. `averages` are the profiler's key averages.
 
-    On a GPU, this is the time of the kernels that an operation launches.
+    On a GPU, the time of an operation is that of the kernels that it launches.
     """
     kept = [each for each in averages if each.key not in (STEP, WAITING) and each.device_type.name == "CPU"]
     seconds = {each.key: (each.self_device_time_total if on_gpu else each.self_cpu_time_total) / 1e6 / steps for each in kept}

@@ -1,4 +1,4 @@
-"""Trainings for measurements. They make the steps of a training of this checkout, but no validation, no checkpoint and no file."""
+"""Runs the steps of a training of this checkout for measurements, without validations, checkpoints and files."""
 
 import io
 import time
@@ -24,7 +24,7 @@ from pipeline.runtime.processes import ALONE, Processes
 from pipeline.training import Training
 
 WAITING = "waiting for data"
-"""The name of this time in a trace."""
+"""The name of the waits for data in a trace."""
 NO_CHECKPOINTS = Path("/dev/null/no-checkpoints")
 """A folder that cannot exist: no checkpoint is found there, and none can be written."""
 MANY_REPORTS = 100_000
@@ -97,10 +97,10 @@ class Trial(Training):
         changes: Mapping[str, Any] | None = None,
         processes: Processes = ALONE,
     ) -> Self:
-        """Return a trial of `params` with `changes` of the section `train`, such as `{"precision": "bf16"}`. It never ends and never validates.
+        """Begin a trial of `params`, with `changes` in the section `train`, such as `{"precision": "bf16"}`. It never ends and never validates.
 
-        The weights are not read from `model.weights`, which changes no cost. Raises Refusal if the settings do not fit each other, the
-        data, the model or the machine.
+        The weights in `model.weights` are not loaded, because they do not affect the speed. Raises Refusal if the settings do not fit each
+        other, the data, the model or the machine.
         """
         with redirect_stdout(io.StringIO()), torch_errors.with_remedies(size="model"):
             trial = cls.begin(endless(params, changes or {}), prepared, machine, Checkpoints(NO_CHECKPOINTS, 1), processes=processes)
@@ -110,7 +110,7 @@ class Trial(Training):
     def batches(self, start: int) -> Generator[WholeBatch]:
         """Yield the batches of the training, and measure how long each takes to make.
 
-        On a GPU, the inputs of micro-batches are gathered by kernels, which count as computing. On a CPU, the step waits for them.
+        On a GPU, kernels gather the inputs of micro-batches, which counts as computing. On a CPU, the step waits for these inputs.
         """
         on_cpu = self.machine.device.type == "cpu"
         with closing(super().batches(start)) as batches:

@@ -1,19 +1,19 @@
-"""Makes text of files, such as class names and samples, safe to put into HTML and Markdown."""
+"""Escapes text from files, such as class names and samples, for HTML and Markdown."""
 
 import html
 import re
 import unicodedata
 
 MARKUP = re.compile(r"[\\`*\[\]|~$<>&]|(?<![^\W_])_|_(?![^\W_])|^(?:[#+=-]|[0-9]+(?=[.)](?:\s|$)))")
-"""What can begin markup in some dialect of Markdown. An underscore within a word cannot, and some characters can at the beginning of a line
-only."""
+"""Characters that can begin markup in a dialect of Markdown. Underscores within a word cannot begin markup; some other characters can do so
+only at the beginning of a line."""
 ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Return the text with control characters, marks that change the direction of text, and invalid UTF-8 as escapes, as in Python.
+    """Return the text with Python's escapes in place of control characters, marks of text direction, and invalid UTF-8.
 
-    Line feeds and tabs are kept if `lines` is True, else escaped too. All kinds of spaces are kept (category Zs).
+    Line feeds and tabs are kept if `lines` is True, else escaped too. Spaces of all kinds (category Zs) are kept.
     """
     return "".join(
         letter if letter.isprintable() or unicodedata.category(letter) == "Zs" or (lines and letter in "\n\t") else ascii(letter)[1:-1]
@@ -32,7 +32,7 @@ def markdown_text(text: str) -> str:
 
 
 def escaped(markup: str) -> str:
-    """Return the characters with a backslash where Markdown needs it: before a sign, or after the number of a list."""
+    """Return `markup` with a backslash: after the number of a list item, or before any other markup."""
     return f"{markup}\\" if markup.isdigit() else f"\\{markup}"
 
 

@@ -34,8 +34,9 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of a model on the test split, and the folder of its tables. `origin` is the file that has the scores, or "" if they were
-    computed for the report.
+    """The scores of a model on the test split. `tables` is the folder of the CSV files of the evaluation.
+
+    `origin` is the file that has the scores; "" if they were computed for the report.
     """
 
     scores: Mapping[str, Any]
@@ -58,8 +59,8 @@ class Evaluation:
 class Evidence:
     """All that a report of one model is made of.
 
-    `trained` is the content of `metrics/train.json`, `history` the rows of `history.csv` or of the journal, and `prepared` the data that
-    the model was trained on; each is None if this checkout does not have that of this model. `run` is what the journal recorded.
+    `trained` is the content of `metrics/train.json`, `history` the rows of `history.csv` or of the journal, `prepared` the data that the
+    model was trained on, and `run` the record in the journal. Each is None if this checkout does not have it for this model.
     """
 
     path: Path
@@ -81,9 +82,9 @@ class Evidence:
 def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evidence]:
     """Yield the evidence for the model that `name` denotes: a model file, a run or a model in MLflow.
 
-    If `metrics/evaluate.json` has the scores of this very file, they are taken from there, with the tables beside them. Otherwise the
-    model is evaluated anew in a temporary folder, which the `with` block keeps. Raises Refusal if the model cannot be found, or if it must
-    be evaluated anew and `data/prepared/` is not the data that it was trained on.
+    If `metrics/evaluate.json` has the scores of this model file, they and the tables of that evaluation are used. Otherwise the model is
+    evaluated, and the tables are in a temporary folder until the end of the `with` block. Raises Refusal if the model cannot be found, or if
+    it must be evaluated but `data/prepared/` is not the data that it was trained on.
     """
     with model_source.located(name, paths, environment) as path, TemporaryDirectory(prefix="report-") as folder:
         model, manifest = model_file.load(path)
@@ -122,7 +123,7 @@ def data_of(manifest: Manifest, paths: Paths) -> Prepared | None:
 def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
     """Return the evaluation in `metrics/` and `plots/evaluate/` if it is of the model file with this digest, else None.
 
-    Raises Refusal if the tables are not those of the scores, as after an evaluation that was killed.
+    Raises Refusal if the tables do not match the scores, as after an evaluation that was killed.
     """
     path = paths.metrics / "evaluate.json"
     if not path.is_file():
@@ -143,7 +144,10 @@ def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
 def computed(
     model: Model, manifest: Manifest, prepared: Prepared | None, machine: Machine, name: str, paths: Paths, folder: Path
 ) -> Evaluation:
-    """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`. `name` is what the user called it."""
+    """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`. `name` is the user's name for it.
+
+    Raises Refusal if `prepared` is None, that is, if the data of the model is not in this checkout.
+    """
     if prepared is None:
         raise Refusal(
             f"{name}: {paths.metrics / 'evaluate.json'} has no scores of this model, and {paths.prepared} is not the data that it was trained on: "
@@ -171,8 +175,8 @@ def trained_metrics(manifest: Manifest, paths: Paths) -> dict[str, Any] | None:
 def params_of(manifest: Manifest, run: RunRecord | None, paths: Paths, *, of_checkout: bool) -> dict[str, Scalar]:
     """Return the parameters of the training by dotted key, with those of the source first if they are known.
 
-    The journal recorded them. Without a journal, `params.yaml` has them, if the model is that of this checkout and the other parameters
-    are equal.
+    The parameters of the source come from the journal `run`. Without a journal, they come from `params.yaml`, if the model is that of this
+    checkout (`of_checkout`). They are left out if the other parameters there differ from those of the model.
     """
     trained = flatten(manifest.params)
     known = run.params if run else flatten(Document.read(paths.params).data) if of_checkout and paths.params.is_file() else {}

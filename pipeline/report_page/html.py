@@ -1,4 +1,4 @@
-"""Renders the content of a report as one HTML page: no scripts, no network, images and charts inside."""
+"""Renders the content of a report as one HTML page without scripts and network access. Images and charts are embedded."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """The browser then loads nothing and runs nothing, whatever a text of the data contains."""
 DIGEST = re.compile("[0-9a-f]{40,64}")
 DARK = 0.55
-"""From this share on, the text of a cell of the confusion matrix is white."""
+"""In a cell of the confusion matrix with at least this share, the text is white."""
 
 
 def render(page: Page) -> str:
@@ -82,7 +82,7 @@ def block(content: Block) -> str:
 
 
 def cell(content: Cell) -> str:
-    """Return a text, isolated from the direction of the text around it, or a number with its exact value and its place in a file."""
+    """Return the HTML of a cell: a number with its exact value and its key, or a text whose direction does not affect the text around it."""
     if isinstance(content, Number):
         key = f' data-key="{html_text(content.key)}"' if content.key else ""
         return f'<data value="{json.dumps(content.value)}"{key}>{html_text(str(content))}</data>'

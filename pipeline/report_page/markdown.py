@@ -91,7 +91,7 @@ def charts(content: Charts) -> str:
 
 
 def chart_rows(series: Sequence[Any]) -> list[tuple[Cell, ...]]:
-    """Return at most about MOST_ROWS rows: the points of the curve with the fewest, evenly spaced, with the values of the others there."""
+    """Return about MOST_ROWS rows at most: evenly spaced points of the curve with the fewest points, and the other curves' values there."""
     fewest = min(series, key=lambda each: len(each.points)).points
     stride = -(-len(fewest) // MOST_ROWS)
     numbers = list(dict.fromkeys([*(x for x, _ in fewest[::stride]), fewest[-1][0]]))
@@ -110,9 +110,9 @@ def confusion(content: Confusion) -> str:
 
 
 def gallery(content: Gallery) -> str:
-    """Return the captions of images that have more to say than their class, as a table."""
-    told = [picture.caption for picture in content.pictures if len(picture.caption) > 1]
-    return grid([""] * len(told[0]), told) if told else ""
+    """Return a table of the image captions that have more than one line; "" if there are none."""
+    captions = [picture.caption for picture in content.pictures if len(picture.caption) > 1]
+    return grid([""] * len(captions[0]), captions) if captions else ""
 
 
 def headline(content: Headline) -> str:

@@ -36,7 +36,7 @@ SECTIONS = (
 
 
 def page(evidences: Sequence[Evidence], comparison: Sequence[Section] = ()) -> Page:
-    """Return the page of one model or, with the sections of their comparison, of several, which are called A, B and so on."""
+    """Return the page of one or more models. Several models are labelled A, B and so on, and `comparison` has the sections that compare them."""
     reports = tuple(map(report, evidences))
     if len(reports) == 1:
         return Page(reports[0].title, (), reports)
@@ -54,7 +54,7 @@ def report(evidence: Evidence) -> ModelReport:
 
 
 def title(evidence: Evidence) -> str:
-    """Return the name of the model with that of its dataset, such as `convnet on digits`."""
+    """Return the name of the model and of its dataset, such as `convnet on digits`."""
     source = dataset(evidence)
     name = evidence.manifest.inference.model.title
     return shown(f"{name} on {source}" if source else name, LONGEST_NAME)

@@ -1,4 +1,4 @@
-"""Reads what the journal of a run measured and recorded: the time and the energy of the training, its parameters and its provenance."""
+"""Reads the journal of a run: the parameters and the provenance of the training, and its time, memory and energy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ LONGEST_GAP_S = 90.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What the training took. Each value was measured, and differs when the same training is run again.
+    """The measured cost of a training. The values differ when the same training is run again.
 
-    `time_s` is the time from the start of the stage `train` to its end, of all its sessions if it was interrupted. `energy_wh` is the energy
-    of all GPUs of the machine in that time, None if no power was recorded. `memory` has the largest value of each recorded kind of memory.
+    `time_s` is the duration of the stage `train`, summed over its sessions if it was interrupted. `energy_wh` is the energy of all GPUs of
+    the machine in that time; None if it is unknown. `memory_megabytes` has the largest value of each recorded kind of memory.
     """
 
     time_s: float
@@ -35,7 +35,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a journal recorded of the run of a model. `history` has one row per report, as in `history.csv`."""
+    """The record of a model's run in its journal. `history` has one row per report, as in `history.csv`."""
 
     name: str
     params: Mapping[str, Scalar]
@@ -45,7 +45,7 @@ class RunRecord:
 
 
 def read(folder: Path) -> RunRecord:
-    """Return what the journal in `folder` recorded of its training. A journal of an evaluation alone has neither history nor cost."""
+    """Return the record in the journal `folder`. The journal of an evaluation without a training has an empty history, and its cost is None."""
     recorded = list(events.read(folder / events.EVENTS))
     stages = stages_of(recorded)
     training = [event for event, stage in zip(recorded, stages, strict=True) if stage == TRAIN]

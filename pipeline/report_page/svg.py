@@ -1,4 +1,4 @@
-"""Draws charts as inline SVG. Colours are classes of the style sheet, so that a chart is readable in both themes."""
+"""Renders charts as inline SVG. Colours are classes of the style sheet, so that a chart is readable in both themes."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 18, 8, 36
 STEPS = (1, 2, 2.5, 5, 10)
 MOST_DECADES = 6
 MOST_POINTS = 400
-"""A curve with more points is thinned: more could not be told apart."""
+"""A curve with more points is thinned, because a reader could not distinguish them."""
 FEW = 40
 """A curve with at most this many points has a dot at each point."""
 HISTOGRAM = 46

@@ -1,4 +1,4 @@
-"""The process that trains a trial: `python -m pipeline trial FOLDER`, which ends with the search if that is killed."""
+"""The child process that trains a trial, `python -m pipeline trial FOLDER`. It also ends if the process of the search is killed."""
 
 import json
 import os
@@ -18,10 +18,10 @@ REFUSED = 2
 
 
 class Child:
-    """A running training of the trial in `trial`. `slot` is its place among the trials that train at the same time."""
+    """The child process that trains `trial`. `slot` is its index among the trials that train at the same time."""
 
     def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
-        """Start the process. `device` is the GPU that it may use, as in CUDA_VISIBLE_DEVICES; None for all. `tags` are those of its run."""
+        """Start the process. `device` is the GPU that it may use, as in CUDA_VISIBLE_DEVICES; None for all. `tags` are the tags of its run."""
         self.trial, self.slot = trial, slot
         self.log = trial.folder / LOG
         with self.log.open("ab") as log:
@@ -32,11 +32,11 @@ class Child:
                 stdout=log,
                 stderr=log,
                 env=variables(trial, device, tags),
-                start_new_session=True,  # Ctrl+C reaches the search only, which stops its children: a second signal would kill them
+                start_new_session=True,  # Ctrl+C must reach only the search, which stops its children: a second signal would kill them
             )
 
     def stop(self) -> None:
-        """Ask the training to save a checkpoint and to end. A second request would kill it."""
+        """Send SIGTERM: the training saves a checkpoint and ends. Call this once only, because a second signal kills the training."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def error(self) -> str:
-        """Return the first error that the process printed, "" if it printed none."""
+        """Return the first error message that the process printed; "" if it printed none."""
         with self.log.open("rb") as file:
             file.seek(self._begin)
             lines = file.read().decode("utf-8", errors="replace").splitlines()
@@ -57,15 +57,16 @@ class Child:
 
     @property
     def parameter_error(self) -> str:
-        """Return the error of the process if its parameters are the cause, such as a non-finite loss; otherwise return "". It begins with
-        the key of a parameter.
+        """Return the error message if the parameters of the trial caused it, such as a non-finite loss; otherwise return "".
+
+        The message begins with the key of a parameter.
         """
         place, _, message = self.error.partition(": ")
         return message if self.exit_code == REFUSED and place.startswith(f"{self.trial.paths.params}:") else ""
 
 
 def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of the process. It keeps its checkpoints in its folder, and leaves MLflow to the search."""
+    """Return the environment variables of the process. It keeps its checkpoints in the trial's folder, and sends nothing to MLflow."""
     left_out = {"MLFLOW_RUN_ID", STARTED_BY_DVC, EXIT_CODE_FILE}
     return {
         **{name: value for name, value in os.environ.items() if name not in left_out},
@@ -80,10 +81,10 @@ def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -
 
 
 def devices(environment: Environment, num_trials: int) -> list[str | None]:
-    """Return the GPUs to give to the trials in turn, as in CUDA_VISIBLE_DEVICES; [None] if a trial may use all of them, or none.
+    """Return the GPUs to assign to the trials in turn, as in CUDA_VISIBLE_DEVICES; [None] if GPUs are not assigned.
 
-    A trial gets one GPU if `num_trials`, the number of trials at a time, is above 1, and neither PIPELINE_DEVICE nor PIPELINE_PROCESSES
-    says otherwise.
+    Each trial gets one GPU if `num_trials`, the number of trials that train at the same time, is above 1, PIPELINE_PROCESSES is 1, and
+    PIPELINE_DEVICE is `auto` or `cuda`.
     """
     if num_trials == 1 or environment.processes != 1 or environment.device not in ("auto", "cuda"):
         return [None]

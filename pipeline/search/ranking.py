@@ -13,7 +13,7 @@ ORDER = (COMPLETE, PRUNED, RUNNING, FAILED)
 
 
 class Row(NamedTuple):
-    """A trial in the table. `value` is that of the metric, for a pruned trial its last one. `reason` tells why a trial failed."""
+    """A trial in the table. `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed."""
 
     number: int
     outcome: str
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def ranked(rows: Iterable[Row], *, is_better_lower: bool) -> list[Row]:
-    """Sort trials: complete ones by value, then pruned ones by how far they came, then the others. Ties go to the earlier trial."""
+    """Sort trials: complete ones by value, then pruned ones by their last step, then the others. Of equal trials, the earlier is first."""
 
     def order(row: Row) -> tuple[int, int, float, int]:
         value = float("inf") if row.value is None else row.value if is_better_lower else -row.value
@@ -56,7 +56,7 @@ def shortened(value: Value) -> str:
 
 
 def print_table(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> None:
-    """Print ranked rows as a table, and below it why trials failed. `keys` are those of the space."""
+    """Print ranked rows as a table, and below it the reasons of failed trials. `keys` are the searched parameters."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -82,7 +82,7 @@ def print_table(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> None:
 
 
 def as_csv(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> str:
-    """Return ranked rows as CSV, with every digit."""
+    """Return ranked rows as CSV, with all digits. `keys` are the searched parameters."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trial", "outcome", metric, "step", *keys, "run", "reason"])

@@ -1,4 +1,4 @@
-"""The runs of a search in tracking: a parent run, and one run for each trial. No call raises an exception because tracking failed."""
+"""The tracked runs of a search: a parent run, and a run for each trial. A failure of tracking never raises an exception here."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ class TrialRuns:
         return {**context, **parent, SEARCH_TAG: self._search_id, TRIAL_TAG: str(number), "mlflow.runName": name}
 
     def mirror(self, trial: TrialFolder) -> None:
-        """Start to send the trial's journal to MLflow, if that has not begun yet and the training has the journal open."""
+        """Start the process that sends the trial's journal to MLflow, once the training has opened the journal."""
         starts = self.parent and self._environment.tracking_mirror
         if starts and (folder := trial.journal) and folder not in self._mirrors and journal.is_written(folder):
             process = self._quietly(lambda: mirror_process.start(folder.resolve(), self._environment))
@@ -75,10 +75,12 @@ class TrialRuns:
         self._amend(trial, {BEST_TAG: "true"}, "", "FINISHED", model=trial.paths.model)
 
     def unmark_best(self, trial: TrialFolder) -> None:
-        """Change the tag of a trial that was the best until the search went on. Its run keeps the model."""
+        """Change the tag of a trial that was the best before the search was continued. Its run keeps the model."""
         self._amend(trial, {BEST_TAG: "false"}, "", "FINISHED", model=None)
 
     def _amend(self, trial: TrialFolder, tags: Mapping[str, str], description: str, status: journal.Status, model: Path | None) -> None:
+        """Add tags, a description (unless it is "") and a model (unless it is None) to the trial's journal, and end it with `status`."""
+
         def append() -> None:
             assert folder
             amended = Journal.reopen(folder, stage=STAGE, info=RunInfo(tags=tags))
@@ -95,7 +97,7 @@ class TrialRuns:
             self._quietly(append)
 
     def wait(self, *, interrupted: bool) -> None:
-        """Wait, with a time limit, until MLflow has the runs of the trials. Say how many it does not have then."""
+        """Wait, with a time limit, until MLflow has the runs of the trials. The processes that still send then are killed."""
         deadline_s = time.monotonic() + (INTERRUPTED_WAIT_S if interrupted else self._environment.tracking_wait_s)
         for process in self._mirrors.values():
             with suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel
@@ -103,7 +105,10 @@ class TrialRuns:
         self._mirrors.clear()
 
     def deliver(self, trials: list[TrialFolder]) -> None:
-        """Send to MLflow what was added to the runs after their trainings, such as the best model. Wait for it, with a time limit."""
+        """Send to MLflow what was added to the runs after their trainings, such as the best model.
+
+        Wait for this with a time limit, and print how many of `trials` MLflow does not have completely then.
+        """
         if not (self.parent and self._environment.tracking_mirror and any(is_pending(path) for trial in trials if (path := trial.journal))):
             return
         process = self._quietly(lambda: subprocess.Popen([sys.executable, "-m", "pipeline", "sync"], stdout=subprocess.DEVNULL))
@@ -124,6 +129,7 @@ class TrialRuns:
 
 
 def stop_mirror(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    """Wait at most `limit_s` seconds until the process ends, then kill it."""
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Runs a search: begins trials, watches their validations, prunes, and continues where a killed search stopped."""
+"""Runs a search: begins trials, reads their validations, prunes trials, and continues a search that was killed."""
 
 import json
 import time
@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 POLL_S = 0.1
 LOCK, TABLE = "lock", "trials.csv"
 CONCLUDED = "concluded.json"
-"""The number of trials at the last conclusion of the search, and the number of the best one, which is marked in tracking."""
+"""The file with the count of trials when the search was last concluded, and the number of the best trial, whose run is marked as the best."""
 
 
 def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, skip: int | None, validate: Validate) -> int:
-    """Run the trials of the search file that are left, print the ranked table and, with `apply`, change params.yaml. Return 1 if all trials
-    have failed. The unfinished trial number `skip` is listed as failed. `validate` is described at `Search.read`.
+    """Run the remaining trials of the search file and print the ranked table. Return 0 if a trial is complete, else 1.
 
-    Raises Refusal for bad input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
-    Interrupted after a signal. In both cases the same command continues the search.
+    With `apply`, write the parameters of the best trial to params.yaml. With `keep_models`, keep the models of all trials. `skip` is the
+    number of an unfinished trial to mark as failed. `validate` is described at `Search.read`.
+
+    Raises Refusal for invalid input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
+    Interrupted after a signal. The same command continues the search after both.
     """
     if num_trials is not None and num_trials < 1:
         raise Refusal(f"--trials: is {num_trials}: write a number from 1 on")
@@ -73,7 +75,9 @@ def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, s
             if apply:
                 searching.apply(best)
             elif best:
-                print(f"`python -m pipeline search {file} --apply` puts its parameters in place; `dvc repro` then trains it again")
+                print(
+                    f"`python -m pipeline search {file} --apply` writes its parameters to {params.path}; `dvc repro` then trains it again"
+                )
             return 0 if best else 1
         finally:
             searching.study.close()
@@ -84,16 +88,20 @@ def claimed(folder: Path) -> Iterator[None]:
     """Hold the lock of the search in `folder`. Raises Refusal if another process holds it."""
     with files.locked(folder / LOCK, wait=False) as taken:
         if not taken:
-            raise Refusal(f"{folder}: another process is running this search: wait for it, or stop it, or write another `name:`")
+            raise Refusal(
+                f"{folder}: another process is running this search: wait for it, stop it, or write another `name:` in the search file"
+            )
         files.sweep(folder)
         yield
 
 
 @dataclass
 class Active:
-    """A trial in training. `validations` have been reported to the study; `pruned` is True after the study has asked to end it.
+    """A trial that has begun and not finished. `child` is None if no process trains it.
 
-    `invalid` is the reason why its parameters are invalid together, "" if they are valid.
+    `last_step` is the length of its training. `validations` is the number of validations that have been reported to the study, and `step`
+    the step of the last of them. `pruned` is True after the study has decided to prune the trial. `invalid` is the reason if its parameters
+    do not fit each other, else "".
     """
 
     child: Child | None
@@ -107,7 +115,7 @@ class Active:
 
 @dataclass
 class Searching:
-    """One search that runs in this process, which holds its lock."""
+    """A search that runs in this process. The process holds the lock of the search."""
 
     search: Search
     params: Document
@@ -127,7 +135,7 @@ class Searching:
         )
 
     def begun(self) -> dict[str, Any]:
-        """Return all that the trials of this search have in common, by the name that a message shows. Data and code are read anew."""
+        """Return what all trials of this search have in common, by the names that messages show. Data and code are read at each call."""
         settings, document = self.search.settings, self.params.data
         code = {}
         for name in self.model_names():
@@ -201,12 +209,12 @@ class Searching:
         self.tidy()
 
     def skip(self, number: int) -> None:
-        """List a trial that has begun and not ended as failed. Raises Refusal if there is no such trial."""
+        """Mark the unfinished trial `number` as failed. Raises Refusal if there is no unfinished trial with this number."""
         from optuna.trial import TrialState
 
         if number not in self.study.running:
             left = ", ".join(map(str, self.study.running)) or "none"
-            raise Refusal(f"--skip: {number} is not the number of a trial that has begun and not ended: these are {left}")
+            raise Refusal(f"--skip: {number} is not the number of an unfinished trial: the unfinished trials are {left}")
         journal = self.trial(number).journal
         self.study.finish(number, TrialState.FAIL, run=journal.name if journal else "", step=0, reason="skipped")
 
@@ -242,7 +250,7 @@ class Searching:
                 time.sleep(POLL_S)
 
     def begin(self, number: int, runs: TrialRuns) -> Active:
-        """Start the training of a trial, or resume it. If its training had already ended, start nothing.
+        """Start or resume the training of a trial. Start no process if its training has already ended, or if its parameters are invalid.
 
         Raises Refusal if the data, the lock file or the code has changed since the search began.
         """
@@ -264,7 +272,8 @@ class Searching:
     def report_validations(self, number: int, active: Active) -> None:
         """Report the new validations of a trial to the study, one by one, until it asks to prune the trial.
 
-        So what the study knows depends on the validations only, and not on when this process has looked. The last step is not pruned.
+        The decision thus depends only on the validations, and not on the time at which this process reads them. A trial that has made its
+        last step is not pruned.
         """
         for step, value in active.trial.reports(self.metric)[active.validations :]:
             if active.pruned:
@@ -274,7 +283,7 @@ class Searching:
             active.pruned = should_prune and step < active.last_step
 
     def watch(self, number: int, active: Active, runs: TrialRuns) -> bool:
-        """Look at a trial once. Return True if it has finished; the study then has its outcome.
+        """Read the state of a trial, and prune it if the study decides so. Return True if it has finished; the study then has its outcome.
 
         Raises Refusal if its process ended for another reason than its parameters.
         """
@@ -290,6 +299,7 @@ class Searching:
         return True
 
     def finish(self, number: int, active: Active, runs: TrialRuns) -> None:
+        """Record the outcome of a trial in the study. Raises Refusal if its process ended for another reason than its parameters."""
         from optuna.trial import TrialState
 
         trial, child = active.trial, active.child
@@ -312,7 +322,7 @@ class Searching:
             )
 
     def report(self, number: int, tracked: Run) -> None:
-        """Print the outcome of a trial, send it to the parent run, and remove what is no longer needed."""
+        """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""
         rows = self.rows()
         row, best = next(row for row in rows if row.number == number), ranking.best(rows)
         value = "" if row.value is None else f" {self.metric} {row.value:.4f} at step {row.step}"
@@ -381,7 +391,9 @@ class Searching:
     def apply(self, best: Row | None) -> None:
         """Write the parameters of the best trial to params.yaml. Raises Refusal if no trial is complete, or if the file has been edited."""
         if not best:
-            raise Refusal("no trial is complete, so there is nothing to put in place: see why they failed, or add trials by --trials")
+            raise Refusal(
+                "no trial is complete, so there are no parameters to apply: see above why the trials failed, or add trials by --trials"
+            )
         if self.params.path.read_text(encoding="utf-8") != self.search.params:
             raise Refusal(
                 f"{self.params.path}: has been edited while the search ran, and is left as it is: repeat the command with --apply"

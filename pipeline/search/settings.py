@@ -1,4 +1,4 @@
-"""The search file: what to search for, how, and in which space. It is read and checked like `params.yaml`."""
+"""The search file: the metric, the method and the space of a search. It is read and validated like `params.yaml`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -77,7 +77,7 @@ class IntRange(Section):
     def refuse_unreachable_high(cls, step: int, info: ValidationInfo) -> int:
         low, high = info.data.get("low", 0), info.data.get("high", 0)
         if step > 1 and info.data.get("log"):
-            raise ValueError("has no meaning in a logarithmic range: leave it out, or write `log: false`")
+            raise ValueError("cannot be combined with a logarithmic range: leave it out, or write `log: false`")
         if (high - low) % step:
             raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
         return step
@@ -99,7 +99,7 @@ class Choices(Section):
         if not all(isfinite(choice) for choice in choices if isinstance(choice, float)):
             raise ValueError("a choice is not finite: write a finite number")
         if repeated := next((choice for place, choice in enumerate(choices) if choice in choices[:place]), None):
-            raise ValueError(f"{on_one_line(repeated)} is there twice: remove one")
+            raise ValueError(f"{on_one_line(repeated)} is listed twice: remove one")
         return choices
 
     @property
@@ -127,7 +127,7 @@ class SearchSettings(Section):
     processes: Annotated[int, Field(ge=1, le=64)]
     """Number of trials that train at the same time."""
     space: Annotated[dict[str, Any], Field(min_length=1)]
-    """Ranges by the key of a parameter, such as `optimizer.learning_rate`."""
+    """Range of each searched parameter, by its key, such as `optimizer.learning_rate`."""
 
 
 def above_low(high: float, info: ValidationInfo) -> float:
@@ -138,7 +138,7 @@ def above_low(high: float, info: ValidationInfo) -> float:
 
 @dataclass(frozen=True)
 class Search:
-    """A valid search file. `params` is the text of `params.yaml`, in which the parameters of a trial replace those of `space`."""
+    """A valid search file. `params` is the text of `params.yaml`, in which each trial replaces the values of the keys in `space`."""
 
     document: Document
     settings: SearchSettings
@@ -147,8 +147,9 @@ class Search:
 
     @classmethod
     def read(cls, path: Path, params: Document, validate: Validate) -> "Search":
-        """Read and check the search file `path`, also against `params`, the present `params.yaml`. `validate` raises Refusal if the sections
-        of a changed `params.yaml` do not fit each other.
+        """Read the search file `path`, and validate it, also against the current `params.yaml`, which is `params`.
+
+        `validate` raises Refusal if the sections of a changed `params.yaml` do not fit each other.
 
         Raises Refusal with one line for each problem: a missing file, an unknown key or a value of a wrong type, and in the space a key that
         is not in `params.yaml`, a section that cannot be searched, or a value that would be invalid in `params.yaml`.
@@ -172,22 +173,26 @@ class Search:
         return cls(document, settings, space, text)
 
     def text_of(self, values: Mapping[str, Value]) -> str:
-        """Return `params.yaml` with `values`, those of a trial."""
+        """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
         return edited(self.params, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
     def refuse(self, key: str, message: str) -> Refusal:
-        """Return the refusal of a key at the top of the search file."""
+        """Return a Refusal with the line of `key`, a key at the top level of the search file."""
         return refusal(self.document, [((key,), message)])
 
     def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
-        """Return metric and direction. `metrics` are those of a validation, with their directions; `default` is `train.metric`.
+        """Return the metric of the search, and its direction.
+
+        `metrics` are the metrics that a validation reports, with their directions; `default` is `train.metric`.
 
         Raises Refusal if there is no such metric of the validation split.
         """
         metric = self.settings.metric or default
         known = {f"{VALID}/{name}": direction for name, direction in metrics.items()}
         if metric not in known:
-            reason = "the test split may not decide anything" if metric.startswith("test/") else "a validation does not report this metric"
+            reason = (
+                "the test split must not select parameters" if metric.startswith("test/") else "a validation does not report this metric"
+            )
             raise self.refuse("metric", f"{metric}: {reason}: choose one of {', '.join(known)}")
         return metric, self.settings.direction or DIRECTIONS[known[metric]]
 

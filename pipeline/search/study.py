@@ -1,7 +1,7 @@
-"""The study of a search: trials in SQLite, which survive every kill, and Optuna's sampler and pruner, which work on a copy in memory.
+"""The study of a search: its trials are in SQLite, and Optuna's sampler and pruner work on a copy of them in memory.
 
-Each change of the database is one transaction, and a trial is written with all its parameters. The copy is built anew from the database, so a
-search that was killed and repeated proposes and prunes as if it had not been killed.
+Each change of the database is one transaction, and a trial is written with all its parameters. The copy is rebuilt from the database when the
+study is opened, so a search that was killed and repeated proposes and prunes like a search that was never killed.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "study.db"
 BEGUN, ID = "begun", "id"
-"""The attributes of the study: everything that must not change while the search goes on, and an id that no other search has."""
+"""The names of the attributes of the study: for everything that must not change during the search, and for the unique id of the search."""
 MOST_SHOWN = 5
 
 
@@ -35,15 +35,15 @@ def refuse_missing_optuna() -> None:
 
 
 class Study:
-    """An open study. Use it in one process only, which holds the lock of the search."""
+    """An open study. Use it only in the process that holds the lock of the search."""
 
     def __init__(
         self, path: Path, search: Search, direction: Literal["minimize", "maximize"], *, begun: Mapping[str, Any], num_validations: int
     ) -> None:
         """Open the study in the file `path`, or create it. `num_validations` is the number of validations of a whole training.
 
-        `begun` is what all trials of a study have in common, such as the digest of the data. Raises Refusal if the study in the file began
-        with something else.
+        `begun` is what all trials of a study have in common, such as the digest of the data. Raises Refusal if the study in the file has
+        another `begun`, or if the file is not a study.
         """
         import optuna
 
@@ -73,7 +73,7 @@ class Study:
         self._storage.engine.dispose()
 
     def refuse_changed(self, now: Mapping[str, Any]) -> None:
-        """Raise Refusal if `now` differs from the `begun` of the study: its trials could not be compared with new ones."""
+        """Raise Refusal if `now` differs from the `begun` of the study, because its trials could not be compared with new ones."""
         changed = [name for name in {**self._begun, **now} if self._begun.get(name) != now.get(name)]
         if changed:
             shown = ", ".join(changed[:MOST_SHOWN]) + (f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else "")
@@ -115,21 +115,21 @@ class Study:
         return trial.should_prune()
 
     def finish(self, number: int, state: "TrialState", value: float | None = None, **attributes: Any) -> None:
-        """Record the end of a trial: its state, the value of a complete trial, and attributes of any names."""
+        """Record the end of a trial: its state, the value of a complete trial, and `attributes` by any names."""
         trial, trial_id = self._running.pop(number), self._trial_id(number)
         for name, attribute in attributes.items():
             self._storage.set_trial_user_attr(trial_id, name, attribute)
-        for name, attribute in self._memory.trials[number].system_attrs.items():  # hyperband reads what it wrote in those of other trials
+        for name, attribute in self._memory.trials[number].system_attrs.items():  # Hyperband also reads those of other trials
             self._storage.set_trial_system_attr(trial_id, name, attribute)
         ended = self._memory.tell(trial, value, state)
-        self._storage.set_trial_state_values(trial_id, state, ended.values)  # last: the trial is repeated after a kill before
+        self._storage.set_trial_state_values(trial_id, state, ended.values)  # last: after an earlier kill, the trial is repeated
 
     def _trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
 
 def create(path: Path, name: str, direction: str, begun: Mapping[str, Any]) -> None:
-    """Create the file of a study without trials, under a temporary name until it is complete."""
+    """Create the file of a study without trials. It has a temporary name until it is complete."""
     from optuna.study import StudyDirection
 
     for leftover in path.parent.glob(f".{path.name}.*.draft*"):  # including SQLite's own files
@@ -144,7 +144,7 @@ def create(path: Path, name: str, direction: str, begun: Mapping[str, Any]) -> N
 
 
 def opened(path: Path) -> "RDBStorage":
-    """Open the database. Raises Refusal if the file is no database of a study."""
+    """Open the database in the file `path`. Raises Refusal if it is not the database of a study."""
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import DatabaseError
 
@@ -168,11 +168,14 @@ def distribution(entry: Range) -> "BaseDistribution":
 
 
 def pruner(name: str, num_validations: int) -> "BasePruner":
-    """Return Optuna's pruner. Its unit is a validation. The median is not asked in the first quarter of a training, where much is noise."""
+    """Return Optuna's pruner, which counts validations as steps.
+
+    The median pruner prunes nothing in the first quarter of a training, where the metric is noisy.
+    """
     from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # optuna calls some of them experimental
+        warnings.simplefilter("ignore")  # Optuna warns that some pruners are experimental
         if name == "median":
             return MedianPruner(n_warmup_steps=num_validations // 4)
         if name == "hyperband":

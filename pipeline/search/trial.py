@@ -1,4 +1,4 @@
-"""The folder of a trial: its parameters and results. `python -m pipeline trial FOLDER` trains in it, on the data of the checkout."""
+"""The folder of a trial, with its parameters and results. `python -m pipeline trial FOLDER` trains in it on the data of the checkout."""
 
 import csv
 import json
@@ -38,7 +38,7 @@ class TrialPaths(Paths):
 
     @property
     def dvc_lock(self) -> Path:
-        return self.folder / "dvc.lock"  # does not exist: that of the checkout describes another training
+        return self.folder / "dvc.lock"  # never exists: the dvc.lock of the checkout describes another training
 
 
 class TrialFolder:
@@ -53,9 +53,9 @@ class TrialFolder:
         self._status = ""
 
     def write(self, params: str, journals: Path | None) -> None:
-        """Write `params.yaml`. `journals` is the folder where the trial's journal should be; None for one within the trial's folder.
+        """Write `params.yaml`. `journals` is the folder for the trial's journal; None for a folder within the trial's folder.
 
-        A trial that is resumed keeps the place of its journal.
+        The journal of a resumed trial stays where it is.
         """
         files.write_text(self.paths.params, params)
         own = journal.journals_folder(self.folder)
@@ -67,7 +67,7 @@ class TrialFolder:
 
     @property
     def journal(self) -> Path | None:
-        """Return the folder of the trial's journal, or None if there is none yet. Its name is then kept in the file `run`."""
+        """Return the folder of the trial's journal, or None if there is none yet. Once it is found, its name is kept in the file `run`."""
         own, known = journal.journals_folder(self.folder), self.folder / RUN
         if known.is_file():
             return own / known.read_text(encoding="utf-8").strip()
@@ -97,7 +97,7 @@ class TrialFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Return True if the training has ended and written everything. Its run ends last."""
+        """Return True if the training has ended and written all its files. It ends its run after it has written them."""
         self._read()
         return self._status == "FINISHED" and (self.paths.metrics / "train.json").is_file()
 
@@ -109,7 +109,7 @@ class TrialFolder:
         return float(row[metric]), step
 
     def remove_checkpoints(self) -> None:
-        """Remove what only an unfinished training needs. Dumps of non-finite batches stay."""
+        """Remove the checkpoints and other files that only an unfinished training needs. Dumps of non-finite batches stay."""
         for record in self.folder.glob(".pipeline/work/*/inputs.json"):
             Work(record.parent).clear()
 

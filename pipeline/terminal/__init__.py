@@ -1,1 +1,1 @@
-"""What a training prints while it runs. It receives numbers and returns nothing, so it decides no result."""
+"""Prints the progress of a training. The code here receives numbers and returns nothing, so it cannot change a result."""

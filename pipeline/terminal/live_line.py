@@ -1,4 +1,4 @@
-"""One line at the bottom of a terminal that is replaced again and again. What is printed meanwhile appears above it."""
+"""A status line at the bottom of a terminal, which is rewritten in place. Other output appears above it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
@@ -11,10 +11,10 @@ ERASE_BELOW = "\r\x1b[J"
 
 
 class LiveLine:
-    """The line. Between two writes, the cursor is visible and at its first column.
+    """The status line. Between two writes, the cursor is visible and at the first column of the line.
 
-    So a killed process leaves a usable terminal. And when the terminal becomes narrower and wraps the line, the cursor stays at its
-    beginning, so that the whole line is erased.
+    Therefore a killed process leaves a usable terminal. If the terminal becomes narrower and wraps the line, the cursor stays at the line's
+    beginning, so that the next write erases the whole line.
     """
 
     def __init__(self, console: "Console") -> None:
@@ -23,12 +23,12 @@ class LiveLine:
         self.is_drawn = False
 
     def show(self, fields: Sequence[str]) -> None:
-        """Show `fields`, the most important one first, as far as they fit in one line of the terminal."""
+        """Show as many of `fields` as fit in one line of the terminal. The most important field is first."""
         self.fields = fields
         self.draw()
 
     def draw(self) -> None:
-        from rich.text import Text  # late, as everything of rich: only needed on a terminal
+        from rich.text import Text  # late, like all imports of rich, which is needed only on a terminal
 
         fields = list(self.fields)
         while len(fields) > 1 and Text(", ".join(fields)).cell_len >= self.console.width:
@@ -49,10 +49,10 @@ class LiveLine:
 
 
 class Above:
-    """A text stream that erases the line before it writes to `stream`.
+    """A text stream that erases the status line before it writes to `stream`.
 
-    If `stream` is a terminal, the line is drawn again once a text has ended its own line. If it is a pipe, such as that of `| tee log`, its
-    reader may print the text on the same terminal a little later, so the line stays away until it is shown again.
+    If `stream` is a terminal, the status line is written again as soon as a text ends in a line feed. If `stream` is a pipe, such as that of
+    `| tee log`, the reader of the pipe may print the text on the same terminal a little later, so the status line stays erased until `show`.
     """
 
     def __init__(self, stream: TextIO, line: LiveLine) -> None:
@@ -72,9 +72,9 @@ class Above:
 
 @contextmanager
 def live_line(stdout: TextIO, stderr: TextIO) -> Iterator[LiveLine]:
-    """Show a line on the terminal `stderr` within the block, and erase it at the end. Nothing is drawn before the first `show`.
+    """Provide a status line on the terminal `stderr` within the block, and erase it at the end. It is empty before the first `show`.
 
-    What is written to `sys.stdout` and `sys.stderr` appears above the line. `stdout` may be a file or a pipe.
+    Text that is written to `sys.stdout` and `sys.stderr` appears above it. `stdout` may be a file or a pipe.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""How large a model is, before its first step: parameters, FLOPs of a sample, and the memory that its training is expected to take."""
+"""Computes the size of a model before its first step: parameters, FLOPs per sample, and the expected memory of its training."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ LOSS_BYTES = 4
 
 @dataclass(frozen=True)
 class Forward:
-    """What the forward pass of one micro-batch needs: FLOPs of all samples, and the bytes of the activations kept for the backward pass."""
+    """The cost of the forward pass of one micro-batch: the FLOPs of all samples, and the bytes of activations kept for the backward pass."""
 
     flops: int
     activation_bytes: int
@@ -33,8 +33,8 @@ class Forward:
 class ModelSize:
     """The size of a model, and the memory of its training in this process. `forward` is None if it could not be counted.
 
-    `used_bytes` is the memory that is used before the first step: on a CPU all memory of the process, on a GPU that of its tensors. It
-    contains weights, EMA and data. The other bytes are still to come; `optimizer_bytes` is 0 if the optimizer state was restored.
+    `used_bytes` is the memory in use before the first step, with weights, EMA and data: on a CPU all memory of the process, on a GPU that of
+    its tensors. The other bytes will be allocated during the first step; `optimizer_bytes` is 0 if the optimizer state was restored.
     """
 
     num_parameters: int
@@ -47,7 +47,7 @@ class ModelSize:
 
     @classmethod
     def of(cls, state: TrainState, params: TrainParams, spec: Spec, *, micro_batch_size: int) -> "ModelSize":
-        """Measure the model of a training that has been put together. Computes nothing on the device, and leaves the random state as it is."""
+        """Measure the model of a training before its first step. Computes nothing on the device, and does not change the random state."""
         parameters = state.parameters
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         trained_bytes = sum(local(parameter).nbytes for parameter in trained)
@@ -115,7 +115,7 @@ def count_forward(params: TrainParams, spec: Spec, chosen: precision.ChosenPreci
 
 
 def on_meta(params: TrainParams, spec: Spec, *, half: bool) -> Model | None:
-    """Return the model on the meta device, with the frozen parameters and the recomputed blocks of the training."""
+    """Return the model on the meta device, with the training's frozen parameters and activation checkpointing; None if it has no meta model."""
     network = meta_model.build_on_meta(params.model, spec)
     if network is None:
         return None

@@ -1,4 +1,4 @@
-"""The lines that a training prints: one live line on a terminal, and lines that stay."""
+"""The lines that a training prints: one status line on a terminal, and lines that stay."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from pipeline.terminal.live_line import live_line
 
 LIVE_EVERY_S, LINE_EVERY_S = 0.5, 10.0
 RATE_OVER_S = 30.0
-"""Samples per second are measured over this time."""
+"""The number of seconds over which samples per second are measured."""
 LOSS = "train/objective"
 
 
@@ -33,13 +33,13 @@ class Course:
     may_stop_early: bool
 
     def epoch(self, step: int) -> str:
-        """Return how often the train split was passed through after `step`, such as `epoch 3.2`."""
+        """Return the number of epochs after `step` as text, such as `epoch 3.2`."""
         return f"epoch {step * self.batch_size / self.num_samples:.1f}"
 
 
 @dataclass
 class Pace:
-    """How fast a training is. `marks` are times in seconds, each with the step that was completed then."""
+    """The speed of a training. `marks` are pairs of a time in seconds and the step that was completed at this time."""
 
     marks: deque[tuple[float, int]] = field(default_factory=deque)
     start: tuple[float, int] | None = None
@@ -67,10 +67,10 @@ def rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
 
 
 class TrainingLines:
-    """Prints where a training is, from numbers that are already on the host.
+    """Prints the progress of a training, from numbers that are already on the host.
 
-    A line of progress is given to `show` if nothing was shown for `every_s` seconds. If `is_live`, that line is brought up to date at
-    each validation. A line per validation is printed, and stays.
+    Calls `show` with the fields of a progress line if nothing was shown for `every_s` seconds and, if `is_live` is True, after each
+    validation. A line for each validation is printed, and stays.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class TrainingLines:
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Count a completed step, with its metrics if it has any. Print the metrics of a validation.
 
-        Every step calls this, so it does nothing more for a step without metrics, until a line is due.
+        This is called after every step, so it does nothing else for a step without metrics unless a line is due.
         """
         self.done = step
         now_s = time.monotonic()
@@ -103,7 +103,7 @@ class TrainingLines:
             self.progress(now_s)
 
     def validating(self, pause: Callable[[], object]) -> Callable[[], None]:
-        """Return a function that calls `pause`, and says that a validation runs if a line is due. Each batch of a validation calls it."""
+        """Return a function to call after each batch of a validation. It calls `pause`, and shows that a validation runs if a line is due."""
 
         def call() -> None:
             pause()
@@ -118,7 +118,7 @@ class TrainingLines:
         self.show([f"train: step {self.done} of {self.course.num_steps}", *more, *self.fields()])
 
     def fields(self) -> Iterator[str]:
-        """Yield what the line says beside the step, the most important first."""
+        """Yield the fields of the line after the step, the most important first."""
         yield self.course.epoch(self.done)
         left_s, steps_per_second = self.pace.seconds_left(self.course.num_steps), self.pace.steps_per_second()
         if left_s is not None:
@@ -149,7 +149,7 @@ def quantity(value: float) -> str:
 
 
 def memory(device: torch.device) -> str:
-    """Return the resident memory of this process, or the memory that it has reserved on its GPU. The host knows both without waiting."""
+    """Return the resident memory of this process, or the memory that it has reserved on its GPU, as text. No synchronisation is needed."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         return f"GPU memory {torch.cuda.memory_reserved(device) / 1e9:.1f} of {total / 1e9:.0f} GB"
@@ -158,9 +158,9 @@ def memory(device: torch.device) -> str:
 
 @contextmanager
 def training_lines(course: Course, device: torch.device, *, is_first: bool) -> Iterator[TrainingLines]:
-    """Print the lines of a training within the block: a live line if stderr is a terminal, else a line after LINE_EVERY_S without another.
+    """Print the lines of a training within the block: a status line if stderr is a terminal, else a line if LINE_EVERY_S had none.
 
-    If the environment variable CI is set, or in a process that is not the first of several, print validations only.
+    If the environment variable CI is set, or in a process that is not the first of several, only validations are printed.
     """
     if not is_first or os.environ.get("CI"):
         yield TrainingLines(course, device, lambda _: None, every_s=math.inf)

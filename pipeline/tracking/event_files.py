@@ -24,14 +24,14 @@ PNG_START, PNG_SIZE = b"\x89PNG\r\n\x1a\n", slice(16, 24)
 
 
 class Written(NamedTuple):
-    """How many points and figures the event files of a run have."""
+    """The numbers of metric points and figures in the event files of a run."""
 
     points: int
     figures: int
 
 
 class Item(NamedTuple):
-    """One value of TensorBoard. `tag` names the chart or text that it belongs to."""
+    """A value for TensorBoard. `tag` names the chart, the text or the figure to which it belongs."""
 
     tag: str
     step: int
@@ -48,8 +48,8 @@ def refuse_unavailable() -> None:
 def write(folder: Path, journal: Path, top: Path) -> Written:
     """Write the event files of the run in the folder `journal` to `folder`. `top` is the checkout, which may have the figures of the run.
 
-    Equal journals give equal files. A file that is the beginning of the new one, because the run goes on, is continued, so that a running
-    TensorBoard follows it; any other is replaced. A file of figures stays if the figures are no longer there.
+    Equal journals give equal files. If an existing file is a prefix of the new one, because the run was continued, the rest is appended, so
+    that a running TensorBoard shows it; otherwise the file is replaced. A file of figures stays if the run's figures no longer exist.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures = newest(figures_of(journal, top))
@@ -61,7 +61,7 @@ def write(folder: Path, journal: Path, top: Path) -> Written:
 
 
 def update(path: Path, content: bytes) -> None:
-    """Make `content` the content of the file, by an append if the file is its beginning."""
+    """Write `content` to the file. If the file is a prefix of `content`, only append the rest."""
     old = path.read_bytes() if path.is_file() else b""
     if old and content.startswith(old):
         with path.open("ab") as file:
@@ -87,7 +87,7 @@ def encoded(items: Iterable[Item]) -> bytes:
 
 
 def newest(items: Iterable[Item]) -> list[Item]:
-    """Return the items in their order, of those with equal tag and step only the last one: a repeated evaluation replaces its scores."""
+    """Return the items in order. Of items with equal tag and step, keep only the last: a repeated evaluation replaces its scores."""
     last = {(item.tag, item.step): item for item in items}
     return list(last.values())
 
@@ -166,7 +166,10 @@ def figures_of(journal: Path, top: Path) -> Iterator[Item]:
 
 
 def figure(fields: Mapping[str, Any], journal: Path, top: Path) -> bytes | None:
-    """Return the content of the PNG file that an event `artifact` names, or None. The name of its folder begins its SHA-256."""
+    """Return the content of the PNG file that the `fields` of an event `artifact` name; None if there is no PNG with this digest.
+
+    The name of the folder of the journal's copy is the beginning of the file's SHA-256.
+    """
     copy = Path(fields["file"])
     if copy.suffix != ".png":
         return None

@@ -198,7 +198,8 @@ def test_a_bare_file_with_other_prepared_data_of_the_same_test_split_needs_its_r
 def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str], name: str) -> None:
     message = refused("compare", working.runs["first"], "--", name)
     assert (
-        "is no model file, run, DVC experiment or git revision of this checkout: give one of them, such as the newest run, run-" in message
+        "is not a model file, run, DVC experiment or git revision of this checkout: give one of them, such as the newest run, run-"
+        in message
     )
     assert len(message.splitlines()) == 1
 

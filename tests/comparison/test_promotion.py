@@ -84,7 +84,7 @@ Promote = Callable[..., tuple[int, str]]
 def test_the_alias_moves_to_a_better_model_and_not_to_a_worse_one_unless_forced(registry: Registry, promote: Promote) -> None:
     first, better = registry.runs["first"], registry.runs["rate"]
     assert promote(first, "digits") == (0, "promote: digits version 1 is digits@champion: no version had this alias")
-    assert promote(first, "digits") == (0, "promote: digits version 1 is digits@champion: it already was, so nothing changed")
+    assert promote(first, "digits") == (0, "promote: digits version 1 is digits@champion: it had the alias before, so nothing changed")
     code, line = promote(better, "digits")
     assert (code, registry.holder("digits")) == (0, "2")
     assert line.startswith("promote: digits version 2 is digits@champion: it is significantly better than models:/digits/1: accuracy 0.")
@@ -122,7 +122,7 @@ def test_a_model_of_the_same_bytes_that_was_registered_by_hand_is_known(registry
     registry.client.create_model_version("by-hand", logged.artifact_location)
     registry.client.set_registered_model_alias("by-hand", "champion", "1")
     assert MODEL_TAG not in registry.tags("by-hand", "1")
-    assert promote(registry.runs["first"], "by-hand")[1].endswith("it already was, so nothing changed")
+    assert promote(registry.runs["first"], "by-hand")[1].endswith("it had the alias before, so nothing changed")
 
 
 def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_mlflow(

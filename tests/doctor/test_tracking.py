@@ -115,7 +115,7 @@ def test_a_server_that_is_not_there(make_job: MakeJob) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "words"), [("2.9.1", "MLflow 2.9.1 is too old"), ("<html>", "does not tell the version"), ("4.0.0rc1", None)]
+    ("version", "words"), [("2.9.1", "MLflow 2.9.1 is too old"), ("<html>", "does not report a version"), ("4.0.0rc1", None)]
 )
 def test_an_old_server_and_one_that_is_not_mlflow(make_job: MakeJob, servers: Servers, version: str, words: str | None) -> None:
     finding = examined(make_job, servers.start(version=version))

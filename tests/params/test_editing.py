@@ -177,11 +177,11 @@ def test_a_missing_key_and_a_missing_section_are_added() -> None:
         ("source.root=*", "source.root=*: is not valid YAML:"),
         ("source.root=a: b", "source.root=a: b: is not valid YAML:"),
         ("source.root=a\nb: 3", "source.root=a\\nb: 3: is not a single value"),
-        ("optimizer.groups.²=3", "optimizer.groups.²=3: there is no `²`, because what should have it is a list of 0"),
+        ("optimizer.groups.²=3", "optimizer.groups.²=3: there is no `²`, because its parent is a list of 0"),
         (f"source.root={'a' * 20_000}", "params.yaml: would be larger than 20000 bytes: write shorter values"),
         ("mod\udce4=3", "is not a section: choose one of"),
-        ("seed.x=3", "seed.x=3: there is no `x`, because what should have it is 1"),
-        ("optimizer.groups.0.lr_scale=3", "optimizer.groups.0.lr_scale=3: there is no `0`, because what should have it is a list of 0"),
+        ("seed.x=3", "seed.x=3: there is no `x`, because its parent is 1"),
+        ("optimizer.groups.0.lr_scale=3", "optimizer.groups.0.lr_scale=3: there is no `0`, because its parent is a list of 0"),
     ],
 )
 def test_a_wrong_assignment_is_refused_and_named(assignment: str, message: str) -> None:
@@ -276,7 +276,7 @@ class Incomplete(ModelSettings):
 def test_a_member_without_a_recommended_value_is_refused_and_the_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.models.mlp.Settings", Incomplete)
     assert refusal(TEXT, "model=mlp") == (
-        "model=mlp: mlp has no recommended value of width: add them to the class Incomplete in tests/params/test_editing.py, "
+        "model=mlp: mlp has no recommended value for width: add them to the class Incomplete in tests/params/test_editing.py, "
         "as `RECOMMENDED = {\"width\": ...}`, or give all keys: 'model={name: mlp, width: ...}'"
     )
     given = {"name": "mlp", "weights": None, "width": 7, "depth": 1}

@@ -130,7 +130,7 @@ def test_an_optimizer_with_one_form_is_refused() -> None:
     class Plain(torch.optim.Optimizer):
         pass
 
-    with pytest.raises(Refusal, match="Plain has one form only"):
+    with pytest.raises(Refusal, match="Plain has no fused kernels"):
         speedup.unfuse(Plain([torch.nn.Parameter(torch.ones(1))], {}))
 
 

@@ -325,7 +325,7 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(
         patch.setattr(searching, "Child", Dead)
         with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
             search(2)
-    with pytest.raises(Refusal, match=r"--skip: 0 is not the number of a trial that has begun and not ended: these are 1"):
+    with pytest.raises(Refusal, match=r"--skip: 0 is not the number of an unfinished trial: the unfinished trials are 1"):
         search(2, skip=0)
     search(2, **more)
     assert FakeChild.starts == [0, *(() if more else (1,))]

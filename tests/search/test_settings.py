@@ -69,7 +69,7 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
             "search.yaml:11: space.model.choices: ",
         ),
         (of_rate(type="categorical", choices=[]), f"search.yaml:11: {RATE}.choices: "),
-        (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is there twice: remove one"),
+        (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is listed twice: remove one"),
         (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
         (of_rate(type="categorical", choices=[1.0, "fast"]), f"search.yaml:11: {RATE}.choices: optimizer.learning_rate=fast: should be a "),
         (
@@ -117,7 +117,7 @@ def test_a_missing_key_and_a_missing_file_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "reason"),
-    [("test/accuracy", "the test split may not decide anything"), ("valid/f1", "a validation does not report this metric")],
+    [("test/accuracy", "the test split must not select parameters"), ("valid/f1", "a validation does not report this metric")],
 )
 def test_the_metric_is_one_of_the_validation_split(metric: str, reason: str) -> None:
     search = read({"metric": metric})

@@ -37,7 +37,7 @@ VERSIONS = {
     "Python": platform.python_version(),
     **{library: version(library) for library in ("distributed", "numpy", "pillow")},
 }
-"""What must be equal on all machines. It is found when this module is imported: later changes of the files do not change what runs."""
+"""The versions that must be equal on all machines. They are computed at import, because later changes of the files do not change what runs."""
 
 
 def on_cluster(
@@ -45,11 +45,12 @@ def on_cluster(
 ) -> Iterator[tuple[Item, Result]]:
     """Yield each item and `function(item)`, computed on the workers of `cluster`, in the order of the items.
 
-    Each worker calls `prepare()` before each item. If a worker dies, the scheduler gives its items to another worker: so `function` may run
-    more than once for an item, and must have the same effect each time. An exception in `function` is raised again here.
+    Each worker calls `prepare()` before each item. If a worker dies, the scheduler gives its items to another worker. So `function` may run
+    more than once for an item, and must be idempotent. An exception in `function` is raised again in this process.
 
-    Raises Refusal if the cluster cannot be reached, is lost or loses the workers of one item four times, if a worker has other VERSIONS, or
-    if it cannot read and write the files in `cluster.shared`. This is tested at the start and before each item: workers may join later.
+    Raises Refusal if the scheduler cannot be reached or ends, or if four workers die while they run the same item. Also raises Refusal if a
+    worker has other VERSIONS, or cannot read and write the files in `cluster.shared`. Both are tested at the start and before each item,
+    because workers may join later.
     """
     with connected(cluster) as client:
         # late: only those who set PIPELINE_CLUSTER have this package
@@ -60,7 +61,7 @@ def on_cluster(
         def submit(item: Item) -> Task[Result]:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sending large graph")  # items from a compressed tar contain the files
-                return client.submit(call, item, pure=False)  # by default, equal arguments would be one task
+                return client.submit(call, item, pure=False)  # by default, calls with equal arguments would be one task
 
         call = partial(checked, function, prepare, cluster.shared, VERSIONS)
         threads = sum(client.nthreads().values())  # type: ignore[no-untyped-call]  # distributed has few types
@@ -68,7 +69,7 @@ def on_cluster(
             yield from in_order(submit, items, max_in_flight=AHEAD + 2 * threads)
         except KilledWorker as error:
             raise Refusal(
-                f"PIPELINE_CLUSTER: the workers of one task have died again and again, perhaps of too little memory: {error}"
+                f"PIPELINE_CLUSTER: several workers have died at the same task: if they ran out of memory, give each more memory: {error}"
             ) from None
         except (FutureCancelledError, ClosedClientError, CommClosedError):
             raise Refusal(
@@ -78,7 +79,7 @@ def on_cluster(
 
 @contextmanager
 def connected(cluster: Cluster) -> "Iterator[Client]":
-    """Connect to the scheduler of `cluster` and test it and its workers. Raises Refusal like `on_cluster`."""
+    """Connect to the scheduler of `cluster`, and test the scheduler and its workers. Raises Refusal like `on_cluster`."""
     try:
         import distributed  # noqa: F401  # tested here, used by `connect`
     except ImportError:
@@ -99,7 +100,7 @@ def connected(cluster: Cluster) -> "Iterator[Client]":
 def connect(address: str) -> "Client":
     """Connect to the scheduler at `address`. Raises an exception of any kind if none answers within CONNECT_S seconds.
 
-    It is done in a thread, because `Client` waits without a limit for the first message of whatever listens there, for example a web server.
+    A thread connects, because `Client` has no timeout for the first message of a server that is not a scheduler, such as a web server.
     """
     from distributed import Client
 
@@ -140,14 +141,14 @@ def refuse_unfit(client: "Client", cluster: Cluster) -> None:
 def checked(
     function: Callable[[Item], Result], prepare: Callable[[], None], shared: Iterable[Path], versions: dict[str, str], item: Item
 ) -> Result:
-    """Return `function(item)`, after `prepare()`. Raises Refusal like `refuse_other`."""
+    """Call `prepare()`, and return `function(item)`. Raises Refusal like `refuse_other`."""
     refuse_other(versions, shared)
     prepare()
     return function(item)
 
 
 def refuse_other(versions: dict[str, str], shared: Iterable[Path] = ()) -> None:
-    """Raise Refusal if this process has other VERSIONS than `versions`, or cannot read the paths in `shared` and write the files there."""
+    """Raise Refusal if this process has other VERSIONS than `versions`, or cannot read a path in `shared`, or cannot write a draft there."""
     machine = f"PIPELINE_CLUSTER: the machine {socket.gethostname()}"
     if other := [name for name in versions if VERSIONS[name] != versions[name]]:
         raise Refusal(f"{machine} has another version of: {', '.join(other)}: update its checkout and .venv, and start its workers again")

@@ -1,4 +1,4 @@
-"""What differs between several models, and the paired tests of their predictions, as `compare` prints them."""
+"""The section on what differs between several models, with the paired tests of their predictions, as `compare` prints them."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The data: the splits, how often each class occurs, and some samples."""
+"""The section on the data: the splits, the frequency of each class, and some samples."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -91,9 +91,9 @@ def named(names: tuple[str, ...], split: Split, number: int) -> tuple[str, ...]:
 
 
 def first_of_classes(split: Split, num_classes: int, most: int) -> list[int]:
-    """Return the numbers of at most `most` samples: equally many of each class, class by class; of many classes, every n-th class.
+    """Return the row numbers of at most `most` samples, the same number of each class, in the order of the classes.
 
-    Without classes, return SPREAD numbers that are spread over the split.
+    If there are more classes than `most`, use every n-th class. If there are no classes, return SPREAD rows evenly spread over the split.
     """
     if not num_classes:
         return list(dict.fromkeys(len(split) * place // SPREAD for place in range(SPREAD)))
@@ -103,7 +103,7 @@ def first_of_classes(split: Split, num_classes: int, most: int) -> list[int]:
 
 
 def picture(image: NDArray[np.uint8], *caption: Cell) -> Picture:
-    """Return an image (height, width, channels) as PNG. An image that has not three channels is shown in grey, as their mean."""
+    """Return an image (height, width, channels) as PNG. Unless it has three channels, it is shown in grey, as the mean of its channels."""
     pixels = image if image.shape[-1] == 3 else image.mean(axis=-1).round().astype(np.uint8)
     opened, stream = PIL.Image.fromarray(np.ascontiguousarray(pixels)), BytesIO()
     opened.thumbnail((MOST_PIXELS, MOST_PIXELS))

@@ -1,4 +1,4 @@
-"""What a classifier gets wrong: the confusion matrix, the worst classes, wrong samples and the calibration."""
+"""The sections on a classifier's errors: the confusion matrix, the worst classes, wrong samples and the calibration."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ MOST_CLASSES = 24
 """With more classes, the most frequent confusions are listed instead of a matrix."""
 MOST_PAIRS, MOST_WORST, MOST_WRONG = 15, 12, 24
 MOST_PREDICTED, MOST_BYTES = 4096, 2**28
-"""Wrong images are predicted again to find the most confident ones; of more images or bytes, the first ones."""
+"""Wrong images are predicted again to find the most confident predictions: only the first ones, within these limits."""
 BATCH = 64
 CONFIDENT_FIRST = Paragraph("The most confident predictions are first; p is the probability of the predicted class.")
 
@@ -73,7 +73,10 @@ def worst_classes(evidence: Evidence) -> Table | None:
 
 
 def mistakes(evidence: Evidence) -> Section | None:
-    """Return wrong samples of the test split, the most confident predictions first; None if there are none, or their data is not here."""
+    """Return wrong samples of the test split, the most confident predictions first.
+
+    Return None if there are none, or if the data is not in this checkout.
+    """
     texts = (evidence.evaluation.table("mistakes.csv") or [])[:MOST_WRONG]
     if texts:
         labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in texts]
@@ -94,9 +97,9 @@ def mistakes(evidence: Evidence) -> Section | None:
 
 
 def most_confident(evidence: Evidence, wrong: Sequence[int], rows: Rows) -> list[tuple[int, float]]:
-    """Predict the samples `wrong` of the test split again. Return the numbers and the probabilities of the most confident predictions.
+    """Predict the test samples with the row numbers `wrong` again. Return row number and probability of the most confident predictions.
 
-    A sample is left out if its prediction is not that of the evaluation, which can differ on another device.
+    `rows` are the predictions of the evaluation. A sample is left out if its new prediction differs, as it can on another device.
     """
     assert evidence.prepared is not None
     if not wrong:

@@ -1,4 +1,4 @@
-"""What a language model writes, and which passages of the test split it expects least."""
+"""The sections on a language model: generated texts, and the passages of the test split with the highest loss."""
 
 import re
 from collections.abc import Iterator

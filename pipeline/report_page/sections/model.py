@@ -1,4 +1,4 @@
-"""What the model is: architecture, size, inputs and outputs, and all parameters of its training, beside those of the nearest preset."""
+"""The section on the model: architecture, size, inputs and outputs, and all parameters of its training, beside those of the nearest preset."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from pipeline.spec import Spec
 
 PRESETS = Path("presets")
 MOST_CHANGED = 12
-"""A preset with more other values is not named."""
+"""A preset that differs from the training in more values is not named."""
 MOST_LAYERS = 60
 LONGEST = 160
 TASKS = {"classification": "classification", "language_modeling": "language modeling"}
@@ -29,7 +29,7 @@ class Preset(NamedTuple):
     name: str
     params: Mapping[str, Scalar]
     changed: tuple[str, ...]
-    """The keys whose values the model was not trained with."""
+    """The keys whose values differ from the training of the model."""
 
 
 def section(evidence: Evidence) -> Section:
@@ -68,9 +68,9 @@ def describe_inputs(spec: Spec) -> str:
 
 
 def nearest_preset(params: Mapping[str, Scalar], folder: Path) -> Preset | None:
-    """Return the preset with the fewest values other than `params`; None if all differ in more than MOST_CHANGED, or in the model.
+    """Return the preset that differs from `params` in the fewest values.
 
-    Without the parameters of the source in `params`, those of the presets are not compared.
+    Return None if this preset differs in more than MOST_CHANGED values, or in `model.name`. Only sections that `params` has are compared.
     """
     sections = {name.partition(".")[0] for name in params}
     found = []
@@ -94,7 +94,7 @@ def describe_preset(preset: Preset) -> str:
 
 
 def parameters(params: Mapping[str, Scalar], preset: Preset | None) -> Details:
-    """Return a table of all parameters. A value that the preset does not have is followed by that of the preset."""
+    """Return a table of all parameters. Beside a value that differs from the preset's, the table has the preset's value."""
     rows = tuple((name, shown(value), changed(name, preset)) for name, value in params.items())
     if not preset or not preset.changed:
         return Details("All parameters", (Table(("parameter", "value"), tuple(row[:2] for row in rows)),))
@@ -110,7 +110,7 @@ def shown(value: Scalar) -> str:
 
 
 def layers(network: nn.Module) -> Details:
-    """Return a table of the layers with parameters of their own; of the largest parts, if there are many."""
+    """Return a table of the layers that have parameters of their own, or of the top-level modules if there are more than MOST_LAYERS."""
     leaves = [(name, part) for name, part in network.named_modules() if name and any(True for _ in part.parameters(recurse=False))]
     listed = leaves if len(leaves) <= MOST_LAYERS else list(network.named_children())
     rows = tuple(

@@ -1,4 +1,4 @@
-"""Where the model comes from, and the commands that make it again."""
+"""The sections on the provenance of the model, and on the commands that reproduce it."""
 
 import shlex
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ RECORDED = {"python": "Python", "driver": "NVIDIA driver", "image.digest": "imag
 NAMELESS = ("none", UNKNOWN)
 PARAMS, CODE = "params.yaml", "pipeline/"
 COMMIT, DIFFERENCE = "git.commit", "git.difference"
-"""What the journal calls the commit of the training and the uncommitted changes."""
+"""The names in the journal of the training's commit and of the uncommitted changes."""
 LONGEST = 400
 
 
@@ -49,7 +49,7 @@ def listed(changes: list[str]) -> str:
 def code_of(evidence: Evidence) -> tuple[str | None, list[str]]:
     """Return the commit of the training, and the uncommitted changes, one line of `git status` for each file.
 
-    The journal recorded them. Without a journal, they are those of this checkout if its code is that of the model, else (None, []).
+    They come from the journal. Without a journal, they are those of this checkout if the model was trained with its code, else (None, []).
     """
     if evidence.run:
         commit = recorded(evidence, COMMIT)
@@ -69,7 +69,7 @@ def recorded(evidence: Evidence, name: str) -> str:
 
 
 def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
-    """Return the machine and the libraries that the bytes of the model depend on, and those that the journal recorded."""
+    """Return the machine and the libraries from the model file, on which its bytes depend, and further facts from the journal."""
     fingerprint = evidence.manifest.fingerprint
     libraries = fingerprint.get("libraries", {})
     versions = libraries if isinstance(libraries, dict) else {}
@@ -84,10 +84,10 @@ def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def reproduction(evidence: Evidence) -> Section:
-    """Return the commands that train the model again, and the digest of the file that they end in."""
+    """Return the commands that train the model again, and the digest of the model file that they must produce."""
     fingerprint, (commit, changes) = evidence.manifest.fingerprint, code_of(evidence)
     settings = {"PIPELINE_DEVICE": "device", "PIPELINE_THREADS": "threads", "PIPELINE_PROCESSES": "processes"}
-    # quoted: the fingerprint of a stranger's model file may contain anything
+    # quoted: the fingerprint of an untrusted model file may contain anything
     variables = [f"{name}={shlex.quote(str(fingerprint[field]))}" for name, field in settings.items() if field in fingerprint]
     lines = [
         f"git checkout {shlex.quote(commit)}" if commit else "# check out the commit with the code of this model",
@@ -101,7 +101,7 @@ def reproduction(evidence: Evidence) -> Section:
 
 
 def parameters(evidence: Evidence, changes: list[str]) -> list[str]:
-    """Return the commands that write `params.yaml`, if the commit does not have the parameters of the model; [] if it has them.
+    """Return the commands that write the model's parameters to `params.yaml`; [] if the `params.yaml` of the commit has them.
 
     `changes` are the uncommitted changes of the training.
     """
@@ -124,9 +124,10 @@ def parameters(evidence: Evidence, changes: list[str]) -> list[str]:
 
 
 def assignments(params: Mapping[str, Scalar], preset: Preset) -> list[str]:
-    """Return the arguments with which `set` turns the parameters of the preset into `params`.
+    """Return the arguments for `set` that change the parameters of `preset` to `params`.
 
-    Where a section has another `name`, such as `optimizer.name`, `optimizer=sgd` replaces it, and then all its values follow.
+    If a section has another `name`, such as `optimizer.name`, the first argument for it, such as `optimizer=sgd`, replaces the whole section,
+    and arguments for all its values follow.
     """
     names = [name for name in preset.changed if name.endswith(".name") and name in params]
     replaced = tuple(name.removesuffix("name") for name in names)

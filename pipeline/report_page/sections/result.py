@@ -1,4 +1,4 @@
-"""The result: the main score with its interval, and all scores of the test split and of the training."""
+"""The section on the result: the main score with its interval, and all scores of the test split and of the training."""
 
 from collections.abc import Mapping
 from typing import Any

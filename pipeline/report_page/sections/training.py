@@ -1,4 +1,4 @@
-"""The training: the curves of loss, metric, learning rate and gradient norm, and what it took."""
+"""The sections on the training: the curves of loss, metric, learning rate and gradient norm, and the cost."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ def section(evidence: Evidence) -> Section | None:
         chart("learning rate", rows, {"rate": RATE}),
         chart("gradient norm", rows, {"norm": f"train/{NORM}"}),
     ]
-    drawn = tuple(each for each in charts if each)
-    return Section("Training", (Charts(drawn),)) if drawn else None
+    plotted = tuple(each for each in charts if each)
+    return Section("Training", (Charts(plotted),)) if plotted else None
 
 
 def shown_metric(rows: Sequence[Row], metric: str) -> str:
@@ -44,10 +44,10 @@ def shown_metric(rows: Sequence[Row], metric: str) -> str:
 def chart(title: str, rows: Sequence[Row], columns: dict[str, str]) -> Chart | None:
     """Return a chart with a curve for each column that has values. `columns` maps the style of a curve to the name of its column."""
     series = [Series(style, style, tuple(points(rows, column))) for style, column in columns.items()]
-    drawn = tuple(each for each in series if each.points)
-    values = [value for each in drawn for _, value in each.points]
+    plotted = tuple(each for each in series if each.points)
+    values = [value for each in plotted for _, value in each.points]
     logarithmic = bool(values) and title != "learning rate" and min(values) > 0 and max(values) / min(values) >= WIDE
-    return Chart(title, "step", drawn, logarithmic) if drawn else None
+    return Chart(title, "step", plotted, logarithmic) if plotted else None
 
 
 def points(rows: Sequence[Row], column: str) -> Iterator[tuple[float, float]]:
@@ -59,7 +59,7 @@ def points(rows: Sequence[Row], column: str) -> Iterator[tuple[float, float]]:
 
 
 def cost(evidence: Evidence) -> Section | None:
-    """Return what the journal measured; None without a journal of the training."""
+    """Return the time, the energy and the memory that the journal recorded; None without a journal of the training."""
     measured = evidence.run.cost if evidence.run else None
     if measured is None:
         return None
