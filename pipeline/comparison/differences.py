@@ -17,7 +17,7 @@ MOST_FILES = 3
 CODE, SOURCE, MODEL = "code of train", "source.", "model.name"
 NOT_CODE = (*revision.WITHOUT_RESULTS, ":(exclude)params.yaml", ":(exclude).dvc/tmp")
 """The pathspec that selects the files to compare between commits. .dvc/tmp is left out: DVC writes a command of each experiment there."""
-SURROUNDINGS = ("python", "gpu", "driver", "image.digest")
+MACHINE_FACTS = ("python", "gpu", "driver", "image.digest")
 """Recorded facts about the machine that are compared in addition to its fingerprint. Host names are not compared: every container has its own."""
 CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": "requirements.lock", "hardware": "the machine"}
 
@@ -147,7 +147,7 @@ def lock(models: Sequence[ComparedModel]) -> Iterator[Difference]:
 
 
 def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
-    """Yield the machine properties that affect the bits of a result, the precision, the micro-batch sizes after OOM, and `SURROUNDINGS`."""
+    """Yield the machine properties that affect the bits of a result, the precision, the micro-batch sizes after OOM, and `MACHINE_FACTS`."""
     machines = []
     for model in models:
         switches = [f"{each['micro_batch_size']} from step {each['step']}" for each in model.manifest.switches]
@@ -155,7 +155,7 @@ def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
             {**flat(model.manifest.fingerprint), "precision": model.manifest.precision, "micro-batch": ", ".join(switches) or None}
         )
     yield from differing("hardware", machines)
-    for name in SURROUNDINGS:
+    for name in MACHINE_FACTS:
         yield from differing("hardware", [{name: known(model.facts.provenance.get(name, UNKNOWN))} for model in models])
 
 

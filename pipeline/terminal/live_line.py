@@ -20,14 +20,15 @@ class LiveLine:
     def __init__(self, console: "Console") -> None:
         self.console = console
         self.fields: Sequence[str] = ()
-        self.is_drawn = False
+        self.is_visible = False
 
     def show(self, fields: Sequence[str]) -> None:
         """Show as many of `fields` as fit in one line of the terminal. The most important field is first."""
         self.fields = fields
-        self.draw()
+        self.render()
 
-    def draw(self) -> None:
+    def render(self) -> None:
+        """Write the line, without the fields that do not fit."""
         from rich.text import Text  # late, like all imports of rich, which is needed only on a terminal
 
         fields = list(self.fields)
@@ -35,17 +36,18 @@ class LiveLine:
             fields.pop()
         text = Text(", ".join(fields), style="dim", no_wrap=True, overflow="ellipsis")
         text.truncate(self.console.width - 1)  # in the last column, some terminals would already wrap
-        with self.console.capture() as drawn:
+        with self.console.capture() as rendered:
             self.console.print(text, end="\r")
-        self.console.file.write(ERASE_BELOW + drawn.get())
+        self.console.file.write(ERASE_BELOW + rendered.get())
         self.console.file.flush()
-        self.is_drawn = True
+        self.is_visible = True
 
     def erase(self) -> None:
-        if self.is_drawn:
+        """Erase the line if it is visible. Its fields are kept."""
+        if self.is_visible:
             self.console.file.write(ERASE_BELOW)
             self.console.file.flush()
-            self.is_drawn = False
+            self.is_visible = False
 
 
 class Above:
@@ -56,14 +58,14 @@ class Above:
     """
 
     def __init__(self, stream: TextIO, line: LiveLine) -> None:
-        self.stream, self.line, self.redraws = stream, line, stream.isatty()
+        self.stream, self.line, self.restores = stream, line, stream.isatty()
 
     def write(self, text: str) -> int:
         self.line.erase()
         count = self.stream.write(text)
         self.stream.flush()
-        if self.redraws and text.endswith("\n") and self.line.fields:
-            self.line.draw()
+        if self.restores and text.endswith("\n") and self.line.fields:
+            self.line.render()
         return count
 
     def __getattr__(self, name: str) -> Any:
