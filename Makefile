@@ -105,7 +105,7 @@ secrets/postgres:
 gpu-acceptance: image ## test the image on a machine with a GPU, in five minutes
 	DOCKER=$(DOCKER) IMAGE=$(IMAGE) $(BASE_PYTHON) -m tests.container.acceptance
 
-test: setup-dev ## test every promise in its short form, in eight minutes, without a container engine
+test: setup-dev ## test every promise in its short form, in ten minutes, without a container engine
 	$(PYTEST) -m "not container and not slow" $(ARGS)
 
 test-slow: setup-dev ## test the containers and the longer forms: series of dvc repro, compiled models, more kills and examples

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from pipeline.paths import Paths
-from pipeline.profiling import crowding, setup
+from pipeline.profiling import cpu_contention, setup
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 
@@ -25,11 +25,11 @@ def run(steps: int | None, output: str | None) -> None:
         title = f"{params.model.title} on {machine.device} ({machine.name})"
         on_gpu = machine.device.type == "cuda"
         print("\n".join([title, *speedup.head(on_gpu=on_gpu)]))
-        start_s, start_queued_s = time.perf_counter(), crowding.queued_s()
+        start_s, start_wait_s = time.perf_counter(), cpu_contention.cpu_wait_s()
         for row in speedup.compared(params, prepared, machine, steps=steps):
             print(speedup.line(speedup.cells(row, samples), on_gpu=on_gpu), flush=True)
             rows.append(row)
-        note = crowding.note((crowding.queued_s() - start_queued_s) / (time.perf_counter() - start_s))
+        note = cpu_contention.note((cpu_contention.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
         method = "\n\n".join(filter(None, (speedup.method(params, machine.device), note)))
         print(f"\n{method}")
         fastest = speedup.best(rows)

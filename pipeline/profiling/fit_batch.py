@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from pipeline.params.loop import LoopSettings
-from pipeline.profiling import blocks, crowding, memory
-from pipeline.profiling.micro_batches import BLOCK_S, Facts, Measured, Measuring, Overflow
+from pipeline.profiling import blocks, cpu_contention, memory
+from pipeline.profiling.micro_batches import BLOCK_S, Facts, Measured, MeasuringProcess, Overflow
 from pipeline.profiling.trial import steps_for
 from pipeline.refusal import Refusal
 
@@ -20,7 +20,7 @@ NOISE = 1.03
 
 
 @dataclass
-class Search:
+class SizeSearch:
     """Measures micro-batch sizes in a child process, which is replaced when it runs out of memory.
 
     `budget_bytes` is the largest resident memory that the process may have; None if the memory of a GPU is the limit. `results` has the
@@ -31,7 +31,7 @@ class Search:
     results: dict[int, Measured] = field(default_factory=dict)
     overflows: list[int] = field(default_factory=list)
     closing: ExitStack = field(default_factory=ExitStack)
-    process: Measuring | None = None
+    process: MeasuringProcess | None = None
 
     def fits(self, size: int) -> bool:
         """Measure micro-batches of `size` samples, and return True if they fit in memory.
@@ -49,7 +49,7 @@ class Search:
             self.renew()
         return True
 
-    def process_for(self, size: int) -> Measuring:
+    def process_for(self, size: int) -> MeasuringProcess:
         """Return a process in which to measure `size`. It has tried no larger size, whose memory it might still hold."""
         if self.process is None or size < self.process.largest:
             self.renew()
@@ -59,7 +59,7 @@ class Search:
     def renew(self) -> None:
         """End the process, and start another one."""
         self.closing.close()
-        self.process = self.closing.enter_context(Measuring(self.budget_bytes))
+        self.process = self.closing.enter_context(MeasuringProcess(self.budget_bytes))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Result:
         for size in sorted(self.overflows):
             yield f"| {size:11} | {self.num_parts(size):10} | {'':9} | {'out of memory':30} | {'':13} |"
         yield ""
-        if note := crowding.note(self.waiting):
+        if note := cpu_contention.note(self.waiting):
             yield note
         yield from notes(self.facts)
         yield from self.conclusion()
@@ -179,7 +179,7 @@ def fitted(settings: LoopSettings) -> Result:
     lane_size = settings.batch_size // settings.lanes
     sizes = divisors(lane_size)
     with ExitStack() as closing:
-        search = Search(int(BUDGET_SHARE * memory.available_bytes()))
+        search = SizeSearch(int(BUDGET_SHARE * memory.available_bytes()))
         closing.callback(search.closing.close)
         facts = search.process_for(1).facts()
         if facts.device == "cuda":

@@ -18,7 +18,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from pipeline.engine.fit import Report
 from pipeline.paths import Paths
-from pipeline.profiling import crowding, memory, setup
+from pipeline.profiling import cpu_contention, memory, setup
 from pipeline.profiling.blocks import interleaved
 from pipeline.profiling.trial import NEVER, Trial, stepping, steps_for, synchronize
 from pipeline.refusal import Refusal
@@ -59,7 +59,7 @@ class Overflow(Exception):
     """Raised if a size needs more memory than there is. The process has ended or must not be used again."""
 
 
-class Measuring:
+class MeasuringProcess:
     """A child process that measures micro-batch sizes. Use it in a `with` block, which kills the process at its end."""
 
     def __init__(self, budget_bytes: int | None) -> None:
@@ -185,13 +185,13 @@ def tried(trial: Trial, reports: Iterator[Report], size: int) -> Measured:
 
 
 def timed(trial: Trial, reports: Iterator[Report], counts: dict[int, int]) -> tuple[dict[int, list[float]], float]:
-    """Run blocks of steps of several micro-batch sizes in turn, and return what `Measuring.blocks` does."""
+    """Run blocks of steps of several micro-batch sizes in turn, and return what `MeasuringProcess.blocks` does."""
 
     def choose(name: str) -> None:
         trial.progress.micro_batch_size = int(name)
 
     steps = {str(size): (partial(next, reports), count) for size, count in counts.items()}
-    start_s, start_queued_s = time.perf_counter(), crowding.queued_s()
+    start_s, start_wait_s = time.perf_counter(), cpu_contention.cpu_wait_s()
     seconds = interleaved(steps, rounds=ROUNDS, synchronize=partial(synchronize, trial.machine.device), before=choose)
-    waiting = (crowding.queued_s() - start_queued_s) / (time.perf_counter() - start_s)
+    waiting = (cpu_contention.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s)
     return {int(name): each for name, each in seconds.items()}, waiting

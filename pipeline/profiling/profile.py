@@ -12,7 +12,7 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine.fit import Report
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.train import TrainParams
-from pipeline.profiling import crowding, memory, remedy
+from pipeline.profiling import cpu_contention, memory, remedy
 from pipeline.profiling.shares import BLOCKS, Shares, Timed, block, shares, timed
 from pipeline.profiling.trace import Traced, traced
 from pipeline.profiling.trial import Trial, stepping, steps_for
@@ -63,7 +63,7 @@ class Profile:
             yield f"  {NAMES[key]:22} {value:6.1%} {milliseconds(value * self.timed.step_s):>11}  {'#' * round(BAR * value)}".rstrip()
         yield ""
         yield self.advice
-        if note := crowding.note(self.timed.queued_s / self.timed.step_s):
+        if note := cpu_contention.note(self.timed.cpu_wait_s / self.timed.step_s):
             yield note
         yield ""
         yield f"  {'heaviest operations, without those that they call':52} {'share':>6} {'ms a step':>10} {'calls a step':>13}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from pipeline.engine.fit import Report
-from pipeline.profiling.crowding import queued_s
+from pipeline.profiling.cpu_contention import cpu_wait_s
 from pipeline.profiling.trace import Traced
 from pipeline.profiling.trial import Trial, synchronize
 
@@ -20,14 +20,14 @@ BLOCKS = 5
 class Timed:
     """The mean times of a step without the profiler, in seconds: `step_s` of the whole step, and `data_s` of its wait for data.
 
-    `processor_s` is the CPU time that all threads of this process use outside of the wait for data. `queued_s` is the time in which the main
+    `processor_s` is the CPU time that all threads of this process use outside of the wait for data. `cpu_wait_s` is the time in which the main
     thread was ready to run, but waited because other threads or processes used the CPUs.
     """
 
     step_s: float
     data_s: float
     processor_s: float
-    queued_s: float = 0.0
+    cpu_wait_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
     device, clock = trial.machine.device, trial.clock
     synchronize(device)
     waited_s, waited_processor_s = clock.elapsed_s, clock.processor_s
-    start_s, start_processor_s, start_queued_s = time.perf_counter(), time.process_time(), queued_s()
+    start_s, start_processor_s, start_wait_s = time.perf_counter(), time.process_time(), cpu_wait_s()
     for _ in range(steps):
         next(reports)
     synchronize(device)
     elapsed_s, processor_s = time.perf_counter() - start_s, time.process_time() - start_processor_s
     outside_s = processor_s - (clock.processor_s - waited_processor_s)
-    return Timed(elapsed_s / steps, (clock.elapsed_s - waited_s) / steps, outside_s / steps, (queued_s() - start_queued_s) / steps)
+    return Timed(elapsed_s / steps, (clock.elapsed_s - waited_s) / steps, outside_s / steps, (cpu_wait_s() - start_wait_s) / steps)
 
 
 def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> Shares:
@@ -85,6 +85,6 @@ def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> Shares:
         computing_s = (timed.step_s - data_s) * fraction
     outside_s = timed.step_s - timed.data_s
     rest_s = timed.step_s - computing_s - copying_s - data_s
-    running = min(1.0, timed.processor_s / outside_s + timed.queued_s / timed.step_s) if outside_s > 0 else 1.0
+    running = min(1.0, timed.processor_s / outside_s + timed.cpu_wait_s / timed.step_s) if outside_s > 0 else 1.0
     parts = (data_s, copying_s, computing_s, rest_s * running, rest_s * (1 - running))
     return Shares(*(part / timed.step_s for part in parts))

@@ -60,7 +60,7 @@ class Row:
 
 
 @dataclass
-class Contestant:
+class Candidate:
     """A training to measure in blocks of steps. `held_bytes` is the GPU memory that was in use before this training began."""
 
     trial: Trial
@@ -133,17 +133,17 @@ def compared(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps
     machine.set_determinism(params.train.deterministic)
 
 
-def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Machine) -> Contestant:
+def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Machine) -> Candidate:
     """Begin the training with `option`, and return it. Raises Refusal if the option does not fit the model, the data or the machine."""
     device = torch.device(option.device) if option.device else claimed.device
     held_bytes = memory.current_bytes(device) if device.type == "cuda" else 0
     trial = Trial.of(params, prepared, Machine(device, claimed.threads), changes={"report_every_steps": NEVER, **option.changes})
     if option.unfused:
         unfuse(trial.state.optimizer)
-    return Contestant(trial, iter(()), held_bytes)
+    return Candidate(trial, iter(()), held_bytes)
 
 
-def row(option: Option, configured: Contestant, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
+def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
     """Measure an option in blocks that alternate with those as configured, which have `count` steps. Any error becomes the row's obstacle.
 
     `steps` is the number of steps in the blocks of the option, as in `compared`.
@@ -183,7 +183,7 @@ def unfuse(optimizer: torch.optim.Optimizer) -> None:
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch's fused optimizers
 
 
-def taken_bytes(contestant: Contestant) -> int | None:
+def taken_bytes(contestant: Candidate) -> int | None:
     """Return the peak memory of the training's tensors on the GPU in its last block; None on a CPU."""
     device = contestant.trial.machine.device
     return memory.peak_bytes(device) - contestant.held_bytes if device.type == "cuda" else None

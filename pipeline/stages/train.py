@@ -24,7 +24,7 @@ from pipeline.runtime.processes import Processes
 from pipeline.runtime.training_folder import Work
 from pipeline.stages import run_description
 from pipeline.terminal import model_size
-from pipeline.terminal.training_lines import Course, training_lines
+from pipeline.terminal.training_lines import TrainingLength, training_lines
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
 from pipeline.training import Training, no_pause
@@ -116,7 +116,7 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
     pause = no_pause if training.state.sharding else partial(training.processes.pause, interrupted)
     first, sharded = training.processes.is_first, training.state.sharding
     try:
-        with training_lines(course(training), training.machine.device, is_first=first) as lines:
+        with training_lines(training_length(training), training.machine.device, is_first=first) as lines:
             for report in training.reports(lines.validating(pause)):
                 if report.metrics:
                     elapsed_s, steps = time.perf_counter() - start_s, report.step - start_step
@@ -155,9 +155,9 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         training.saver.wait()
 
 
-def course(training: Training) -> Course:
+def training_length(training: Training) -> TrainingLength:
     settings = training.params.train
-    return Course(
+    return TrainingLength(
         num_steps=training.plan.num_steps,
         batch_size=settings.batch_size,
         num_samples=len(training.prepared.train),
@@ -184,7 +184,7 @@ def result_line(training: Training, paths: Paths) -> str:
     found = next((row[metric] for row in training.progress.rows if row["step"] == step and metric in row), None)
     score = f", {metric} {found:.4f}" if found is not None else ""
     better = f" (best: {best:.4f} after step {best_step})" if best is not None and step != best_step else ""
-    return f"train: {paths.model}: the weights after step {step}, {course(training).epoch(step)}{score}{better}"
+    return f"train: {paths.model}: the weights after step {step}, {training_length(training).epoch(step)}{score}{better}"
 
 
 def write_results(training: Training, exported: tuple[Tensors, int], paths: Paths, identity: run_identity.RunIdentity) -> None:

@@ -21,7 +21,7 @@ LOSS = "train/objective"
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingLength:
     """The length of a training. `num_samples` is the size of the train split, `metric` is `train.metric`, and `may_stop_early` is True if
     `train.patience` is set.
     """
@@ -38,7 +38,7 @@ class Course:
 
 
 @dataclass
-class Pace:
+class Throughput:
     """The speed of a training. `marks` are pairs of a time in seconds and the step that was completed at this time."""
 
     marks: deque[tuple[float, int]] = field(default_factory=deque)
@@ -74,10 +74,10 @@ class TrainingLines:
     """
 
     def __init__(
-        self, course: Course, device: torch.device, show: Callable[[Sequence[str]], None], *, every_s: float, is_live: bool = False
+        self, length: TrainingLength, device: torch.device, show: Callable[[Sequence[str]], None], *, every_s: float, is_live: bool = False
     ) -> None:
-        self.course, self.device, self.show, self.every_s, self.is_live = course, device, show, every_s, is_live
-        self.pace = Pace()
+        self.length, self.device, self.show, self.every_s, self.is_live = length, device, show, every_s, is_live
+        self.throughput = Throughput()
         self.last_s = time.monotonic()
         self.done = 0
         self.metrics: dict[str, float] = {}
@@ -89,17 +89,17 @@ class TrainingLines:
         """
         self.done = step
         now_s = time.monotonic()
-        if self.pace.start is None:
-            self.pace.mark(now_s, step)
+        if self.throughput.start is None:
+            self.throughput.mark(now_s, step)
         if metrics:
             self.metrics.update(metrics)
             if validated := [name for name in metrics if name.startswith("valid/")]:
                 names = [name for name in (LOSS, *validated) if name in metrics]
                 shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in names)
-                print(f"train: step {step} of {self.course.num_steps}, {self.course.epoch(step)}: {shown}", flush=True)
+                print(f"train: step {step} of {self.length.num_steps}, {self.length.epoch(step)}: {shown}", flush=True)
                 self.last_s = -math.inf if self.is_live else now_s
         if now_s - self.last_s >= self.every_s:
-            self.pace.mark(now_s, step)
+            self.throughput.mark(now_s, step)
             self.progress(now_s)
 
     def validating(self, pause: Callable[[], object]) -> Callable[[], None]:
@@ -115,19 +115,19 @@ class TrainingLines:
 
     def progress(self, now_s: float, *more: str) -> None:
         self.last_s = now_s
-        self.show([f"train: step {self.done} of {self.course.num_steps}", *more, *self.fields()])
+        self.show([f"train: step {self.done} of {self.length.num_steps}", *more, *self.fields()])
 
     def fields(self) -> Iterator[str]:
         """Yield the fields of the line after the step, the most important first."""
-        yield self.course.epoch(self.done)
-        left_s, steps_per_second = self.pace.seconds_left(self.course.num_steps), self.pace.steps_per_second()
+        yield self.length.epoch(self.done)
+        left_s, steps_per_second = self.throughput.seconds_left(self.length.num_steps), self.throughput.steps_per_second()
         if left_s is not None:
-            yield f"{'at most ' if self.course.may_stop_early else ''}{duration(left_s)} left"
-        for label, name in (("loss", LOSS), (self.course.metric, self.course.metric)):
+            yield f"{'at most ' if self.length.may_stop_early else ''}{duration(left_s)} left"
+        for label, name in (("loss", LOSS), (self.length.metric, self.length.metric)):
             if name in self.metrics:
                 yield f"{label} {self.metrics[name]:.4f}"
         if steps_per_second:
-            yield f"{quantity(steps_per_second * self.course.batch_size)} samples/s"
+            yield f"{quantity(steps_per_second * self.length.batch_size)} samples/s"
         yield memory(self.device)
 
 
@@ -157,16 +157,16 @@ def memory(device: torch.device) -> str:
 
 
 @contextmanager
-def training_lines(course: Course, device: torch.device, *, is_first: bool) -> Iterator[TrainingLines]:
+def training_lines(length: TrainingLength, device: torch.device, *, is_first: bool) -> Iterator[TrainingLines]:
     """Print the lines of a training within the block: a status line if stderr is a terminal, else a line if LINE_EVERY_S had none.
 
     If the environment variable CI is set, or in a process that is not the first of several, only validations are printed.
     """
     if not is_first or os.environ.get("CI"):
-        yield TrainingLines(course, device, lambda _: None, every_s=math.inf)
+        yield TrainingLines(length, device, lambda _: None, every_s=math.inf)
     elif sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown"):
         stdout = sys.stdout
         with live_line(stdout, sys.stderr) as line:
-            yield TrainingLines(course, device, line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
+            yield TrainingLines(length, device, line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
     else:
-        yield TrainingLines(course, device, lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)
+        yield TrainingLines(length, device, lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)

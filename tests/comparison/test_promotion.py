@@ -166,7 +166,7 @@ def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused:
     "arguments", [("a/b",), ("",), ("a b",), ("digits", "--alias", "latest"), ("digits", "--alias", "v3"), ("digits", "--alias", "")]
 )
 def test_names_that_mlflow_cannot_store_are_refused(registry: Registry, refused: Callable[..., str], arguments: tuple[str, ...]) -> None:
-    assert ": is no " in refused("promote", registry.runs["first"], *arguments)
+    assert ": is not a valid " in refused("promote", registry.runs["first"], *arguments)
 
 
 def test_without_a_store_nothing_is_created(working: Checkout, refused: Callable[..., str]) -> None:

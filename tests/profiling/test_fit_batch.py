@@ -7,8 +7,8 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.profiling import fit_batch, memory, micro_batches
-from pipeline.profiling.fit_batch import Result, Search, searched, smallest_of_fastest
-from pipeline.profiling.micro_batches import Facts, Measured, Measuring, Overflow
+from pipeline.profiling.fit_batch import Result, searched, smallest_of_fastest
+from pipeline.profiling.micro_batches import Facts, Measured, MeasuringProcess, Overflow
 from pipeline.profiling.trial import Trial, stepping
 from pipeline.refusal import Refusal
 from tests import project
@@ -134,7 +134,7 @@ class Fake:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
-    monkeypatch.setattr(fit_batch, "Measuring", Fake)
+    monkeypatch.setattr(fit_batch, "MeasuringProcess", Fake)
     monkeypatch.setattr(Fake, "started", 0)
     return Fake
 
@@ -220,9 +220,9 @@ def test_the_verb_prints_what_real_steps_take_and_leaves_everything_as_it_is(tmp
 
 def test_a_process_that_takes_too_much_or_is_killed_is_an_overflow(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Measuring(budget_bytes=1) as measuring, pytest.raises(Overflow):
+    with MeasuringProcess(budget_bytes=1) as measuring, pytest.raises(Overflow):
         measuring.measured(1)
-    with Measuring(budget_bytes=None) as measuring:
+    with MeasuringProcess(budget_bytes=None) as measuring:
         measuring.process.kill()
         with pytest.raises(Overflow):
             measuring.facts()
@@ -236,7 +236,7 @@ def test_resident_memory_limits_the_size(tmp_path: Path, monkeypatch) -> None:
     folder = project.make(tmp_path, {"model": convnet, "train.batch_size": 256, "train.micro_batch_size": 256})
     monkeypatch.chdir(folder)
     assert main(["prepare"]) == 0
-    with Measuring(None) as measuring:
+    with MeasuringProcess(None) as measuring:
         small, large = measuring.measured(16).peak_bytes, measuring.measured(256).peak_bytes
     assert large > small + 50e6
     monkeypatch.setattr(memory, "available_bytes", lambda: int((small + large) / 2 / fit_batch.BUDGET_SHARE))
@@ -252,7 +252,7 @@ def test_resident_memory_limits_the_size(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_a_search_uses_a_new_process_for_a_smaller_size(fake) -> None:
-    search = Search(None)
+    search = SizeSearch(None)
     for size, processes in ((4, 1), (8, 1), (4, 2), (32, 3), (16, 3)):
         search.fits(size)
         assert fake.started == processes

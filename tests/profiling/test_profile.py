@@ -102,9 +102,9 @@ def test_the_profile_tells_everything_that_was_measured(setup) -> None:
 
 def test_a_crowded_machine_is_told(setup) -> None:
     result = profiled(*setup, steps=5)
-    crowded = replace(result, timed=replace(result.timed, queued_s=0.5 * result.timed.step_s))
+    crowded = replace(result, timed=replace(result.timed, cpu_wait_s=0.5 * result.timed.step_s))
     assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
-    alone = replace(result, timed=replace(result.timed, queued_s=0.0))
+    alone = replace(result, timed=replace(result.timed, cpu_wait_s=0.0))
     assert "Other processes" not in "\n".join(alone.lines())
 
 

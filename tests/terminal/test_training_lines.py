@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from pipeline.terminal import training_lines as module
-from pipeline.terminal.training_lines import Course, Pace, duration, quantity, training_lines
+from pipeline.terminal.training_lines import Throughput, TrainingLength, duration, quantity, training_lines
 from tests.terminal.test_live_line import Terminal
 
 CPU = torch.device("cpu")
-COURSE = Course(num_steps=1000, batch_size=8, num_samples=80, metric="valid/accuracy", may_stop_early=False)
+COURSE = TrainingLength(num_steps=1000, batch_size=8, num_samples=80, metric="valid/accuracy", may_stop_early=False)
 Clock = Callable[[float], None]
 
 
@@ -107,7 +107,7 @@ def test_a_long_validation_says_so(clock: Clock, capsys: pytest.CaptureFixture[s
 
 
 def test_the_first_step_and_earlier_runs_do_not_count_for_the_time_left() -> None:
-    pace = Pace()
+    pace = Throughput()
     pace.mark(60.0, 501)  # the first step of this process took a minute
     assert (pace.steps_per_second(), pace.seconds_left(1000)) == (None, None)
     pace.mark(70.0, 601)
@@ -115,7 +115,7 @@ def test_the_first_step_and_earlier_runs_do_not_count_for_the_time_left() -> Non
 
 
 def test_the_rate_is_that_of_the_last_half_minute_and_the_time_left_that_of_the_mean() -> None:
-    pace = Pace()
+    pace = Throughput()
     for second in range(101):
         pace.mark(float(second), 2 * second)
     for second in range(101, 151):
@@ -125,7 +125,7 @@ def test_the_rate_is_that_of_the_last_half_minute_and_the_time_left_that_of_the_
 
 
 def test_with_patience_the_time_left_is_an_upper_bound(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    course = Course(num_steps=100, batch_size=8, num_samples=80, metric="valid/loss", may_stop_early=True)
+    course = TrainingLength(num_steps=100, batch_size=8, num_samples=80, metric="valid/loss", may_stop_early=True)
     with training_lines(course, CPU, is_first=True) as lines:
         for step in (1, 11):
             clock(float(step))

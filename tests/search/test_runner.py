@@ -23,7 +23,7 @@ from pipeline.io import files
 from pipeline.params.editing import edited
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
-from pipeline.search import child, searching, settings
+from pipeline.search import child, runner, settings
 from pipeline.search.child import devices
 from pipeline.tracking import events, journal
 from tests import project
@@ -62,8 +62,8 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """Return a project with prepared data, which is the working directory. Children train in an instant, and nothing is tracked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.setattr(searching, "Child", FakeChild)
-    monkeypatch.setattr(searching, "POLL_S", 0.0)
+    monkeypatch.setattr(runner, "Child", FakeChild)
+    monkeypatch.setattr(runner, "POLL_S", 0.0)
     monkeypatch.setattr(settings, "edited", lambda text, assignments: cached_edit(text, tuple(assignments)))
     monkeypatch.setattr(FakeChild, "starts", [], raising=False)
     project.make(tmp_path)
@@ -73,7 +73,7 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False, skip: int | None = None) -> None:
-    searching.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models, skip=skip, validate=refuse_misfits)
+    runner.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models, skip=skip, validate=refuse_misfits)
 
 
 def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
@@ -194,7 +194,7 @@ def test_parameters_edited_while_the_search_ran_are_not_overwritten(top: Path, m
             Path("params.yaml").write_text(original + "# a note\n")
 
     original = Path("params.yaml").read_text()
-    monkeypatch.setattr(searching, "Child", Editing)
+    monkeypatch.setattr(runner, "Child", Editing)
     with pytest.raises(Refusal, match=r"params.yaml: has been edited while the search ran, and is left as it is: repeat"):
         search(2, apply=True)
     assert Path("params.yaml").read_text() == original + "# a note\n"
@@ -208,7 +208,7 @@ def test_no_trial_begins_after_a_change_of_what_decides_results(top: Path, monke
             super().__init__(*arguments)
             Path("requirements.lock").write_text("torch==2\n")
 
-    monkeypatch.setattr(searching, "Child", Changing)
+    monkeypatch.setattr(runner, "Child", Changing)
     with pytest.raises(Refusal, match=r"these have changed: requirements.lock: undo the change"):
         search()
     assert FakeChild.starts == [0]
@@ -243,7 +243,7 @@ def test_a_search_killed_after_its_last_trial_ends_its_parent_run(top: Path, mon
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(searching.Searching, "conclude", killed)
+        patch.setattr(runner.SearchRunner, "conclude", killed)
         with pytest.raises(KilledError):
             search(2)
     search(2)
@@ -301,7 +301,7 @@ def test_data_that_changed_or_is_missing_is_refused(top: Path) -> None:
 
 def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: Path) -> None:
     folder = Path(".pipeline/search/tiny")
-    with searching.claimed(folder), pytest.raises(Refusal, match="another process is running this search: wait for it"):
+    with runner.claimed(folder), pytest.raises(Refusal, match="another process is running this search: wait for it"):
         search()
     files.write_text(folder / "study.db", "no database " * 1000)
     with pytest.raises(Refusal, match=r"study.db: cannot be opened as a study .*: restore it, or remove .pipeline/search/tiny"):
@@ -322,7 +322,7 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(
             self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
 
     with monkeypatch.context() as patch:
-        patch.setattr(searching, "Child", Dead)
+        patch.setattr(runner, "Child", Dead)
         with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
             search(2)
     with pytest.raises(Refusal, match=r"--skip: 0 is not the number of an unfinished trial: the unfinished trials are 1"):
@@ -343,7 +343,7 @@ def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, messa
                 f"resuming\nerror: {trial.paths.params}:19: {message}\n" if message else "error: data/prepared: is missing\n"
             )
 
-    monkeypatch.setattr(searching, "Child", Diverged)
+    monkeypatch.setattr(runner, "Child", Diverged)
     if not message:
         with pytest.raises(Refusal, match=r"trial 0 ended with exit code 2 \(data/prepared: is missing\)"):
             search(1)

@@ -9,7 +9,7 @@ CROWDED = 0.1
 """If the main thread waits for a CPU for a larger share of the time, the measurement gets a warning."""
 
 
-def queued_s() -> float:
+def cpu_wait_s() -> float:
     """Return how long the main thread of this process has waited for a CPU since its start; 0 if the kernel does not report it."""
     try:
         return int(SCHEDULER_STATISTICS.read_text(encoding="ascii").split()[1]) / 1e9

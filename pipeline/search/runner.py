@@ -66,21 +66,21 @@ def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, s
         )
     folder = (environment.dvc_root or Path()) / ".pipeline/search" / search.settings.name
     with claimed(folder):
-        searching = Searching(search, params, record, folder, paths, environment, num_trials or search.settings.trials, keep_models)
+        runner = SearchRunner(search, params, record, folder, paths, environment, num_trials or search.settings.trials, keep_models)
         try:
             if skip is not None:
-                searching.skip(skip)
-            searching.run()
-            best = searching.print_result()
+                runner.skip(skip)
+            runner.run()
+            best = runner.print_result()
             if apply:
-                searching.apply(best)
+                runner.apply(best)
             elif best:
                 print(
                     f"`python -m pipeline search {file} --apply` writes its parameters to {params.path}; `dvc repro` then trains it again"
                 )
             return 0 if best else 1
         finally:
-            searching.study.close()
+            runner.study.close()
 
 
 @contextmanager
@@ -114,7 +114,7 @@ class Active:
 
 
 @dataclass
-class Searching:
+class SearchRunner:
     """A search that runs in this process. The process holds the lock of the search."""
 
     search: Search
