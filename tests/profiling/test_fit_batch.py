@@ -7,7 +7,7 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.profiling import fit_batch, memory, micro_batches
-from pipeline.profiling.fit_batch import Result, searched, smallest_of_fastest
+from pipeline.profiling.fit_batch import Result, SizeSearch, searched, smallest_of_fastest
 from pipeline.profiling.micro_batches import Facts, Measured, MeasuringProcess, Overflow
 from pipeline.profiling.trial import Trial, stepping
 from pipeline.refusal import Refusal
