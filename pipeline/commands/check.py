@@ -79,9 +79,9 @@ def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) ->
 
     DVC removes the prepared data before `prepare` finds out.
     """
-    from pipeline.io.reading import cluster  # late: it digests all code
-
     if environment.cluster and hasattr(prepare.source, "decode_and_store") and would_run("prepare"):
+        from pipeline.io.reading import cluster  # late: it digests all code
+
         with cluster.connected(Cluster(str(environment.cluster), (prepare.source.root.absolute(),))):
             pass
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
@@ -32,10 +32,20 @@ Result = TypeVar("Result")
 CONNECT_S = 10.0
 AHEAD = 64
 CODE = Path(pipeline.__file__).parent
+
+
+def installed(library: str) -> str:
+    """Return the version of an installed package, or "none"."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "none"
+
+
 VERSIONS = {
     "code": files.digest_of({path.relative_to(CODE).as_posix(): files.digest(path) for path in CODE.rglob("*.py")}),
     "Python": platform.python_version(),
-    **{library: version(library) for library in ("distributed", "numpy", "pillow")},
+    **{library: installed(library) for library in ("distributed", "numpy", "pillow")},
 }
 """The versions that must be equal on all machines. They are computed at import, because later changes of the files do not change what runs."""
 

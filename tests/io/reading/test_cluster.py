@@ -168,6 +168,7 @@ def test_an_unusable_cluster_is_refused_with_the_remedy(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         assert f"no scheduler has answered at {address} within" in refusal(address=address)
+    assert cluster.installed("a package that is missing") == "none"  # such as `distributed` without `make setup-cluster`
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert "run `make setup-cluster`" in refusal()
 
