@@ -18,7 +18,7 @@ from tests.imports import TOP
 
 HEAVY = {
     *("torch", "torch._dynamo", "torchvision", "mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "matplotlib", "PIL"),
-    *("numpy", "safetensors", "rich", "pipeline.profiling"),
+    *("numpy", "safetensors", "rich", "pipeline.profiling", "pipeline.io.reading.cluster"),
 }
 """Modules that take more than some hundredths of a second to import and are used by some verbs only."""
 FETCHED = {"mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "torchvision", "rich", "pipeline.profiling"}
