@@ -1,5 +1,6 @@
-"""Trainings in memory, for tests of the loop: no file, no tracking."""
+"""Trainings in memory, for tests of the loop: no file, no tracking. `TEST_DEVICE=cuda` runs them on a GPU."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,17 +19,20 @@ from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.state import TrainState
 from pipeline.params.loop import LoopSettings
 from pipeline.params.train import TrainParams
-from pipeline.runtime.machine import Machine
+from pipeline.runtime.environment import Environment
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.runtime.processes import ALONE
 from pipeline.spec import Spec
 from pipeline.tasks.classification.objective import Objective
 from pipeline.training import Training
 from tests.specs import image_spec
 
-HERE = Machine(torch.device("cpu"), torch.get_num_threads())
+HERE = Machine.claim(Environment(PIPELINE_DEVICE=os.environ.get("TEST_DEVICE", "cpu"), PIPELINE_THREADS=torch.get_num_threads()))
 
 
 def begin(params: TrainParams, prepared: Prepared, folder: Path = Path("/nonexistent")) -> Training:
+    if HERE.device.type == "cuda":
+        set_determinism(params.train.deterministic)
     return Training.begin(params, prepared, HERE, Checkpoints(folder, kept=2))
 
 

@@ -1,6 +1,6 @@
 """Kill trainings at random moments and repeat each: `python -m tests.faults.killing 200` prints the outcome as JSON.
 
-A name of `project.SETTINGS` after the number, such as `code`, kills the training of a text model.
+A name of `project.SETTINGS` after the number, such as `code`, kills the training of a text model. `TEST_DEVICE=cuda` trains on a GPU.
 
 Children are forked from this process, which has only imported torch: a fork after torch has started threads would hang.
 """
@@ -44,7 +44,12 @@ CHANGES = {
     "augment.cutout": 2,
 }
 TEXT_CHANGES = {"train.ema_decay": 0.9, "train.export_weights": "best", "train.report_every_steps": 4}
-VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
+VARIABLES = {
+    "PIPELINE_TRACKING": "false",
+    "PIPELINE_DEVICE": os.environ.get("TEST_DEVICE", "cpu"),
+    "PIPELINE_THREADS": "1",
+    "PIPELINE_CHECKPOINT_EVERY_STEPS": "1",
+}
 
 
 def fork(verb: str, folder: Path) -> int:

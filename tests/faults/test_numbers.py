@@ -12,7 +12,7 @@ from pipeline.io import tensor_file
 from pipeline.refusal import Refusal
 from pipeline.training import Training
 from tests import project, texts
-from tests.engine.building import begin, run, same
+from tests.engine.building import HERE, begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD
 
 BAD = 3
@@ -30,7 +30,7 @@ def spoil(
 
     def arranged(images: torch.Tensor) -> torch.Tensor:
         if model.training and training.state.step + 1 in steps:
-            read.append(images)
+            read.append(images.cpu())
         return normalise(images)
 
     def forward(inputs: torch.Tensor) -> torch.Tensor:
@@ -167,7 +167,7 @@ def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prep
     assert torch.equal(tensors["inputs"], torch.cat(read))
     _, targets = next(next(training.batches(BAD - 1)).parts(1000))
     assert targets.shape[1] == 3
-    assert torch.equal(tensors["targets"], targets)
+    assert torch.equal(tensors["targets"], targets.cpu())
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_batch_of_a_text_model_is_kept_with_its_texts(train_params, tmp_path
     def forward(tokens: torch.Tensor) -> torch.Tensor:
         if not training.state.model.training or training.state.step + 1 != BAD:
             return compute(tokens)
-        read.append(tokens)
+        read.append(tokens.cpu())
         return compute(tokens) * math.inf
 
     monkeypatch.setattr(training.state.model.network, "forward", forward)
@@ -265,7 +265,9 @@ def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(trai
     }
     training, gather = begin(train_params(CHANGES | changes), prepared), update.accumulate_gradients
     monkeypatch.setattr(
-        update, "accumulate_gradients", lambda *given, **more: (gather(*given, **more)[0] * math.inf, {"correct": torch.tensor(1.0)})
+        update,
+        "accumulate_gradients",
+        lambda *given, **more: (gather(*given, **more)[0] * math.inf, {"correct": torch.tensor(1.0, device=HERE.device)}),
     )
     with pytest.raises(Refusal, match=r"^optimizer\.learning_rate: train/objective became inf at or before step 2: lower optimizer"):
         run(training)

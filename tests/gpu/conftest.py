@@ -25,15 +25,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def begin(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
-    """`begin(params)`: a training on the GPU, from its last checkpoint where there is one."""
+    """Return a function: `begin(params, name, data)` is a training on the GPU, from the last checkpoint of this name if there is one."""
     monkeypatch.setenv("PIPELINE_DEVICE", "cuda")
     monkeypatch.setenv("PIPELINE_THREADS", str(torch.get_num_threads()))
     here = Machine.claim(Environment.read())
 
-    def begun(params: TrainParams, name: str = "work") -> Training:
+    def begun(params: TrainParams, name: str = "work", data: Prepared = prepared) -> Training:
         set_determinism(params.train.deterministic)
         (tmp_path / name).mkdir(exist_ok=True)
-        return Training.begin(params, prepared, here, Checkpoints(tmp_path / name, kept=2))
+        return Training.begin(params, data, here, Checkpoints(tmp_path / name, kept=2))
 
     yield begun
     set_determinism(False)
