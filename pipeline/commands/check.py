@@ -55,9 +55,9 @@ def refuse_unfit_machine(environment: Environment, top: Path) -> None:
     Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
     """
     from pipeline.doctor import diagnosis
-    from pipeline.doctor.job import Job
+    from pipeline.doctor.context import Context
 
-    findings = diagnosis.examine(Job(environment, top), diagnosis.FOR_TRAINING)
+    findings = diagnosis.examine(Context(environment, top), diagnosis.FOR_TRAINING)
     for finding in findings:
         if finding.name == "lock" and finding.status == "warning":
             print(f"warning: {finding}", file=sys.stderr, flush=True)

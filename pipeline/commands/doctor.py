@@ -36,7 +36,7 @@ def examined() -> list[Finding]:
     Raises ModuleNotFoundError if a package is missing without which nothing can be examined.
     """
     from pipeline.doctor import diagnosis
-    from pipeline.doctor.job import Job
+    from pipeline.doctor.context import Context
     from pipeline.runtime.environment import Environment
 
     try:
@@ -44,10 +44,10 @@ def examined() -> list[Finding]:
     except Refusal as refusal:  # the other checks use the defaults; for tracking, these would be wrong
         problem = Finding("environment", "problem", "; ".join(str(refusal).splitlines()), "correct the variable, or `unset` it")
         names = [name for name in diagnosis.CHECKS if name != "tracking"]
-        return [problem, *diagnosis.examine(Job(Environment.model_construct()), names)]
+        return [problem, *diagnosis.examine(Context(Environment.model_construct()), names)]
     if environment.local_rank:
         return []
-    return [of_environment(environment), *diagnosis.examine(Job(environment))]
+    return [of_environment(environment), *diagnosis.examine(Context(environment))]
 
 
 def of_environment(environment: "Environment") -> Finding:

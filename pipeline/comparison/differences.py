@@ -86,7 +86,7 @@ class Differences:
 
     @property
     def _is_code_a_cause(self) -> bool:
-        commits_are_known = all(model.facts.provenance.get("git.commit") for model in self.models)
+        commits_are_known = all(model.record.provenance.get("git.commit") for model in self.models)
         is_of_model = (
             commits_are_known
             and any(row.name == MODEL for row in self.rows)
@@ -109,7 +109,7 @@ def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     """Yield the parameters of the training, then those of `source` and `evaluate`, which are recorded outside of the model file."""
     yield from differing("parameters", [flat(model.manifest.params) for model in models])
     for section in ("source", "evaluate"):
-        found = [{key: value for key, value in model.facts.params.items() if key.startswith(f"{section}.")} for model in models]
+        found = [{key: value for key, value in model.record.params.items() if key.startswith(f"{section}.")} for model in models]
         yield from differing("parameters", [each or None for each in found])
 
 
@@ -131,13 +131,13 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     digests = [short(model.manifest.inputs.get("code")) for model in models]
     remark = "includes the file of the model" if len({flat(model.manifest.params)[MODEL] for model in models}) > 1 else ""
     yield from differing("code", [{CODE: each} for each in digests], remark=remark)
-    commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
+    commits = [model.record.provenance.get("git.commit", UNKNOWN) for model in models]
     remarks = [files_between(commits[0], each) for each in commits[1:]]
     if any(remark != "" for remark in remarks):
         equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
         remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
         yield from differing("code", [{"commit": known(each)} for each in commits], remark=remark)
-    changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
+    changes = [model.record.provenance.get("git.difference", UNKNOWN) for model in models]
     yield from differing("code", [{"uncommitted changes": each} for each in uncommitted(changes)])
 
 
@@ -156,7 +156,7 @@ def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
         )
     yield from differing("hardware", machines)
     for name in MACHINE_FACTS:
-        yield from differing("hardware", [{name: known(model.facts.provenance.get(name, UNKNOWN))} for model in models])
+        yield from differing("hardware", [{name: known(model.record.provenance.get(name, UNKNOWN))} for model in models])
 
 
 def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
@@ -164,7 +164,7 @@ def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
     for number, model in enumerate(models):
         if equal := next((other for other in models[:number] if other.digest == model.digest), None):
             yield f"{model.name}: has the same bytes as {equal.name}"
-        if not model.facts.provenance:
+        if not model.record.provenance:
             yield f"{model.name}: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown"
 
 

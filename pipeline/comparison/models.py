@@ -32,7 +32,7 @@ EVALUATE = "evaluate"
 
 
 @dataclass(frozen=True)
-class Facts:
+class Record:
     """What is recorded about a training outside of its model file, by its run or in a git revision. Unknown facts are missing.
 
     `origin` names the record, such as "run run-000001-...". `params` has the parameters of the sections `source` and `evaluate` by dotted
@@ -50,18 +50,18 @@ class Facts:
 class ComparedModel:
     """A model to compare. `name` is the user's name for it, `digest` the SHA-256 of the model file, and `manifest` the file's metadata.
 
-    `weights` are the tensors of the file, and `facts` what is recorded outside of it.
+    `weights` are the tensors of the file, and `record` what is recorded outside of it.
     """
 
     name: str
     digest: str
     manifest: Manifest
     weights: Tensors
-    facts: Facts
+    record: Record
 
     @property
     def splits(self) -> Mapping[str, str]:
-        return self.facts.splits
+        return self.record.splits
 
 
 def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
@@ -73,7 +73,7 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
         return read_file(name, paths, environment)
     if folder := subject.journal_named(name, environment.root):
         model = read_file(name, paths, environment)
-        return replace(model, facts=of_journal(folder, model.manifest.step))
+        return replace(model, record=of_journal(folder, model.manifest.step))
     if commit := revisions.resolved(name, paths.top):
         return read_revision(name, commit, paths, environment)
     known = journal.journals(environment.root)
@@ -94,10 +94,10 @@ def read_file(name: str, paths: Paths, environment: Environment) -> ComparedMode
     with model_source.located(name, paths, environment) as path:
         model = parsed(name, path)
         if folder := journal.find(environment.root, model.digest):
-            return replace(model, facts=of_journal(folder, model.manifest.step))
+            return replace(model, record=of_journal(folder, model.manifest.step))
         if not is_path(name, paths):
-            return replace(model, facts=of_mlflow(name, environment))
-        return replace(model, facts=of_results(path, paths))
+            return replace(model, record=of_mlflow(name, environment))
+        return replace(model, record=of_results(path, paths))
 
 
 def parsed(name: str, path: Path) -> ComparedModel:
@@ -108,18 +108,18 @@ def parsed(name: str, path: Path) -> ComparedModel:
     weights, metadata = tensor_file.load(path, header_bytes=model_file.HEADER_BYTES)
     with model_file.refusing(path):
         manifest = Manifest.model_validate(metadata)
-    return ComparedModel(name, files.digest(path), manifest, weights, Facts())
+    return ComparedModel(name, files.digest(path), manifest, weights, Record())
 
 
-def of_results(model: Path, paths: Paths) -> Facts:
-    """Return the scores in `metrics/evaluate.json` if they belong to the file `model`; otherwise return empty Facts."""
+def of_results(model: Path, paths: Paths) -> Record:
+    """Return the scores in `metrics/evaluate.json` if they belong to the file `model`; otherwise return empty Record."""
     try:
-        return Facts(metrics=run_description.test_metrics(recorded.scores(paths.metrics / "evaluate.json", model)))
+        return Record(metrics=run_description.test_metrics(recorded.scores(paths.metrics / "evaluate.json", model)))
     except Refusal:
-        return Facts()
+        return Record()
 
 
-def of_journal(folder: Path, step: int) -> Facts:
+def of_journal(folder: Path, step: int) -> Record:
     """Return what the journal in `folder` recorded. The metrics are those at `step`, the training step of the exported weights."""
     params: dict[str, str] = {}
     provenance: dict[str, str] = {}
@@ -135,10 +135,10 @@ def of_journal(folder: Path, step: int) -> Facts:
             splits |= {split_named(each["name"]): each["digest"] for each in fields.get("datasets", [])}
         elif event.kind == "metrics" and fields["step"] == step:
             metrics |= scores_of(fields["values"])
-    return Facts(f"run {folder.name}", params, provenance, splits, metrics)
+    return Record(f"run {folder.name}", params, provenance, splits, metrics)
 
 
-def of_mlflow(name: str, environment: Environment) -> Facts:
+def of_mlflow(name: str, environment: Environment) -> Record:
     """Return what the run of a model in MLflow recorded. Raises Refusal if MLflow does not answer."""
     store = Store(environment)
     try:
@@ -153,7 +153,7 @@ def of_mlflow(name: str, environment: Environment) -> Facts:
     inputs = run.inputs.dataset_inputs if run.inputs else []
     splits = {split_named(each.dataset.name): json.loads(each.dataset.profile or "{}").get("digest", "") for each in inputs}
     params = section_of(run.data.params, "source") | section_of(run.data.tags, EVALUATE)
-    return Facts(f"run {run.info.run_name} in MLflow", params, provenance, splits, scores_of(run.data.metrics))
+    return Record(f"run {run.info.run_name} in MLflow", params, provenance, splits, scores_of(run.data.metrics))
 
 
 def read_provenance(store: Store, run: "Run", folder: str) -> dict[str, str]:
@@ -187,13 +187,13 @@ def read_revision(name: str, commit: str, paths: Paths, environment: Environment
         revision = revisions.fetch(name, commit, paths, Path(folder))
         model = parsed(name, revision.model)
         folder_of_run = journal.find(environment.root, model.digest)
-    run = of_journal(folder_of_run, model.manifest.step) if folder_of_run else Facts()
+    run = of_journal(folder_of_run, model.manifest.step) if folder_of_run else Record()
     sections = {key: revision.params[key] for key in ("source", EVALUATE) if key in revision.params}
-    facts = Facts(
+    record = Record(
         origin=f"revision {commit[:12]}",
         params={key: formatted(value) for key, value in flatten(sections).items()},
         provenance={**run.provenance, "git.commit": commit, "git.difference": "none"},
         splits={**run.splits, **revision.splits},
         metrics={**run.metrics, **revision.metrics(model.digest)},
     )
-    return replace(model, name=name, facts=facts)
+    return replace(model, name=name, record=record)

@@ -71,7 +71,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
-    origin = model.facts.origin or "no run in this checkout"
+    origin = model.record.origin or "no run in this checkout"
     return (
         shown(model.name, LONGEST_VALUE),
         model.digest[:SHORT],
@@ -89,7 +89,7 @@ def differing_table(differences: Differences, labels: tuple[str, ...]) -> Table:
 
 def metric_rows(models: Sequence[ComparedModel]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each recorded metric: its value for each model, with its interval if it has one, and the differences to the first."""
-    found = [model.facts.metrics for model in models]
+    found = [model.record.metrics for model in models]
     for name in dict.fromkeys(name for metrics in found for name in metrics if INTERVAL not in name):
         first, *others = (metrics.get(name) for metrics in found)
         gained = (NOTHING if first is None or other is None else signed(other - first) for other in others)

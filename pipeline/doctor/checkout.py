@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 from pipeline.doctor import dvc_config
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 from pipeline.provenance import revision
 from pipeline.provenance.revision import Unknown
 
@@ -15,13 +15,13 @@ WRITTEN = (".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pi
 MOST_NAMED = 4
 
 
-def ownership(job: Job) -> Finding:
+def ownership(context: Context) -> Finding:
     """Check that this user can write to the folders that a training writes to.
 
     For root, also check that root owns the checkout: otherwise its owner could not change the files that the training writes.
     """
-    folders = [path for name in WRITTEN if (path := job.top / name).is_dir()]
-    uid, checkout = os.geteuid(), shlex.quote(str(job.top.resolve()))
+    folders = [path for name in WRITTEN if (path := context.top / name).is_dir()]
+    uid, checkout = os.geteuid(), shlex.quote(str(context.top.resolve()))
     locked = [path for path in folders if not os.access(path, os.W_OK | os.X_OK, effective_ids=True)]
     foreign = [path for path in folders if path.stat().st_uid != uid]
     owner = (foreign or folders)[0].stat()
@@ -41,20 +41,20 @@ def ownership(job: Job) -> Finding:
     return Finding("ownership", "ok", f"uid {uid} can write the checkout")
 
 
-def git(job: Job) -> Finding:
+def git(context: Context) -> Finding:
     """Check that Git can read the commit of the checkout. Without a repository, DVC refuses to run unless `core.no_scm` is set."""
     try:
-        commit = revision.git("-C", str(job.top), "rev-parse", "HEAD")[:12]
+        commit = revision.git("-C", str(context.top), "rev-parse", "HEAD")[:12]
     except Unknown as error:
-        return without_commit(job, str(error))
+        return without_commit(context, str(error))
     return Finding("git", "ok", f"commit {commit}")
 
 
-def without_commit(job: Job, reason: str) -> Finding:
+def without_commit(context: Context, reason: str) -> Finding:
     """Return the finding for a checkout whose commit Git cannot read. `reason` is the text of Git's error."""
-    no_scm = dvc_config.read(job.top).get("core", "no_scm", fallback="").lower() in ("true", "1", "yes", "on")
+    no_scm = dvc_config.read(context.top).get("core", "no_scm", fallback="").lower() in ("true", "1", "yes", "on")
     if "dubious ownership" in reason:
-        remedy = f"`git config --global --add safe.directory {shlex.quote(str(job.top.resolve()))}`"
+        remedy = f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`"
         return Finding("git", "warning", f"{reason}, so runs are recorded without their commit", remedy)
     if no_scm:
         recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from pipeline.doctor import checkout, docker, gpus, packages, remote, resources, tracking
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 from pipeline.io.untrusted import shown
 from pipeline.tracking.address import Address
 
-Check = Callable[[Job], Finding]
+Check = Callable[[Context], Finding]
 
 LIMIT_S = 2.2
 CHECKS: Mapping[str, Check] = {
@@ -40,27 +40,27 @@ FOR_TRAINING = ("lock", "gpus", "disk", "inodes", "file locks", "ownership")
 and none needs a server."""
 
 
-def examine(job: Job, names: Iterable[str] = CHECKS, *, limit_s: float = LIMIT_S) -> list[Finding]:
+def examine(context: Context, names: Iterable[str] = CHECKS, *, limit_s: float = LIMIT_S) -> list[Finding]:
     """Run the checks called `names` in one thread each, and return their findings in the order of `names`, without secrets.
 
     A check that raises an exception, or does not end within `limit_s` seconds, gives a warning. Its thread keeps running: a call to a file
     system or a driver that hangs cannot be interrupted.
     """
     findings: dict[str, Finding] = {}
-    threads = {name: threading.Thread(target=run, args=(name, job, findings), daemon=True) for name in names}
+    threads = {name: threading.Thread(target=run, args=(name, context, findings), daemon=True) for name in names}
     end_s = time.monotonic() + limit_s
     for thread in threads.values():
         thread.start()
     for thread in threads.values():
         thread.join(max(0.0, end_s - time.monotonic()))
-    address = Address.of(job.environment)
+    address = Address.of(context.environment)
     return [redacted(findings.get(name) or unanswered(name, limit_s), address) for name in threads]
 
 
-def run(name: str, job: Job, findings: dict[str, Finding]) -> None:
+def run(name: str, context: Context, findings: dict[str, Finding]) -> None:
     """Run the check called `name`, and store its finding in `findings`. An exception becomes a warning."""
     try:
-        findings[name] = CHECKS[name](job)
+        findings[name] = CHECKS[name](context)
     except ModuleNotFoundError as error:
         findings[name] = Finding(name, "warning", f"not examined, because the package {error.name} is not installed", "`make setup`")
     except Exception as error:  # one check must not hide the others

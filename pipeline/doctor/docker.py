@@ -6,15 +6,15 @@ import shutil
 import subprocess
 from typing import Any
 
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 from pipeline.io.untrusted import shown
 
 LIMIT_S = 1.6
 TOOLKIT = "`sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker`, after the installation of the NVIDIA Container Toolkit"
 
 
-def docker(job: Job) -> Finding:
+def docker(context: Context) -> Finding:
     """Ask the Docker engine for its version and runtimes. Only `make image` and `make docker-repro` need it, so the worst status is `warning`."""
     program = os.environ.get("DOCKER", "docker")
     if not shutil.which(program):
@@ -37,7 +37,7 @@ def docker(job: Job) -> Finding:
         remedy = "`sudo usermod -aG docker $USER`, then log in again" if denied else "`sudo systemctl start docker`"
         return Finding("docker", "warning", f"the Docker engine cannot be used: {reason}", remedy)
     text = f"Docker {shown(info.get('ServerVersion', 'of unknown version'), 40)}"
-    if not job.gpus.devices:
+    if not context.gpus.devices:
         return Finding("docker", "ok", text)
     if has_toolkit(info):
         return Finding("docker", "ok", f"{text} with the NVIDIA Container Toolkit")

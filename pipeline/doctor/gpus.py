@@ -3,8 +3,8 @@
 import os
 
 from pipeline.doctor import nvml
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding, Status
-from pipeline.doctor.job import Job
 from pipeline.runtime import gpu_diagnostics
 from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY
 
@@ -15,35 +15,35 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags in /proc/cpuinfo of CPUs with bf16 instructions: the first two of Intel and AMD, the last of ARM."""
 
 
-def driver(job: Job) -> Finding:
+def driver(context: Context) -> Finding:
     """Compare the NVIDIA driver with the CUDA version of torch. The status is `problem` only if PIPELINE_DEVICE demands a GPU."""
-    needed, found = nvml.cuda_of_torch(), job.gpus
+    needed, found = nvml.cuda_of_torch(), context.gpus
     too_old = bool(found.driver) and gpu_diagnostics.is_too_old(found.driver or "", needed)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in gpu_diagnostics.HIDING
     if found.devices and needed and not too_old and not hidden:
         supported = f" (up to CUDA {found.cuda})" if found.cuda else ""
         return Finding("driver", "ok", f"NVIDIA driver {found.driver}{supported}, torch is built for CUDA {needed}")
-    obstacle = gpu_diagnostics.obstacle(needed, system=job.system, driver=found.driver)
-    demanded = job.environment.device.startswith("cuda")
+    obstacle = gpu_diagnostics.obstacle(needed, system=context.system, driver=found.driver)
+    demanded = context.environment.device.startswith("cuda")
     if obstacle:
         text, _, remedy = obstacle.partition(": ")
-        status: Status = "problem" if demanded else "ok" if job.environment.device == "cpu" else "warning"
+        status: Status = "problem" if demanded else "ok" if context.environment.device == "cpu" else "warning"
         return Finding("driver", status, text, remedy)
     if demanded:
-        text = f"PIPELINE_DEVICE={job.environment.device}, but this machine has no NVIDIA GPU"
+        text = f"PIPELINE_DEVICE={context.environment.device}, but this machine has no NVIDIA GPU"
         return Finding("driver", "problem", text, "`unset PIPELINE_DEVICE`, or run on a machine with a GPU")
     return Finding("driver", "ok", "no NVIDIA GPU: training runs on the CPU")
 
 
-def gpus(job: Job) -> Finding:
+def gpus(context: Context) -> Finding:
     """List the GPUs with memory and compute capability. The status is `problem` if torch has no kernels for any of them."""
-    devices = job.gpus.devices
+    devices = context.gpus.devices
     if not devices:
         return Finding("gpus", "ok", "none")
     text = "; ".join(f"{index}: {describe(gpu)}" for index, gpu in enumerate(devices))
     oldest = gpu_diagnostics.oldest_capability(nvml.cuda_of_torch())
     too_old = [index for index, gpu in enumerate(devices) if gpu.capability < oldest]
-    if too_old and job.environment.device != "cpu":
+    if too_old and context.environment.device != "cpu":
         text += f". torch's CUDA {nvml.cuda_of_torch()} needs compute capability {dot(oldest)}, which GPU {listed(too_old)} lacks"
         if len(too_old) == len(devices):
             return Finding("gpus", "problem", text, "`export PIPELINE_DEVICE=cpu`")
@@ -55,15 +55,15 @@ def gpus(job: Job) -> Finding:
     return Finding("gpus", "ok", text)
 
 
-def precision(job: Job) -> Finding:
+def precision(context: Context) -> Finding:
     """List the precisions that are fast on this hardware, and those that are slow."""
-    if job.gpus.devices and job.environment.device != "cpu":
-        lowest = min(gpu.capability for gpu in job.gpus.devices)
+    if context.gpus.devices and context.environment.device != "cpu":
+        lowest = min(gpu.capability for gpu in context.gpus.devices)
         fast = ["fp32", *(["TF32", "bf16"] if lowest >= BF16_CAPABILITY else []), *(["fp16"] if lowest >= FP16_CAPABILITY else [])]
         slow = ". fp16 is not faster without tensor cores" if lowest < TENSOR_CORES else ""
         return Finding("precision", "ok", f"{', '.join(fast)} (compute capability {dot(lowest)}){slow}")
     try:
-        flags = set((job.system / "proc/cpuinfo").read_text(encoding="utf-8").split())
+        flags = set((context.system / "proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:
         flags = set()
     if found := sorted(flags & BF16_FLAGS):

@@ -7,8 +7,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 from pipeline.doctor.nvml import version_file
 from pipeline.paths import Paths
 
@@ -20,22 +20,22 @@ ACTIVATE = "`source .venv/bin/activate`"
 INSTALL = "`rm -f .venv/.locked; make setup`, or `make image` for the container"
 
 
-def python(job: Job) -> Finding:
+def python(context: Context) -> Finding:
     """Check the version of Python, and that this Python is that of the checkout's virtual environment, if there is one."""
     text = f"{'.'.join(map(str, sys.version_info[:3]))} in {sys.prefix}"
     if sys.version_info[:2] < OLDEST_PYTHON:
         return Finding("python", "problem", f"{text} is older than 3.11", "`rm -r .venv; make setup BASE_PYTHON=python3.12`")
-    if is_outside_venv(job.top):
+    if is_outside_venv(context.top):
         return Finding("python", "warning", f"{text} is not the virtual environment of this checkout", ACTIVATE)
     return Finding("python", "ok", text)
 
 
-def lock(job: Job) -> Finding:
+def lock(context: Context) -> Finding:
     """Compare the installed packages with requirements.lock. The status is `problem` if a package is missing.
 
     If only packages that torch needs on GPUs are missing, as with a CPU build of torch, the status is `warning`.
     """
-    path, remedy = Paths(job.top).lock, ACTIVATE if is_outside_venv(job.top) else INSTALL
+    path, remedy = Paths(context.top).lock, ACTIVATE if is_outside_venv(context.top) else INSTALL
     if not path.is_file():
         return Finding("lock", "problem", f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
     wanted, missing, different = compared(path)
@@ -48,12 +48,12 @@ def lock(job: Job) -> Finding:
     return Finding("lock", "ok", f"all {len(wanted)} packages of {path} are installed in its versions")
 
 
-def extras(job: Job) -> Finding:
+def extras(context: Context) -> Finding:
     """List the optional groups of packages that are installed. The status is `warning` only if a group has other versions than its lock."""
     installed: list[str] = []
     absent: list[str] = []
     outdated: list[str] = []
-    for path in sorted(job.top.glob("requirements-*.lock")):
+    for path in sorted(context.top.glob("requirements-*.lock")):
         name = path.stem.removeprefix("requirements-")
         if name == "dev":
             continue
@@ -67,7 +67,7 @@ def extras(job: Job) -> Finding:
     return Finding("extras", "ok", f"{text}; not installed: {', '.join(absent)}" if absent else text, remedy)
 
 
-def torchvision(_job: Job) -> Finding:
+def torchvision(_context: Context) -> Finding:
     """Check that torchvision was built for the installed torch, and that it has its compiled operators."""
     from packaging.requirements import Requirement
 

@@ -8,8 +8,8 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
 from pipeline.doctor import dvc_config
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 
 LIMIT_S = 1.6
 PORTS = {"http": 80, "https": 443, "webdav": 80, "webdavs": 443, "ssh": 22, "hdfs": 8020, "webhdfs": 9870}
@@ -19,9 +19,9 @@ PLUGINS["webdavs"] = "dvc-webdav"
 """The packages that DVC needs for a kind of remote. They are not in requirements.lock."""
 
 
-def remote(job: Job) -> Finding:
+def remote(context: Context) -> Finding:
     """Check the default remote. Only `dvc push` and `dvc pull` need it, so the worst status is `warning`."""
-    found = dvc_config.remote(job.top)
+    found = dvc_config.remote(context.top)
     if found is None:
         return Finding(
             "dvc remote", "ok", "none: data and results stay on this machine", "to share them: `dvc remote add --default NAME URL`"
@@ -30,7 +30,7 @@ def remote(job: Job) -> Finding:
     url = settings.get("url", "")
     parts = urlsplit(url)
     if "://" not in url or parts.scheme == "file":
-        return of_folder(name, job.top / ".dvc" / (parts.path if parts.scheme == "file" else url))
+        return of_folder(name, context.top / ".dvc" / (parts.path if parts.scheme == "file" else url))
     text = f"{name}: {without_secrets(parts)}"
     if (plugin := PLUGINS.get(parts.scheme)) and not is_installed(plugin):
         return Finding("dvc remote", "warning", f"{text} needs the package {plugin}", f"`uv pip install {plugin}`")

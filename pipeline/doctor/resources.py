@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pipeline.doctor import dvc_config
 from pipeline.doctor.checkout import WRITTEN
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding, Status
-from pipeline.doctor.job import Job
 from pipeline.runtime import cgroup
 
 MIB, GIB = 2**20, 2**30
@@ -24,17 +24,17 @@ LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "tmpf
 Statvfs = Callable[[Path], os.statvfs_result]
 
 
-def shared_memory(job: Job, statvfs: Statvfs = os.statvfs) -> Finding:
+def shared_memory(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     """Compare the free space of /dev/shm with what NCCL needs. Several processes on GPUs exchange gradients by NCCL."""
     try:
-        status = statvfs(job.system / "dev/shm")
+        status = statvfs(context.system / "dev/shm")
     except OSError as error:
         return Finding(
             "shared memory", "warning", f"no shared memory in /dev ({error.strerror})", "`docker run --shm-size 1g`, if this is a container"
         )
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     text = f"{in_units(free)} of {in_units(size)} free in /dev/shm"
-    if not uses_nccl(job):
+    if not uses_nccl(context):
         return Finding("shared memory", "ok", f"{text}; only several processes on GPUs use it")
     if size < NCCL_BYTES:
         remedy = "`docker run --shm-size 1g` for a container, `mount -o remount,size=1g /dev/shm` for a machine"
@@ -46,24 +46,26 @@ def shared_memory(job: Job, statvfs: Statvfs = os.statvfs) -> Finding:
     return Finding("shared memory", "ok", text)
 
 
-def uses_nccl(job: Job) -> bool:
+def uses_nccl(context: Context) -> bool:
     """Return True if a training in this environment has several processes on the GPUs of this machine."""
-    on_gpus = job.environment.device in ("auto", "cuda") and len(job.gpus.devices) > 1
-    return on_gpus and (job.environment.processes == "auto" or max(job.environment.processes, job.environment.local_world_size) > 1)
+    on_gpus = context.environment.device in ("auto", "cuda") and len(context.gpus.devices) > 1
+    return on_gpus and (
+        context.environment.processes == "auto" or max(context.environment.processes, context.environment.local_world_size) > 1
+    )
 
 
-def cpus(job: Job) -> Finding:
+def cpus(context: Context) -> Finding:
     """Compare the threads of a training with the CPUs that the CPU affinity and the cgroup's quota allow."""
     usable, all_cpus = cgroup.usable_cpus(), os.cpu_count() or 1
     text = f"{usable} of {all_cpus} usable" + ("" if usable == all_cpus else ", by CPU affinity or the quota of the cgroup")
-    threads = job.environment.threads
-    if threads and threads * job.environment.local_world_size > usable:
+    threads = context.environment.threads
+    if threads and threads * context.environment.local_world_size > usable:
         text += f"; PIPELINE_THREADS={threads} starts more threads than that, which is slower"
-        return Finding("cpus", "warning", text, f"`export PIPELINE_THREADS={max(1, usable // job.environment.local_world_size)}`")
+        return Finding("cpus", "warning", text, f"`export PIPELINE_THREADS={max(1, usable // context.environment.local_world_size)}`")
     return Finding("cpus", "ok", text)
 
 
-def memory(_job: Job) -> Finding:
+def memory(_context: Context) -> Finding:
     """Check the free memory of the machine, or of the cgroup if its limit is smaller, and whether the OOM killer has killed processes."""
     import psutil
 
@@ -83,16 +85,16 @@ def memory(_job: Job) -> Finding:
     return Finding("memory", "ok", text)
 
 
-def disk(job: Job, statvfs: Statvfs = os.statvfs) -> Finding:
+def disk(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     """Check the free space of the file systems that a training writes to. The status is `problem` if no checkpoint fits on one."""
-    free = {path: status.f_bavail * status.f_frsize for path, status in file_systems(job, statvfs)}
+    free = {path: status.f_bavail * status.f_frsize for path, status in file_systems(context, statvfs)}
     remedy = "remove files, or `dvc gc --workspace` (results of other commits in DVC's cache)"
     return lowest("disk", free, in_units, (LEAST_DISK, LITTLE_DISK), remedy)
 
 
-def inodes(job: Job, statvfs: Statvfs = os.statvfs) -> Finding:
+def inodes(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     """Check how many files can still be created. Some file systems have no fixed number of inodes."""
-    free = {path: status.f_favail for path, status in file_systems(job, statvfs) if status.f_files}
+    free = {path: status.f_favail for path, status in file_systems(context, statvfs) if status.f_files}
     if not free:
         return Finding("inodes", "ok", "not limited")
     return lowest(
@@ -116,13 +118,13 @@ def lowest(name: str, free: dict[Path, int], show: Callable[[int], str], bounds:
     return Finding(name, status, text, "" if status == "ok" else remedy)
 
 
-def file_systems(job: Job, statvfs: Statvfs) -> Iterator[tuple[Path, os.statvfs_result]]:
+def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.statvfs_result]]:
     """Yield a folder of each file system to which a training writes: the checkout, its folders, the journals and work folders, and
     DVC's cache.
     """
-    written = [job.top / name for name in WRITTEN]
+    written = [context.top / name for name in WRITTEN]
     seen = set()
-    for path in (*written, job.environment.root / ".pipeline", dvc_config.cache(job.top)):
+    for path in (*written, context.environment.root / ".pipeline", dvc_config.cache(context.top)):
         folder = existing(path.resolve())
         if (device := folder.stat().st_dev) not in seen:
             seen.add(device)
@@ -134,9 +136,9 @@ def existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
-def file_locks(job: Job) -> Finding:
+def file_locks(context: Context) -> Finding:
     """Lock a temporary file in the checkout by flock. Without file locks, two trainings could write the same files at the same time."""
-    folder = existing((job.environment.root / ".pipeline").resolve())
+    folder = existing((context.environment.root / ".pipeline").resolve())
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,9 +152,9 @@ def file_locks(job: Job) -> Finding:
     return Finding("file locks", "ok", f"flock works in {folder}")
 
 
-def nodes(job: Job) -> Finding:
+def nodes(context: Context) -> Finding:
     """If torchrun has started processes on several machines, check that the work folder is not on a local file system."""
-    environment = job.environment
+    environment = context.environment
     if environment.world_size <= environment.local_world_size:
         return Finding("nodes", "ok", "one machine")
     kind, text = file_system_type(environment.root.resolve()), f"{environment.world_size} processes on several machines"

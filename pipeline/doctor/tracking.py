@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 from pipeline.io.untrusted import shown
 from pipeline.tracking.address import Address
 
@@ -26,11 +26,11 @@ LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its r
 UNSET = "or `unset MLFLOW_TRACKING_URI` for a database in this folder"
 
 
-def tracking(job: Job) -> Finding:
+def tracking(context: Context) -> Finding:
     """Check that the MLflow server answers and is not too old, or that this MLflow can open the database."""
-    if not job.environment.tracking:
+    if not context.environment.tracking:
         return Finding("tracking", "ok", "off (PIPELINE_TRACKING)")
-    address = Address.of(job.environment)
+    address = Address.of(context.environment)
     if address.given.startswith("databricks"):
         return Finding("tracking", "ok", f"{address.shown}, which was not examined")
     if address.is_server:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pipeline.params.loop import LoopSettings
 from pipeline.profiling import blocks, cpu_contention, memory
-from pipeline.profiling.micro_batches import BLOCK_S, Facts, Measured, MeasuringProcess, Overflow
+from pipeline.profiling.micro_batches import BLOCK_S, Measured, MeasuringProcess, Overflow, TrainingProperties
 from pipeline.profiling.trial import steps_for
 from pipeline.refusal import Refusal
 
@@ -70,7 +70,7 @@ class Result:
     `proposed` the smallest of the fastest sizes that divide a lane. `seconds` has, by size, the seconds per step in each block.
     """
 
-    facts: Facts
+    properties: TrainingProperties
     batch_size: int
     lane_size: int
     present: int
@@ -85,8 +85,8 @@ class Result:
     def lines(self) -> Iterator[str]:
         """Yield the lines that the user sees."""
         limit = "the memory of the GPU" if self.budget_bytes is None else f"{self.budget_bytes / 1e6:,.0f} MB of this machine's memory"
-        yield f"{self.facts.title}: steps of {self.batch_size} samples, within {limit}"
-        kind = "allocated, MB" if self.facts.device == "cuda" else "resident, MB"
+        yield f"{self.properties.title}: steps of {self.batch_size} samples, within {limit}"
+        kind = "allocated, MB" if self.properties.device == "cuda" else "resident, MB"
         yield f"| micro-batch | number     | ms a step | samples/s (min. to max.)       | {kind:>13} |"
         yield "| ---         | ---        | ---       | ---                            | ---           |"
         for each in self.measured:
@@ -96,7 +96,7 @@ class Result:
         yield ""
         if note := cpu_contention.note(self.waiting):
             yield note
-        yield from notes(self.facts)
+        yield from notes(self.properties)
         yield from self.conclusion()
 
     def num_parts(self, size: int) -> int:
@@ -129,16 +129,16 @@ class Result:
         yield f"python -m pipeline set train.micro_batch_size={self.proposed}"
 
 
-def notes(facts: Facts) -> Iterator[str]:
+def notes(properties: TrainingProperties) -> Iterator[str]:
     """Yield a sentence about each kind of layer that makes the result of a training depend on the micro-batch size."""
-    if facts.norms:
+    if properties.norms:
         yield (
-            f"BatchNorm ({listed(facts.norms)}) uses the mean and variance of each micro-batch, not of the batch: another micro_batch_size gives "
+            f"BatchNorm ({listed(properties.norms)}) uses the mean and variance of each micro-batch, not of the batch: another micro_batch_size gives "
             "another model, and few samples give noisy statistics."
         )
-    if facts.dropouts:
-        yield f"Dropout ({listed(facts.dropouts)}) draws for each micro-batch: another micro_batch_size gives other random numbers."
-    if not facts.norms and not facts.dropouts:
+    if properties.dropouts:
+        yield f"Dropout ({listed(properties.dropouts)}) draws for each micro-batch: another micro_batch_size gives other random numbers."
+    if not properties.norms and not properties.dropouts:
         yield "The model has no BatchNorm and no dropout: micro_batch_size changes its result by rounding only."
 
 
@@ -181,8 +181,8 @@ def fitted(settings: LoopSettings) -> Result:
     with ExitStack() as closing:
         search = SizeSearch(int(BUDGET_SHARE * memory.available_bytes()))
         closing.callback(search.closing.close)
-        facts = search.process_for(1).facts()
-        if facts.device == "cuda":
+        properties = search.process_for(1).properties()
+        if properties.device == "cuda":
             search.budget_bytes = None
             search.renew()
         largest = searched(
@@ -202,7 +202,7 @@ def fitted(settings: LoopSettings) -> Result:
         counts = {size: steps_for(BLOCK_S, search.results[size].step_s) for size in sorted(possible)}
         seconds, waiting = search.process.blocks(counts)
     return Result(
-        facts=facts,
+        properties=properties,
         batch_size=settings.batch_size,
         lane_size=lane_size,
         present=present,

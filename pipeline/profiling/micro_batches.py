@@ -31,7 +31,7 @@ OUT_OF_MEMORY = "train.micro_batch_size: out of memory"
 """The beginning of the Refusal of a training that is out of memory with the smallest micro-batch."""
 
 
-class Facts(NamedTuple):
+class TrainingProperties(NamedTuple):
     """Properties of the training that is measured. `title` names model, device and precision; `device` is the type of the device."""
 
     title: str
@@ -81,8 +81,8 @@ class MeasuringProcess:
         self.process.join()
         self.connection.close()
 
-    def facts(self) -> Facts:
-        return Facts(*self.ask("facts"))
+    def properties(self) -> TrainingProperties:
+        return TrainingProperties(*self.ask("properties"))
 
     def measured(self, size: int) -> Measured:
         """Measure one micro-batch size. Raises Overflow if it needs too much memory."""
@@ -98,7 +98,7 @@ class MeasuringProcess:
         return seconds, waiting
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """Return the answer of the process to `question`, which is "facts", "trial" or "blocks", with its `argument`.
+        """Return the answer of the process to `question`, which is "properties", "trial" or "blocks", with its `argument`.
 
         Raises Overflow if memory runs out. Raises Refusal if the training does, if there is no answer within LIMIT_S, or if the process dies.
         """
@@ -147,8 +147,8 @@ def answer(connection: Connection) -> None:
         reports = closing.enter_context(stepping(trial))
         while True:
             question, argument = connection.recv()
-            if question == "facts":
-                connection.send(("answer", tuple(facts_of(trial))))
+            if question == "properties":
+                connection.send(("answer", tuple(properties_of(trial))))
             elif question == "trial":
                 with redirect_stdout(io.StringIO()):  # the training prints that it makes its micro-batches smaller
                     connection.send(("answer", tuple(tried(trial, reports, argument))))
@@ -156,13 +156,13 @@ def answer(connection: Connection) -> None:
                 connection.send(("answer", timed(trial, reports, argument)))
 
 
-def facts_of(trial: Trial) -> Facts:
+def properties_of(trial: Trial) -> TrainingProperties:
     modules = dict(trial.state.model.network.named_modules())
     norms = tuple(name for name, module in modules.items() if isinstance(module, _BatchNorm) and module.training)
     dropouts = tuple(name for name, module in modules.items() if draws(module))
     machine = trial.machine
     title = f"{trial.params.model.title} on {machine.device} ({machine.name}) in {trial.state.precision}"
-    return Facts(title, machine.device.type, norms, dropouts)
+    return TrainingProperties(title, machine.device.type, norms, dropouts)
 
 
 def draws(module: nn.Module) -> bool:

@@ -42,7 +42,7 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Pairs:
     """A list of pairs of a name and a value."""
 
     rows: tuple[tuple[str, Cell], ...]
@@ -133,7 +133,7 @@ class Details:
     blocks: "tuple[Block, ...]"
 
 
-Block = Paragraph | Headline | Facts | Table | Charts | Reliability | Confusion | Gallery | Excerpt | Commands | Details
+Block = Paragraph | Headline | Pairs | Table | Charts | Reliability | Confusion | Gallery | Excerpt | Commands | Details
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from pipeline.report_page.content import (
     Confusion,
     Details,
     Excerpt,
-    Facts,
     Gallery,
     Headline,
     ModelReport,
     Number,
     Page,
+    Pairs,
     Paragraph,
     Reliability,
     Section,
@@ -97,7 +97,7 @@ def headline(content: Headline) -> str:
     return f'<p class="headline"><span class="label">{html_text(content.name)}</span>{cell(content.number)} <span class="label">{html_text(content.note)}</span></p>'
 
 
-def facts(content: Facts) -> str:
+def pairs(content: Pairs) -> str:
     rows = "\n".join(f"<dt>{html_text(name)}</dt><dd>{cell(value)}</dd>" for name, value in content.rows)
     return f"<dl>\n{rows}\n</dl>"
 
@@ -183,7 +183,7 @@ def details(content: Details) -> str:
 RENDERERS: dict[type, Callable[[Any], str]] = {
     Paragraph: paragraph,
     Headline: headline,
-    Facts: facts,
+    Pairs: pairs,
     Table: table,
     Charts: charts,
     Reliability: reliability,

@@ -58,10 +58,10 @@ def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_s
     first, second = models("first", "first")
     params = second.manifest.params | {"model": second.manifest.params["model"] | {"name": "convnet"}}
     changed = second.manifest.model_copy(update={"params": params, "inputs": {**second.manifest.inputs, "code": "c" * 64}})
-    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.facts)])
+    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.record)])
     assert [(row.name, row.remark) for row in found.rows] == [("model.name", ""), ("code of train", "includes the file of the model")]
     assert found.causes == ("model.name",)
-    unrecorded = ComparedModel("other", "0" * 64, changed, {}, replace(second.facts, provenance={}))
+    unrecorded = ComparedModel("other", "0" * 64, changed, {}, replace(second.record, provenance={}))
     assert differences([first, unrecorded]).causes == ("model.name", "the code")
 
 
@@ -77,7 +77,7 @@ def test_lock_machine_and_starting_weights_are_compared(models: Models) -> None:
     fingerprint = {**second.manifest.fingerprint, "threads": 7}
     inputs = {**second.manifest.inputs, "lock": "e" * 64, "weights": "f" * 64}
     changed = second.manifest.model_copy(update={"inputs": inputs, "fingerprint": fingerprint, "precision": "bf16"})
-    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.facts)])
+    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.record)])
     assert [(row.kind, row.name, row.values[1]) for row in found.rows] == [
         ("data", "starting weights", "f" * 12),
         ("lock", "requirements.lock", "e" * 12),
@@ -129,10 +129,10 @@ def test_revisions_and_experiments_are_read_from_git_and_the_cache_of_dvc(models
     first, faster, code = models("first", "faster", "code")
     by_run, rate = models(working.runs["first"], working.runs["rate"])
     assert (first.digest, faster.digest) == (by_run.digest, rate.digest)
-    assert first.facts.metrics == by_run.facts.metrics
-    assert first.facts.splits == by_run.facts.splits
+    assert first.record.metrics == by_run.record.metrics
+    assert first.record.splits == by_run.record.splits
     revision, experiment = models("refs/tags/first", "faster")
-    assert revision.facts.origin.startswith("revision ")
+    assert revision.record.origin.startswith("revision ")
     assert differences([revision, experiment]).rows == (RATE,)
     assert code.digest != first.digest
 

@@ -1,4 +1,4 @@
-"""Fixtures: a job in a folder of its own, GPUs that the job has, and a fake NVML."""
+"""Fixtures: a context in a folder of its own, GPUs that the context has, and a fake NVML."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from pipeline.doctor.job import Job
+from pipeline.doctor.context import Context
 from pipeline.doctor.nvml import Gpu, Gpus
 from pipeline.runtime.environment import Environment
 
@@ -15,14 +15,14 @@ GIB = 2**30
 
 
 @pytest.fixture
-def make_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
-    """Return a function: `make_job(PIPELINE_DEVICE="cpu")` is a job in `tmp_path` with these variables and without GPUs, or with `gpus`."""
+def make_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Context]:
+    """Return a function: `make_context(PIPELINE_DEVICE="cpu")` is a context in `tmp_path` with these variables and without GPUs, or with `gpus`."""
 
-    def make(*gpus: Gpu, top: Path = tmp_path, driver: str = "590.10", **variables: str) -> Job:
+    def make(*gpus: Gpu, top: Path = tmp_path, driver: str = "590.10", **variables: str) -> Context:
         environment = Environment.model_validate({"PIPELINE_DEVICE": "auto", "DVC_ROOT": top, **variables})
-        job = Job(environment, top, tmp_path / "system")
-        vars(job)["gpus"] = Gpus(driver if gpus else None, "13.2" if gpus else None, list(gpus))
-        return job
+        context = Context(environment, top, tmp_path / "system")
+        vars(context)["gpus"] = Gpus(driver if gpus else None, "13.2" if gpus else None, list(gpus))
+        return context
 
     for name in ("CUDA_VISIBLE_DEVICES", "http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)

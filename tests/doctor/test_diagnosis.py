@@ -6,28 +6,30 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.doctor import diagnosis
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding, as_json, worst
-from pipeline.doctor.job import Job
 
-MakeJob = Callable[..., Job]
+MakeContext = Callable[..., Context]
 
 
-def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(
+    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     released = threading.Event()
 
-    def hang(_: Job) -> Finding:
+    def hang(_: Context) -> Finding:
         released.wait()
         raise AssertionError
 
-    def fail(_: Job) -> Finding:
+    def fail(_: Context) -> Finding:
         raise KeyError("lost")
 
-    def miss(_: Job) -> Finding:
+    def miss(_: Context) -> Finding:
         raise ModuleNotFoundError(name="pynvml")
 
     checks = {"slow": hang, "wrong": fail, "missing": miss, "fine": lambda _: Finding("fine", "ok", "well")}
     monkeypatch.setattr(diagnosis, "CHECKS", checks)
-    findings = diagnosis.examine(make_job(), checks, limit_s=0.2)
+    findings = diagnosis.examine(make_context(), checks, limit_s=0.2)
     released.set()
     assert [(finding.name, finding.status) for finding in findings] == [
         *(("slow", "warning"), ("wrong", "warning"), ("missing", "warning"), ("fine", "ok"))
@@ -37,14 +39,14 @@ def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(make_
     assert "pynvml is not installed" in findings[2].text
 
 
-def test_no_secret_is_told(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_is_told(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "CHECKS", {"tracking": lambda _: Finding("tracking", "ok", "at hunter2", "`login hunter2`")})
-    job = make_job(MLFLOW_TRACKING_URI="https://user:hunter2@host")
-    assert diagnosis.examine(job, ["tracking"]) == [Finding("tracking", "ok", "at ***", "`login ***`")]
+    context = make_context(MLFLOW_TRACKING_URI="https://user:hunter2@host")
+    assert diagnosis.examine(context, ["tracking"]) == [Finding("tracking", "ok", "at ***", "`login ***`")]
 
 
-def test_every_check_gives_a_finding_of_its_own_name(make_job: MakeJob) -> None:
-    findings = diagnosis.examine(make_job(), limit_s=60)
+def test_every_check_gives_a_finding_of_its_own_name(make_context: MakeContext) -> None:
+    findings = diagnosis.examine(make_context(), limit_s=60)
     assert [finding.name for finding in findings] == list(diagnosis.CHECKS)
     assert not [finding for finding in findings if "could not be examined" in finding.text]
     assert set(diagnosis.FOR_TRAINING) <= set(diagnosis.CHECKS)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline.doctor import docker
-from pipeline.doctor.job import Job
+from pipeline.doctor.context import Context
 from pipeline.doctor.nvml import Gpu
 
-MakeJob = Callable[..., Job]
+MakeContext = Callable[..., Context]
 H200 = Gpu("NVIDIA H200", 1, 1, (9, 0))
 
 
@@ -29,9 +29,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     return put
 
 
-def test_no_docker_is_fine(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_docker_is_fine(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER", "no-such-program")
-    assert docker.docker(make_job()).status == "ok"
+    assert docker.docker(make_context()).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -41,25 +41,25 @@ def test_no_docker_is_fine(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -
         ("permission denied while trying to connect to the Docker daemon socket", "`sudo usermod -aG docker $USER`, then log in again"),
     ],
 )
-def test_an_engine_that_cannot_be_reached(make_job: MakeJob, engine: Callable[..., None], message: str, remedy: str) -> None:
+def test_an_engine_that_cannot_be_reached(make_context: MakeContext, engine: Callable[..., None], message: str, remedy: str) -> None:
     for code in (0, 1):  # old programs end with 0
         engine({"ServerErrors": [message]}, code)
-        finding = docker.docker(make_job())
+        finding = docker.docker(make_context())
         assert (finding.status, message in finding.text, finding.remedy) == ("warning", True, remedy)
 
 
-def test_an_engine_that_hangs(make_job: MakeJob, engine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_hangs(make_context: MakeContext, engine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker, "LIMIT_S", 0.2)
     engine({}, first="exec sleep 60")
-    finding = docker.docker(make_job())
+    finding = docker.docker(make_context())
     assert (finding.status, "does not answer within" in finding.text) == ("warning", True)
 
 
-def test_gpus_need_the_toolkit(make_job: MakeJob, engine: Callable[..., None]) -> None:
+def test_gpus_need_the_toolkit(make_context: MakeContext, engine: Callable[..., None]) -> None:
     engine({"ServerVersion": "28.2.2", "Runtimes": {"runc": {}}})
-    assert str(docker.docker(make_job())) == "docker: Docker 28.2.2"
-    finding = docker.docker(make_job(H200))
+    assert str(docker.docker(make_context())) == "docker: Docker 28.2.2"
+    finding = docker.docker(make_context(H200))
     assert (finding.status, "nvidia-ctk runtime configure" in finding.remedy) == ("warning", True)
     for has in ({"Runtimes": {"nvidia": {}}}, {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]}):
         engine({"ServerVersion": "28.2.2", **has})
-        assert docker.docker(make_job(H200)).status == "ok"
+        assert docker.docker(make_context(H200)).status == "ok"

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.doctor import gpus, nvml
-from pipeline.doctor.job import Job
+from pipeline.doctor.context import Context
 from pipeline.doctor.nvml import Gpu
 
-MakeJob = Callable[..., Job]
+MakeContext = Callable[..., Context]
 GIB = 2**30
 H200 = Gpu("NVIDIA H200", 140 * GIB, 139 * GIB, (9, 0))
 T4 = Gpu("Tesla T4", 15 * GIB, 15 * GIB, (7, 5))
@@ -20,66 +20,66 @@ def built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "cuda_of_torch", lambda: "13.2")
 
 
-def job_of_nvml(make_job: MakeJob, **variables: str) -> Job:
-    job = make_job(**variables)
-    del vars(job)["gpus"]
-    return job
+def job_of_nvml(make_context: MakeContext, **variables: str) -> Context:
+    context = make_context(**variables)
+    del vars(context)["gpus"]
+    return context
 
 
 @pytest.mark.parametrize(("device", "status"), [("auto", "warning"), ("cuda", "problem"), ("cpu", "ok")])
 def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(
-    make_job: MakeJob, fake_nvml: Callable[..., None], device: str, status: str
+    make_context: MakeContext, fake_nvml: Callable[..., None], device: str, status: str
 ) -> None:
     fake_nvml(driver="570.86.15")
-    finding = gpus.driver(job_of_nvml(make_job, PIPELINE_DEVICE=device))
+    finding = gpus.driver(job_of_nvml(make_context, PIPELINE_DEVICE=device))
     assert (finding.status, finding.text) == (status, "the NVIDIA driver 570.86.15 is too old for CUDA 13.2")
     assert finding.remedy == "install driver 580 or newer"
 
 
-def test_a_driver_that_is_new_enough_is_told_with_its_gpus(make_job: MakeJob, fake_nvml: Callable[..., None]) -> None:
+def test_a_driver_that_is_new_enough_is_told_with_its_gpus(make_context: MakeContext, fake_nvml: Callable[..., None]) -> None:
     fake_nvml(driver="595.45.04")
-    job = job_of_nvml(make_job)
-    assert str(gpus.driver(job)) == "driver: NVIDIA driver 595.45.04 (up to CUDA 13.2), torch is built for CUDA 13.2"
-    assert str(gpus.gpus(job)) == "gpus: 0: NVIDIA H200, 139.0 of 140.0 GiB free, compute capability 9.0"
-    assert str(gpus.precision(job)) == "precision: fp32, TF32, bf16, fp16 (compute capability 9.0)"
+    context = job_of_nvml(make_context)
+    assert str(gpus.driver(context)) == "driver: NVIDIA driver 595.45.04 (up to CUDA 13.2), torch is built for CUDA 13.2"
+    assert str(gpus.gpus(context)) == "gpus: 0: NVIDIA H200, 139.0 of 140.0 GiB free, compute capability 9.0"
+    assert str(gpus.precision(context)) == "precision: fp32, TF32, bf16, fp16 (compute capability 9.0)"
 
 
-def test_a_gpu_that_is_demanded_and_missing_is_a_problem(make_job: MakeJob) -> None:
-    finding = gpus.driver(make_job(PIPELINE_DEVICE="cuda:1"))
+def test_a_gpu_that_is_demanded_and_missing_is_a_problem(make_context: MakeContext) -> None:
+    finding = gpus.driver(make_context(PIPELINE_DEVICE="cuda:1"))
     assert (finding.status, "no NVIDIA GPU" in finding.text) == ("problem", True)
-    assert gpus.driver(make_job()).status == "ok"
+    assert gpus.driver(make_context()).status == "ok"
 
 
-def test_a_variable_that_hides_the_gpu_is_named(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = make_job(H200)
-    (job.system / "dev").mkdir(parents=True)
-    (job.system / "dev/nvidiactl").touch()
+def test_a_variable_that_hides_the_gpu_is_named(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make_context(H200)
+    (context.system / "dev").mkdir(parents=True)
+    (context.system / "dev/nvidiactl").touch()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    finding = gpus.driver(job)
+    finding = gpus.driver(context)
     assert (finding.status, finding.text, finding.remedy) == ("warning", "CUDA_VISIBLE_DEVICES hides the GPU", "unset it")
 
 
-def test_a_gpu_for_which_torch_has_no_kernels(make_job: MakeJob) -> None:
-    finding = gpus.gpus(make_job(P100))
+def test_a_gpu_for_which_torch_has_no_kernels(make_context: MakeContext) -> None:
+    finding = gpus.gpus(make_context(P100))
     assert (finding.status, finding.remedy) == ("problem", "`export PIPELINE_DEVICE=cpu`")
     assert "needs compute capability 7.5, which GPU 0 lacks" in finding.text
-    assert gpus.gpus(make_job(P100, PIPELINE_DEVICE="cpu")).status == "ok"
-    beside = gpus.gpus(make_job(P100, H200))
+    assert gpus.gpus(make_context(P100, PIPELINE_DEVICE="cpu")).status == "ok"
+    beside = gpus.gpus(make_context(P100, H200))
     assert (beside.status, "CUDA_VISIBLE_DEVICES=1`" in beside.remedy) == ("warning", True)
 
 
-def test_a_gpu_whose_memory_others_use(make_job: MakeJob) -> None:
-    finding = gpus.gpus(make_job(H200, Gpu("NVIDIA H200", 140 * GIB, 20 * GIB, (9, 0))))
+def test_a_gpu_whose_memory_others_use(make_context: MakeContext) -> None:
+    finding = gpus.gpus(make_context(H200, Gpu("NVIDIA H200", 140 * GIB, 20 * GIB, (9, 0))))
     assert (finding.status, finding.text.rpartition(". ")[2]) == ("warning", "Other processes use memory of GPU 1")
 
 
-def test_the_precisions_of_a_gpu_before_ampere_and_of_cpus(make_job: MakeJob) -> None:
-    assert gpus.precision(make_job(T4)).text == "fp32, fp16 (compute capability 7.5)"
-    job = make_job()
-    assert "bf16 and fp16 are slow" in gpus.precision(job).text
-    (job.system / "proc").mkdir(parents=True)
-    (job.system / "proc/cpuinfo").write_text("flags\t\t: fpu avx2 avx512_bf16\n", encoding="utf-8")
-    assert gpus.precision(job).text == "fp32 and bf16 on the CPU (avx512_bf16); fp16 is slow"
+def test_the_precisions_of_a_gpu_before_ampere_and_of_cpus(make_context: MakeContext) -> None:
+    assert gpus.precision(make_context(T4)).text == "fp32, fp16 (compute capability 7.5)"
+    context = make_context()
+    assert "bf16 and fp16 are slow" in gpus.precision(context).text
+    (context.system / "proc").mkdir(parents=True)
+    (context.system / "proc/cpuinfo").write_text("flags\t\t: fpu avx2 avx512_bf16\n", encoding="utf-8")
+    assert gpus.precision(context).text == "fp32 and bf16 on the CPU (avx512_bf16); fp16 is slow"
 
 
 def test_the_cuda_version_of_torch_is_read_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,27 +11,27 @@ from pathlib import Path
 import pytest
 
 from pipeline.doctor import resources
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 from pipeline.doctor.nvml import Gpu
 from pipeline.runtime import cgroup
 from tests.imports import TOP
 
-MakeJob = Callable[..., Job]
+MakeContext = Callable[..., Context]
 GIB = 2**30
 H200 = Gpu("NVIDIA H200", 140 * GIB, 139 * GIB, (9, 0))
 IN_NAMESPACE = """
 import json, sys
 from pathlib import Path
 from pipeline.doctor import resources
-from pipeline.doctor.job import Job
+from pipeline.doctor.context import Context
 from pipeline.doctor.nvml import Gpu, Gpus
 from pipeline.runtime.environment import Environment
 top = Path(sys.argv[1])
-job = Job(Environment.model_validate({"PIPELINE_DEVICE": "auto", "DVC_ROOT": top, "PIPELINE_PROCESSES": sys.argv[2]}), top)
-vars(job)["gpus"] = Gpus("590.10", "13.2", [Gpu("GPU", 1, 1, (9, 0))] * 2)
+context = Context(Environment.model_validate({"PIPELINE_DEVICE": "auto", "DVC_ROOT": top, "PIPELINE_PROCESSES": sys.argv[2]}), top)
+vars(context)["gpus"] = Gpus("590.10", "13.2", [Gpu("GPU", 1, 1, (9, 0))] * 2)
 checks = (resources.shared_memory, resources.disk, resources.inodes, resources.nodes)
-print(json.dumps([vars(check(job)) for check in checks]))
+print(json.dumps([vars(check(context)) for check in checks]))
 """
 
 
@@ -74,21 +74,21 @@ def statvfs(**values: int) -> Callable[[Path], os.statvfs_result]:
 
 
 @pytest.mark.parametrize(("free_mib", "status"), [(10, "problem"), (500, "warning"), (50_000, "ok")])
-def test_free_space_decides_the_status(make_job: MakeJob, free_mib: int, status: str) -> None:
-    finding = resources.disk(make_job(), statvfs(f_bavail=free_mib * 256))
+def test_free_space_decides_the_status(make_context: MakeContext, free_mib: int, status: str) -> None:
+    finding = resources.disk(make_context(), statvfs(f_bavail=free_mib * 256))
     assert (finding.status, bool(finding.remedy)) == (status, status != "ok")
 
 
 @pytest.mark.parametrize(("free", "status"), [(3, "problem"), (5000, "warning"), (10**6, "ok")])
-def test_free_inodes_decide_the_status(make_job: MakeJob, free: int, status: str) -> None:
-    assert resources.inodes(make_job(), statvfs(f_favail=free)).status == status
-    assert resources.inodes(make_job(), statvfs(f_files=0, f_favail=0)).text == "not limited"
+def test_free_inodes_decide_the_status(make_context: MakeContext, free: int, status: str) -> None:
+    assert resources.inodes(make_context(), statvfs(f_favail=free)).status == status
+    assert resources.inodes(make_context(), statvfs(f_files=0, f_favail=0)).text == "not limited"
 
 
-def test_the_cache_of_dvc_on_another_disk_is_examined_too(make_job: MakeJob, tmp_path: Path) -> None:
+def test_the_cache_of_dvc_on_another_disk_is_examined_too(make_context: MakeContext, tmp_path: Path) -> None:
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc/config").write_text("[cache]\n    dir = /dev/shm/cache\n", encoding="utf-8")
-    assert resources.disk(make_job()).text.endswith("/dev/shm")  # noqa: S108  # nothing is written there
+    assert resources.disk(make_context()).text.endswith("/dev/shm")  # noqa: S108  # nothing is written there
 
 
 @pytest.fixture
@@ -101,66 +101,66 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_memory_limit_and_processes_that_it_killed(make_job: MakeJob, groups: Path) -> None:
+def test_a_memory_limit_and_processes_that_it_killed(make_context: MakeContext, groups: Path) -> None:
     (groups / "memory.max").write_text(f"{GIB}\n", encoding="utf-8")
-    finding = resources.memory(make_job())
+    finding = resources.memory(make_context())
     assert (finding.status, finding.text.partition(";")[0]) == ("warning", "1.0 GiB of 1.0 GiB free (limit of the cgroup)")
     assert "docker run --memory" in finding.remedy
     (groups / "memory.max").write_text("max\n", encoding="utf-8")
     (groups / "memory.events").write_text("oom 1\noom_kill 2\n", encoding="utf-8")
-    finding = resources.memory(make_job())
+    finding = resources.memory(make_context())
     assert (finding.status, "2 processes of this cgroup were killed" in finding.text) == ("warning", True)
 
 
-def test_a_cpu_quota_and_more_threads_than_it_allows(make_job: MakeJob, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_quota_and_more_threads_than_it_allows(make_context: MakeContext, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert (resources.cpus(make_job()).status, resources.cpus(make_job()).text) == ("ok", "8 of 8 usable")
+    assert (resources.cpus(make_context()).status, resources.cpus(make_context()).text) == ("ok", "8 of 8 usable")
     (groups / "cpu.max").write_text("300000 100000\n", encoding="utf-8")
-    assert resources.cpus(make_job()).text == "3 of 8 usable, by CPU affinity or the quota of the cgroup"
-    finding = resources.cpus(make_job(PIPELINE_THREADS="4"))
+    assert resources.cpus(make_context()).text == "3 of 8 usable, by CPU affinity or the quota of the cgroup"
+    finding = resources.cpus(make_context(PIPELINE_THREADS="4"))
     assert (finding.status, finding.remedy) == ("warning", "`export PIPELINE_THREADS=3`")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_a_problem(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    assert resources.file_locks(make_job()).status == "ok"
+def test_a_file_system_without_locks_is_a_problem(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    assert resources.file_locks(make_context()).status == "ok"
 
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    finding = resources.file_locks(make_job())
+    finding = resources.file_locks(make_context())
     assert (finding.status, "does not support file locks" in finding.text) == ("problem", True)
 
 
-def test_file_locks_are_not_examined_where_nothing_can_be_written(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_locks_are_not_examined_where_nothing_can_be_written(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    finding = resources.file_locks(make_job())
+    finding = resources.file_locks(make_context())
     assert (finding.status, finding.text.startswith("not examined")) == ("warning", True)
 
 
-def test_a_machine_without_shared_memory(make_job: MakeJob) -> None:
-    finding = resources.shared_memory(make_job())
+def test_a_machine_without_shared_memory(make_context: MakeContext) -> None:
+    finding = resources.shared_memory(make_context())
     assert (finding.status, finding.text) == ("warning", "no shared memory in /dev (No such file or directory)")
 
 
-def test_the_file_locks_leave_nothing_behind(make_job: MakeJob, tmp_path: Path) -> None:
-    resources.file_locks(make_job())
+def test_the_file_locks_leave_nothing_behind(make_context: MakeContext, tmp_path: Path) -> None:
+    resources.file_locks(make_context())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_several_machines_need_a_shared_file_system(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_machines_need_a_shared_file_system(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     several = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     monkeypatch.setattr(resources, "file_system_type", lambda _: "ext4")
-    assert resources.nodes(make_job()).text == "one machine"
-    finding = resources.nodes(make_job(**several))
+    assert resources.nodes(make_context()).text == "one machine"
+    finding = resources.nodes(make_context(**several))
     assert (finding.status, "local file system (ext4)" in finding.text) == ("warning", True)
     monkeypatch.setattr(resources, "file_system_type", lambda _: "nfs4")
-    assert resources.nodes(make_job(**several)).status == "ok"
+    assert resources.nodes(make_context(**several)).status == "ok"
 
 
 def test_the_type_of_a_file_system_is_that_of_its_mount() -> None:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from pipeline.doctor import tracking
+from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.job import Job
 
-MakeJob = Callable[..., Job]
+MakeContext = Callable[..., Context]
 MLFLOW = metadata.version("mlflow")
 NOT_ALLOWED = "Invalid Host header - possible DNS rebinding attack detected"
 
@@ -73,14 +73,14 @@ def servers() -> Iterator[Servers]:
         server.server_close()
 
 
-def examined(make_job: MakeJob, address: str) -> Finding:
-    finding = tracking.tracking(make_job(MLFLOW_TRACKING_URI=address))
+def examined(make_context: MakeContext, address: str) -> Finding:
+    finding = tracking.tracking(make_context(MLFLOW_TRACKING_URI=address))
     assert "hunter2" not in str(finding)
     return finding
 
 
-def test_a_server_that_answers_is_told_with_its_version(make_job: MakeJob, servers: Servers) -> None:
-    finding = examined(make_job, servers.start())
+def test_a_server_that_answers_is_told_with_its_version(make_context: MakeContext, servers: Servers) -> None:
+    finding = examined(make_context, servers.start())
     assert (finding.status, finding.text.partition(", ")[2]) == ("ok", f"MLflow {MLFLOW}")
     assert servers.running[0].seen == ["Basic dXNlcjpodW50ZXIy"] * 2, "the user and password of the address"  # type: ignore[attr-defined]
 
@@ -96,20 +96,20 @@ def test_a_server_that_answers_is_told_with_its_version(make_job: MakeJob, serve
     ],
 )
 def test_a_server_that_refuses_is_told_with_the_reason(
-    make_job: MakeJob, servers: Servers, status: int, text: str, words: str, remedy: str
+    make_context: MakeContext, servers: Servers, status: int, text: str, words: str, remedy: str
 ) -> None:
-    finding = examined(make_job, servers.start(status=status, text=text))
+    finding = examined(make_context, servers.start(status=status, text=text))
     assert (finding.status, words in finding.text, remedy in finding.remedy) == ("warning", True, True), finding
 
 
-def test_a_server_that_hangs_is_left_in_time(make_job: MakeJob, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_is_left_in_time(make_context: MakeContext, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "LIMIT_S", 0.4)
-    finding = examined(make_job, servers.start(hangs=True))
+    finding = examined(make_context, servers.start(hangs=True))
     assert (finding.status, "does not answer within" in finding.text) == ("warning", True)
 
 
-def test_a_server_that_is_not_there(make_job: MakeJob) -> None:
-    finding = examined(make_job, "http://user:hunter2@127.0.0.1:9")
+def test_a_server_that_is_not_there(make_context: MakeContext) -> None:
+    finding = examined(make_context, "http://user:hunter2@127.0.0.1:9")
     assert (finding.status, "http://127.0.0.1:9 does not answer (Connection refused)" in finding.text) == ("warning", True)
     assert "`unset MLFLOW_TRACKING_URI`" in finding.remedy
 
@@ -117,14 +117,14 @@ def test_a_server_that_is_not_there(make_job: MakeJob) -> None:
 @pytest.mark.parametrize(
     ("version", "words"), [("2.9.1", "MLflow 2.9.1 is too old"), ("<html>", "does not report a version"), ("4.0.0rc1", None)]
 )
-def test_an_old_server_and_one_that_is_not_mlflow(make_job: MakeJob, servers: Servers, version: str, words: str | None) -> None:
-    finding = examined(make_job, servers.start(version=version))
+def test_an_old_server_and_one_that_is_not_mlflow(make_context: MakeContext, servers: Servers, version: str, words: str | None) -> None:
+    finding = examined(make_context, servers.start(version=version))
     assert (finding.status, (words or "") in finding.text) == ("warning" if words else "ok", True)
 
 
-def test_no_tracking_and_a_database_that_does_not_exist_yet(make_job: MakeJob, tmp_path: Path) -> None:
-    assert tracking.tracking(make_job(PIPELINE_TRACKING="false")).text == "off (PIPELINE_TRACKING)"
-    assert tracking.tracking(make_job()).text == f"{tmp_path / 'mlflow.db'}, which the first run will make"
+def test_no_tracking_and_a_database_that_does_not_exist_yet(make_context: MakeContext, tmp_path: Path) -> None:
+    assert tracking.tracking(make_context(PIPELINE_TRACKING="false")).text == "off (PIPELINE_TRACKING)"
+    assert tracking.tracking(make_context()).text == f"{tmp_path / 'mlflow.db'}, which the first run will make"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +147,7 @@ def test_texts_and_schema_are_those_of_the_installed_mlflow_which_is_not_importe
     assert newest not in older
 
 
-def test_a_database_of_an_older_or_newer_mlflow(make_job: MakeJob, tmp_path: Path) -> None:
+def test_a_database_of_an_older_or_newer_mlflow(make_context: MakeContext, tmp_path: Path) -> None:
     older, newest = tracking.revisions()
     database = tmp_path / "mlflow.db"
     for version, status, words in (
@@ -157,35 +157,35 @@ def test_a_database_of_an_older_or_newer_mlflow(make_job: MakeJob, tmp_path: Pat
     ):
         database.unlink(missing_ok=True)
         write_store(database, version)
-        finding = tracking.tracking(make_job())
+        finding = tracking.tracking(make_context())
         assert (finding.status, words in finding.text) == (status, True), finding
         assert ("mlflow db upgrade" in finding.remedy) == ("older" in words)
 
 
-def test_a_file_that_is_no_database(make_job: MakeJob, tmp_path: Path) -> None:
+def test_a_file_that_is_no_database(make_context: MakeContext, tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database " * 100, encoding="utf-8")
-    finding = tracking.tracking(make_job())
+    finding = tracking.tracking(make_context())
     assert (finding.status, "file is not a database" in finding.text) == ("warning", True)
     assert finding.remedy.startswith(f"`mv {tmp_path / 'mlflow.db'} ")
 
 
-def test_a_database_that_another_process_locks(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_another_process_locks(make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database = tmp_path / "mlflow.db"
     write_store(database, tracking.revisions()[1])
     monkeypatch.setattr(tracking, "LOCKED_S", 0.1)
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
-        finding = tracking.tracking(make_job())
+        finding = tracking.tracking(make_context())
     assert (finding.status, finding.remedy) == ("warning", f"`fuser {database}` names the process")
 
 
-def test_a_database_server_that_is_not_there(make_job: MakeJob) -> None:
-    finding = examined(make_job, "postgresql+psycopg2://user:hunter2@127.0.0.1:9/runs")
+def test_a_database_server_that_is_not_there(make_context: MakeContext) -> None:
+    finding = examined(make_context, "postgresql+psycopg2://user:hunter2@127.0.0.1:9/runs")
     assert (finding.status, "refused" in finding.text) == ("warning", True), finding
 
 
-def test_a_database_whose_driver_is_not_installed(make_job: MakeJob) -> None:
-    finding = examined(make_job, "mysql+imaginary://user:hunter2@127.0.0.1:9/runs")
+def test_a_database_whose_driver_is_not_installed(make_context: MakeContext) -> None:
+    finding = examined(make_context, "mysql+imaginary://user:hunter2@127.0.0.1:9/runs")
     assert (finding.status, "hunter2" in str(finding)) == ("warning", False)
-    finding = examined(make_job, "postgresql+pg8000://user:hunter2@127.0.0.1:9/runs")
+    finding = examined(make_context, "postgresql+pg8000://user:hunter2@127.0.0.1:9/runs")
     assert (finding.status, "needs the package pg8000" in finding.text) == ("warning", True)

@@ -8,7 +8,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.profiling import fit_batch, memory, micro_batches
 from pipeline.profiling.fit_batch import Result, SizeSearch, searched, smallest_of_fastest
-from pipeline.profiling.micro_batches import Facts, Measured, MeasuringProcess, Overflow
+from pipeline.profiling.micro_batches import Measured, MeasuringProcess, Overflow, TrainingProperties
 from pipeline.profiling.trial import Trial, stepping
 from pipeline.refusal import Refusal
 from tests import project
@@ -89,13 +89,13 @@ def test_blocks_of_several_sizes_run_in_turn(params, prepared) -> None:
 
 def test_layers_that_depend_on_the_micro_batch_are_named(train_params, prepared) -> None:
     convnet = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1}
-    facts = micro_batches.facts_of(Trial.of(train_params({"model": convnet}), prepared, HERE))
-    assert facts.norms == ("0.1", "0.4", "2.1", "2.4", "4.1", "4.4")
-    assert len(facts.dropouts) == 1
-    text = "\n".join(fit_batch.notes(facts))
+    properties = micro_batches.properties_of(Trial.of(train_params({"model": convnet}), prepared, HERE))
+    assert properties.norms == ("0.1", "0.4", "2.1", "2.4", "4.1", "4.4")
+    assert len(properties.dropouts) == 1
+    text = "\n".join(fit_batch.notes(properties))
     assert "BatchNorm (0.1, 0.4, 2.1, 2.4, 4.1, 4.4) uses the mean and variance of each micro-batch" in text
     assert "Dropout (" in text
-    plain = micro_batches.facts_of(Trial.of(train_params({}), prepared, HERE))
+    plain = micro_batches.properties_of(Trial.of(train_params({}), prepared, HERE))
     assert (plain.norms, plain.dropouts) == ((), ())
     assert "changes its result by rounding only" in "\n".join(fit_batch.notes(plain))
     assert fit_batch.listed([str(number) for number in range(9)]) == "0, 1, 2, 3, 4, 5 and 3 more"
@@ -116,8 +116,8 @@ class Fake:
     def __exit__(self, *_: object) -> None:
         self.largest = -1
 
-    def facts(self) -> Facts:
-        return Facts("mlp on cpu", "cpu", (), ())
+    def properties(self) -> TrainingProperties:
+        return TrainingProperties("mlp on cpu", "cpu", (), ())
 
     def measured(self, size: int) -> Measured:
         assert size >= self.largest >= 0, "memory of a larger size would be counted"
@@ -195,7 +195,7 @@ def test_nothing_that_fits_is_refused(train_params, fake, monkeypatch) -> None:
 
 
 def test_a_gpu_has_no_limit_of_the_machine(train_params, fake, monkeypatch) -> None:
-    monkeypatch.setattr(fake, "facts", lambda _: Facts("mlp on cuda", "cuda", (), ()))
+    monkeypatch.setattr(fake, "properties", lambda _: TrainingProperties("mlp on cuda", "cuda", (), ()))
     result = fit_batch.fitted(settings(train_params, 16, 16))
     assert result.budget_bytes is None
     assert "within the memory of the GPU" in next(result.lines())
@@ -225,7 +225,7 @@ def test_a_process_that_takes_too_much_or_is_killed_is_an_overflow(tmp_path: Pat
     with MeasuringProcess(budget_bytes=None) as measuring:
         measuring.process.kill()
         with pytest.raises(Overflow):
-            measuring.facts()
+            measuring.properties()
     assert not measuring.process.is_alive()
 
 

@@ -14,9 +14,9 @@ from pipeline.raw_dataset import TEST
 from pipeline.report_page.content import (
     Block,
     Confusion,
-    Facts,
     Gallery,
     Number,
+    Pairs,
     Paragraph,
     Reliability,
     Section,
@@ -125,7 +125,7 @@ def calibration(evidence: Evidence) -> Section | None:
         return None
     bins = tuple((float(row["confidence"]), float(row["accuracy"]), int(row["samples"])) for row in rows)
     name = "expected_calibration_error"
-    facts = Facts((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
+    facts = Pairs((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
     meaning = Paragraph(
         "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."
     )

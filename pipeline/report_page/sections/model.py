@@ -12,7 +12,7 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.io import untrusted
 from pipeline.params.yaml_document import Document
 from pipeline.refusal import Refusal
-from pipeline.report_page.content import Cell, Details, Facts, Number, Section, Table
+from pipeline.report_page.content import Cell, Details, Number, Pairs, Section, Table
 from pipeline.report_page.evidence import Evidence
 from pipeline.spec import Spec
 
@@ -49,7 +49,7 @@ def section(evidence: Evidence) -> Section:
         facts.append(("started from", f"{settings.weights} (SHA-256 {manifest.inputs.get('weights', 'unknown')})"))
     if preset:
         facts.append(("preset", describe_preset(preset)))
-    return Section("Model", (Facts(tuple(facts)), parameters(evidence.params, preset), layers(evidence.model.network)))
+    return Section("Model", (Pairs(tuple(facts)), parameters(evidence.params, preset), layers(evidence.model.network)))
 
 
 def task_name(spec: Spec) -> str:

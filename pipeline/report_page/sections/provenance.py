@@ -8,7 +8,7 @@ from pipeline.io import untrusted
 from pipeline.provenance import revision
 from pipeline.provenance.revision import Unknown
 from pipeline.refusal import Refusal
-from pipeline.report_page.content import Commands, Facts, Paragraph, Section
+from pipeline.report_page.content import Commands, Pairs, Paragraph, Section
 from pipeline.report_page.evidence import Evidence
 from pipeline.report_page.sections.model import PRESETS, Preset, nearest_preset
 from pipeline.runtime import run_identity
@@ -31,7 +31,7 @@ def section(evidence: Evidence) -> Section:
     facts += [(f"digest of {name}", manifest.inputs[each]) for each, name in DIGESTS.items() if each in manifest.inputs]
     facts.append(("seed", str(manifest.params.get("seed", UNKNOWN))))
     facts += machine_facts(evidence)
-    return Section("Provenance", (Facts(tuple(facts)),))
+    return Section("Provenance", (Pairs(tuple(facts)),))
 
 
 def commit_line(evidence: Evidence) -> str:

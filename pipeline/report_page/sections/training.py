@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from pipeline.report_page.content import Chart, Charts, Facts, Number, Paragraph, Section, Series
+from pipeline.report_page.content import Chart, Charts, Number, Pairs, Paragraph, Section, Series
 from pipeline.report_page.evidence import Evidence, Row
 from pipeline.report_page.run_record import Cost
 from pipeline.reports.recorded import HEADLINES
@@ -64,7 +64,7 @@ def cost(evidence: Evidence) -> Section | None:
     if measured is None:
         return None
     note = "Measured by the journal of the run: the same training, run again, has the same result at another cost."
-    return Section("Cost", (Facts(cost_facts(measured)), Paragraph(note)))
+    return Section("Cost", (Pairs(cost_facts(measured)), Paragraph(note)))
 
 
 def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Job:
+class Context:
     """The environment variables, the checkout and the machine to check. `top` is the checkout, and `system` the root of the file system."""
 
     environment: Environment
