@@ -84,6 +84,24 @@ def ended(child: int, deadline: float) -> int | None:
     return None
 
 
+def killed(child: int, folder: Path, after_s: float, *, since_checkpoint: bool) -> bool:
+    """Kill a child `after_s` seconds after its start, or after its first checkpoint. Return False if it ended before."""
+    begin = time.monotonic()
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if since_checkpoint and has_checkpoint(folder):
+            since_checkpoint, begin = False, time.monotonic()
+        if not since_checkpoint and time.monotonic() >= begin + after_s:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return any(folder.glob(".pipeline/work/*/step-*"))
+
+
 @dataclass
 class Tally:
     """Counts: `digests` holds more than one if the promise is broken, `resumed` runs had a checkpoint, `drafts` were killed during a save."""
@@ -109,10 +127,12 @@ def campaign(top: Path, kills: int, setting: str, *, seed: int) -> tuple[str, Ta
     while tally.kills < kills:
         folder = project.make(top / "killed", changes, setting=setting)
         (folder / "data/prepared").symlink_to(whole / "data/prepared")
-        child = fork("train", folder)
-        if ended(child, time.monotonic() + random.uniform(0.2, 1.0) * took_s) is None:
+        # a short training takes most of its time until its first checkpoint, so every second kill waits for that
+        since_checkpoint = tally.kills % 2 == 1
+        after_s = random.uniform(0.0, 0.3) if since_checkpoint else random.uniform(0.2, 1.0)
+        if killed(fork("train", folder), folder, after_s * took_s, since_checkpoint=since_checkpoint):
             tally.kills += 1
-            tally.resumed += any(folder.glob(".pipeline/work/*/step-*"))
+            tally.resumed += has_checkpoint(folder)
             tally.drafts += any(folder.glob(".pipeline/work/*/.*.draft"))
             finish("train", folder)
             tally.digests.add(digest(folder))
