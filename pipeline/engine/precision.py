@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ChosenPrecision = Literal["bf16", "fp16", "fp32", "bf16-true"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+ONEDNN_FAULT = ", and depthwise convolutions of 1x1 pixels have random gradients there"
+"""Seen with torch 2.11 and 2.15 for bf16, stride 2 and channels_last: oneDNN reads uninitialised memory."""
 HALVES_MENDED = "2.14"
 """The first torch version whose fused SGD updates 16-bit weights correctly on a CPU."""
 
@@ -27,8 +29,9 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
     """
     if device.type == "cpu":
         if requested not in ("auto", "fp32"):
+            wrong = ONEDNN_FAULT if requested != "fp16" else ""
             print(
-                f"warning: train.precision: {requested} is slow on a CPU: write `train.precision: auto` or `fp32`, unless this is a short trial",
+                f"warning: train.precision: {requested} is slow on a CPU{wrong}: write `train.precision: auto` or `fp32`, unless this is a short trial",
                 flush=True,
             )
         return "fp32" if requested == "auto" else requested

@@ -86,15 +86,14 @@ def test_it_resumes_to_the_same_bytes_when_compiled(train_params, begin, data: D
 
 
 @EVERY_MODEL
-def test_its_losses_are_those_of_a_cpu_but_for_rounding(train_params, begin, data: Data, monkeypatch, model: str) -> None:
+def test_its_losses_are_those_of_a_cpu_but_for_rounding(train_params, begin, data: Data, model: str) -> None:
     """Without TF32 and without dropout, whose draws differ between devices."""
     kind, settings = MODELS[model]
     plain = settings | ({"dropout": 0.0} if "dropout" in settings else {})
     exact = {"model": plain, "train.precision": "fp32", "train.report_every_steps": 1, "train.steps": 4, "train.ema_decay": 0.0}
     params = train_params(changes_of(model, exact))
     on_gpu = begin(params, "gpu", data(kind))
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # until the next training begins
     on_cpu = building.begin(params, data(kind))
     losses = [[report.metrics["train/objective"] for report in training.reports()] for training in (on_gpu, on_cpu)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
