@@ -108,7 +108,9 @@ def refusing(name: str, store: Store) -> Iterator[None]:
     except Refusal:
         raise
     except Exception as error:  # whatever MLflow raises
-        raise Refusal(f"{shown(name)}: MLflow at {store.address.shown} failed: {store.address.redacted(reason(error))}") from None
+        raise Refusal(
+            f"{shown(name)}: MLflow at {store.address.shown} failed ({store.address.redacted(reason(error))}): `python -m pipeline doctor` names what is wrong with it"
+        ) from None
 
 
 def find_logged(name: str, candidate: ComparedModel, store: Store, environment: Environment) -> "LoggedModel":

@@ -207,7 +207,7 @@ def method(params: TrainParams, device: torch.device) -> str:
 def cells(row: Row, samples: int) -> tuple[str, ...]:
     """Return a row as text: the name, milliseconds a step, samples a second, the speed and the memory."""
     if row.step_s is None or row.speed is None:
-        return (row.name, "", "", f"not here: {row.obstacle}", "")
+        return (row.name, "", "", f"not available: {row.obstacle}", "")
     speed = f"{row.speed.median:.2f}" + ("" if row.name == CONFIGURED else f" ({row.speed.least:.2f} to {row.speed.most:.2f})")
     used = "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f}"
     return (row.name, f"{1000 * row.step_s:.2f}", f"{samples / row.step_s:,.0f}", speed, used)

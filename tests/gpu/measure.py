@@ -52,9 +52,9 @@ PRESETS = {
 VERBS = ("train", "evaluate", "profile", "fit-batch", "speedup")
 RESULT = {
     "tests": r"\d+ (?:passed|failed).*",
-    "train": r"train: (.* in .*)",
-    "evaluate": r"evaluate: (.*)",
-    "profile": r".*ms a step.*",
+    "train": r"train: models/.*",
+    "evaluate": r"test .*",
+    "profile": r".*samples a second",
 }
 """What the table shows of the output of a step, by the last word of its name: the last match."""
 VARIABLES = {"PIPELINE_DEVICE": "cuda", "PIPELINE_TRACKING_MIRROR": "false", "PYTHONUNBUFFERED": "1"}

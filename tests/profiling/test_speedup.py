@@ -75,7 +75,7 @@ def test_every_option_is_measured_or_has_a_reason(rows: dict[str, Row]) -> None:
         assert row.peak_bytes is None
     assert rows["impossible here"].obstacle == "no such device"
     assert rows["precision: bf16-true"].obstacle.startswith("train.")
-    assert "not here: " in speedup.cells(rows["on a device of another kind"], 16)[3]
+    assert "not available: " in speedup.cells(rows["on a device of another kind"], 16)[3]
     assert rows[CONFIGURED].speed == (1, 1, 1)
 
 
@@ -152,7 +152,7 @@ def test_table_numbers_and_figure_are_written(tmp_path: Path) -> None:
     speedup_report.write(folder, ROWS, title="mlp on cpu", method="As it was measured.", samples=64)
     text = (folder / "speedup.md").read_text()
     assert "| compile: default                | 5.00       | 12,800     | 2.00 (1.80 to 2.20)    | 4                |" in text
-    assert "not here: the inputs are not images" in text
+    assert "not available: the inputs are not images" in text
     assert "As it was measured." in text
     record = json.loads((folder / "speedup.json").read_text())
     assert record["options"][1]["speed"] == {"median": 2.0, "least": 1.8, "most": 2.2}
@@ -168,7 +168,7 @@ def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path:
     output = capsys.readouterr().out
     assert "| lanes: 2 " in output
     assert "GPU memory" not in output
-    assert "not here: no such device" in output
+    assert "not available: no such device" in output
     assert "aster" in output, "faster, or no option was faster"
     assert not list(tmp_path.glob("speedup*"))
     assert main(["speedup", "--output", "params.yaml"]) == 2
