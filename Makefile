@@ -7,9 +7,8 @@ BASE_PYTHON ?= python3
 VENV := .venv
 BENCH_VENV := benchmarks/.venv
 PYTHON := $(VENV)/bin/python
-# one process more than there are cores, because many tests wait for processes that they start; the tests of a file run in one of them
-TEST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
-PYTEST = $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# up to four processes; the tests of a file run in one of them
+PYTEST = $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
 # groups of pyproject.toml that a verb needs beyond requirements.lock, each with a lock file of its own
 EXTRAS := export search tensorboard cluster

@@ -36,8 +36,8 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
     """Return the model file or the run that `name` denotes. A name that ends in `.safetensors` is a model file, even if the file does not
     exist.
 
-    A run is denoted by the path or the name of its journal, by the last part of this name, or by its run id in MLflow. The model of a run
-    is the copy in its journal. If this copy is damaged, or was removed because MLflow has the model, the path of the checkout's model file
+    A run is denoted by the path or the name of its journal, by the last part of this name, by its first part if that is unique, or by its
+    run id in MLflow. The model of a run is the copy in its journal. If this copy is damaged, or was removed because MLflow has the model, the path of the checkout's model file
     is returned, which may be another model. Raises Refusal if there is neither a file nor a run with this name, or if the run has no model.
     """
     path = Path(name)
@@ -63,10 +63,12 @@ def journal_of(name: str, environment: Environment) -> Path:
 
 def journal_named(name: str, root: Path) -> Path | None:
     """Return the journal of the run that `name` denotes, as in `find`; None if there is none."""
-    for folder in journal.journals(root):
+    folders = journal.journals(root)
+    for folder in folders:
         if name in {folder.name, journal.short_name(folder.name), *run_ids(folder)} or folder.resolve() == Path(name).resolve():
             return folder
-    return None
+    numbered = [folder for folder in folders if folder.name.startswith(f"{name}-")]
+    return numbered[0] if len(numbered) == 1 else None
 
 
 def run_ids(folder: Path) -> list[str]:

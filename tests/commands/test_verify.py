@@ -119,8 +119,9 @@ def test_a_run_is_found_by_its_id_in_mlflow(checkout: Path, verify: Verify) -> N
     assert verify(identity)[-1] == "identical"
 
 
-def test_a_run_is_found_by_its_folder_and_by_the_end_of_its_name(checkout: Path, verify: Verify) -> None:
-    for name in (f".pipeline/journal/{run_name()}", f".pipeline/journal/{run_name()}/", run_name().rpartition("-")[2]):
+def test_a_run_is_found_by_its_folder_and_by_the_beginning_and_the_end_of_its_name(checkout: Path, verify: Verify) -> None:
+    beginning, end = "-".join(run_name().split("-")[:2]), run_name().rpartition("-")[2]
+    for name in (f".pipeline/journal/{run_name()}", f".pipeline/journal/{run_name()}/", beginning, end):
         assert verify(name)[-1] == "identical"
 
 

@@ -72,7 +72,7 @@ def weights(state: TrainState) -> dict[str, torch.Tensor]:
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Equal names and equal bits."""
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
 
 
 def model_of(network: nn.Module, spec: Spec, *, channels_last: bool = False, half: bool = False) -> Model:
