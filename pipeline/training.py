@@ -72,6 +72,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
     meta_model.refuse_too_large(params.model, spec)
     chosen = precision.choose(settings.precision, device)
     precision.refuse_lost_updates(chosen, device)
+    precision.warn_of_wrong_gradients(chosen, device, channels_last=settings.channels_last)
     sharded = settings.sharding == "full" and processes.size > 1
     if sharded and chosen == "fp16":
         raise Refusal("train.precision: fp16 does not work with train.sharding: full: write `train.precision: fp32`, or use newer GPUs")

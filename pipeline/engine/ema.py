@@ -21,6 +21,9 @@ class EMA(Generic[Module]):
     def __init__(self, module: Module, decay: float) -> None:
         self.module = copy.deepcopy(module)
         self.module.requires_grad_(False).eval()
+        for layer in self.module.modules():
+            if isinstance(layer, nn.RNNBase):
+                layer.flatten_parameters()  # cuDNN wants the weights of a layer in one block of memory, and `deepcopy` separates them
         self.decay = decay
         self.follow(module)
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 ChosenPrecision = Literal["bf16", "fp16", "fp32", "bf16-true"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-ONEDNN_FAULT = ", and depthwise convolutions of 1x1 pixels have random gradients there"
-"""Seen with torch 2.11 and 2.15 for bf16, stride 2 and channels_last: oneDNN reads uninitialised memory."""
 HALVES_MENDED = "2.14"
 """The first torch version whose fused SGD updates 16-bit weights correctly on a CPU."""
 
@@ -29,9 +27,8 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
     """
     if device.type == "cpu":
         if requested not in ("auto", "fp32"):
-            wrong = ONEDNN_FAULT if requested != "fp16" else ""
             print(
-                f"warning: train.precision: {requested} is slow on a CPU{wrong}: write `train.precision: auto` or `fp32`, unless this is a short trial",
+                f"warning: train.precision: {requested} is slow on a CPU: write `train.precision: auto` or `fp32`, unless this is a short trial",
                 flush=True,
             )
         return "fp32" if requested == "auto" else requested
@@ -56,6 +53,16 @@ def refuse_lost_updates(precision: ChosenPrecision, device: torch.device) -> Non
         raise Refusal(
             f"train.precision: bf16-true needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
             "write `train.precision: fp32`, or install the versions of requirements.lock"
+        )
+
+
+def warn_of_wrong_gradients(precision: ChosenPrecision, device: torch.device, *, channels_last: bool) -> None:
+    """Print a warning if oneDNN, which computes convolutions on a CPU, may read uninitialised memory. Seen with torch 2.11 and 2.15."""
+    if precision in ("bf16", "bf16-true") and device.type == "cpu" and channels_last:
+        print(
+            f"warning: train.precision: {precision} gradients of depthwise convolutions with stride 2 on images of 1x1 pixels are wrong on a CPU: "
+            "if the model has such layers, write `train.channels_last: false`",
+            flush=True,
         )
 
 

@@ -1,6 +1,5 @@
 """Recurrent networks for text: layers of RNN, LSTM or GRU, as a classifier of texts or as a language model."""
 
-from contextlib import nullcontext
 from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
@@ -19,6 +18,9 @@ CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.L
 TIED_RANGE = 0.1
 """Bound of the uniform initial values of an embedding that is also the last layer, as in AWD-LSTM (Merity et al., 2017). Values of variance 1
 would give large logits."""
+UNSUPPORTED = {"cpu": torch.float16, "cuda": torch.bfloat16}
+"""Autocast types in which cells are not computed, by the type of the device. On a CPU, oneDNN has no LSTM in fp16 with gradients. On a GPU,
+autocast to bf16 would run cuDNN's cells in fp16 (AutocastRNN.cpp of torch), where small gradients underflow without loss scaling."""
 
 
 class Settings(ModelSettings):
@@ -145,7 +147,7 @@ class LanguageModel(nn.Module):
         states = self.embedding(tokens)
         after: list[Any] = []
         for layer, before in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            states, state = cast("Layer", layer).ahead(states, before)
+            states, state = run(cast("Layer", layer).ahead, states, before)
             after.append(state)
         return self.head(states[:, -1]), after
 
@@ -168,10 +170,10 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, states: Tensor, reversal: Tensor | None = None) -> Tensor:
-        outputs = run(self.ahead, states)
+        outputs, _ = run(self.ahead, states)
         if self.back is not None:
             assert reversal is not None
-            backwards = run(self.back, reordered(states, reversal))
+            backwards, _ = run(self.back, reordered(states, reversal))
             outputs = torch.cat((outputs, reordered(backwards, reversal)), dim=2)
         return cast("Tensor", self.dropout(outputs))
 
@@ -181,15 +183,18 @@ def layers(settings: Settings) -> nn.ModuleList:
     return nn.ModuleList(Layer(settings, between if number else settings.embedding_width) for number in range(settings.depth))
 
 
-def run(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
-    """Run `cell` over `inputs` (n, length, features), and return its state after each position (n, length, width)."""
+def run(cell: nn.RNNBase, inputs: Tensor, before: Any = None) -> tuple[Tensor, Any]:
+    """Run `cell` over `inputs` (n, length, features). Return its outputs (n, length, width) and its state after the last position.
+
+    `before` is the state before the first position, None for zeros. In the UNSUPPORTED types, the cell computes in float32.
+    """
     if torch.compiler.is_exporting():
-        return scanned(cell, inputs)
-    # oneDNN, which computes the cells on a CPU, has no LSTM in fp16 with gradients
-    unsupported = inputs.is_cpu and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.float16
-    with torch.autocast("cpu", enabled=False) if unsupported else nullcontext():
-        outputs, _ = cell(inputs.float() if unsupported else inputs)
-    return cast("Tensor", outputs)
+        return scanned(cell, inputs), None
+    device = inputs.device.type
+    if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != UNSUPPORTED.get(device):
+        return cast("tuple[Tensor, Any]", cell(inputs, before))
+    with torch.autocast(device, enabled=False):
+        return cast("tuple[Tensor, Any]", cell(inputs.float(), before))
 
 
 def scanned(cell: nn.RNNBase, inputs: Tensor) -> Tensor:
