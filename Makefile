@@ -32,7 +32,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # environment variables to pass to the container, by name only: the list of processes would show values
 PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
-.PHONY: help setup setup-dev $(EXTRAS:%=setup-%) repro test test-slow test-long bench check format lock resolve schema golden ui screenshots clean image docker-repro secret gpu-acceptance
+.PHONY: help setup setup-dev $(EXTRAS:%=setup-%) repro test test-slow coverage test-long bench check format lock resolve schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
 # a colon separates the folders in PATH
 ifneq (,$(findstring :,$(CURDIR)))
@@ -110,6 +110,10 @@ test: setup-dev ## test every promise in its short form, in ten minutes, without
 
 test-slow: setup-dev ## test the containers and the longer forms: series of dvc repro, compiled models, more kills and examples
 	$(PYTEST) -m "container or slow" $(ARGS)
+
+coverage: setup-dev ## run both with coverage: 95% of the lines of pipeline/ are required; takes a third longer
+	@$(MAKE) --no-print-directory test ARGS="--cov --cov-report="
+	@$(MAKE) --no-print-directory test-slow ARGS="--cov --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95"
 
 test-long: setup-dev ## run the long tests of reliability, some hours: docs/reliability.md has the results
 	$(PYTHON) -m tests.faults.every_call

@@ -25,6 +25,7 @@ UNKNOWN_UID = 54321
 """A uid that neither this machine nor the image knows."""
 STOP_WITHIN_S = 10
 MODEL = "models/model.safetensors"
+SHORT = ("repro", "-S", "train.epochs=1")
 
 
 class Job(NamedTuple):
@@ -69,7 +70,7 @@ def test_the_revision_of_the_image_is_the_commit_of_the_run(default: Job, image:
 
 
 def test_all_hardened_flags_together_and_any_uid(image: str) -> None:
-    *_, accuracy, _, last = run(*HARDENED, "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", image).splitlines()
+    *_, accuracy, _, last = run(*HARDENED, "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", image, *SHORT).splitlines()
     assert accuracy.startswith("test accuracy")
     assert last.startswith(f"container: /tmp/pipeline is deleted with this container: add `-v NAME:{HOME}` to keep the results")
 
@@ -95,12 +96,12 @@ def test_a_job_takes_other_parameters_which_stay_until_a_preset_replaces_them(im
         assert "error: model.widht=8: is not a key here: did you mean `width`?" in run(
             *words, image, "repro", "-S", "model.widht=8", code=2
         )
-        output = run(*words, image, "repro", "-S", "train.epochs=1", "-S", "model.width=8")
+        output = run(*words, image, *SHORT, "-S", "model.width=8")
         assert "set: model.width: 16 -> 8" in output
         assert "test accuracy" in output
         assert "container: params.yaml: model.width: 16 -> 8" in run(*words, image, "check")
         assert "there is no preset 'cifar'" in run(*words, "--env", "PRESET=cifar", image, code=2)
-        output = run(*words, "--env", "PRESET=digits", image, "repro", "-S", "train.epochs=1", "-S", "model=mlp")
+        output = run(*words, "--env", "PRESET=digits", image, *SHORT, "-S", "model=mlp")
         assert "preset: params.yaml is now digits, except:" in output
         assert "test accuracy" in output
 
@@ -166,7 +167,7 @@ def test_another_lock_over_the_images_is_refused(image: str, tmp_path: Path) -> 
 def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(image: str) -> None:
     with volume() as name:
         words = ("--volume", f"{name}:{HOME}", image)
-        with container(*words) as first:
+        with container(*words, *SHORT) as first:
             wait_for_output(first, "Running stage")
             output = run(*words, code=2)
             holder = f"a job in a container (host name {inspect(first)['Id'][:12]})"

@@ -19,7 +19,7 @@ from tests.imports import TOP
         ("digits", 8),
         ("texts", 3),
         ("code", 3),
-        *(pytest.param(name, 60 if name == "digits" else 20, marks=pytest.mark.slow) for name in project.SETTINGS),
+        *(pytest.param(name, 30 if name == "digits" else 20, marks=pytest.mark.slow) for name in project.SETTINGS),
     ],
 )
 def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(setting: str, kills: int) -> None:

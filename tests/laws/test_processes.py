@@ -211,7 +211,7 @@ class Launched:
         return (self.folder / "launcher.log").read_text()
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.slow)])
 def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, kills: int) -> None:
     """Ranks are killed at random, during the training or the start, and at the end the launcher."""
     generator = random.Random(kills)
