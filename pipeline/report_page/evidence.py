@@ -78,7 +78,7 @@ class Evidence:
 
 
 @contextmanager
-def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evidence]:
+def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evidence]:
     """Yield the evidence for the model that `name` denotes: a model file, a run or a model in MLflow.
 
     If `metrics/evaluate.json` has the scores of this model file, they and the tables of that evaluation are used. Otherwise the model is
@@ -91,7 +91,7 @@ def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evid
         found = journal.find(environment.root, digest)
         run = run_record.read(found) if found else None
         prepared, of_checkout = data_of(manifest, paths), paths.model.is_file() and files.digest(paths.model) == digest
-        evaluation = recorded_evaluation(digest, paths) or computed(model, manifest, prepared, environment, name, paths, Path(folder))
+        evaluation = recorded_evaluation(digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, Path(folder))
         trained = trained_metrics(manifest, paths) if of_checkout else None
         yield Evidence(
             path=path,
@@ -139,7 +139,7 @@ def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
     return evaluation
 
 
-def computed(
+def evaluate_anew(
     model: Model, manifest: Manifest, prepared: Prepared | None, environment: Environment, name: str, paths: Paths, folder: Path
 ) -> Evaluation:
     """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`. `name` is the user's name for it.
