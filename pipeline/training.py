@@ -255,13 +255,13 @@ class Training:
                 if unknown:
                     raise ValueError(f"the objective reports {', '.join(unknown)}, which are missing from `metrics` of the task's targets")
                 if report.bad_step:
-                    print(f"warning: {self.described(report.bad_step)}; the step was skipped", flush=True)
+                    print(f"warning: {self.describe_nonfinite(report.bad_step)}; the step was skipped", flush=True)
                 if not warned and self.is_diverging(report):
                     warned = True
                     print(f"warning: at step {report.step} the loss is far above the loss of uniform guessing: {fit.REMEDY}", flush=True)
                 yield report
         except fit.NotFinite as error:
-            message = self.described(error.step, or_before=error.or_before)
+            message = self.describe_nonfinite(error.step, or_before=error.or_before)
             raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
         finally:
             batches.close()  # this also ends the prefetch thread
@@ -270,18 +270,18 @@ class Training:
         """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
         return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
 
-    def described(self, step: int, *, or_before: bool = False) -> str:
+    def describe_nonfinite(self, step: int, *, or_before: bool = False) -> str:
         """Describe `step`, which has a non-finite loss or gradient, and save its batch to a file. Return the description.
 
         With `or_before`, an earlier step may be the cause, most likely the one before. Its batch is then saved and described, too.
         """
-        message = f"step {step} has a non-finite loss or gradient, {self.dumped(step)}"
+        message = f"step {step} has a non-finite loss or gradient, {self.save_batch(step)}"
         if or_before:
-            message += f"; or an earlier gradient was non-finite, most likely that of step {step - 1}, {self.dumped(step - 1)}"
+            message += f"; or an earlier gradient was non-finite, most likely that of step {step - 1}, {self.save_batch(step - 1)}"
             message += "; set `train.report_every_steps: 1` to find out which"
         return message
 
-    def dumped(self, step: int) -> str:
+    def save_batch(self, step: int) -> str:
         """Save the batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file.
 
         Of several processes, only the first one saves it, as a whole.

@@ -19,6 +19,6 @@ def run() -> None:
     from pipeline.profiling import fit_batch  # late: it takes seconds to import
 
     try:
-        print("\n".join(fit_batch.fitted(params.train).lines()))
+        print("\n".join(fit_batch.measure_sizes(params.train).lines()))
     except Refusal as refusal:
         raise with_lines(document, refusal) from None

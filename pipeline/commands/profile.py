@@ -26,7 +26,7 @@ def run(steps: int | None, trace: str | None, log_to_run: bool) -> None:
 
         if log_to_run:
             run_artifacts.refuse_other_run(params, prepared, paths, environment)
-        result = profile.profiled(params, prepared, machine, steps=steps)
+        result = profile.profile_training(params, prepared, machine, steps=steps)
         print("\n".join(result.lines()))
         if trace:
             result.traced.write(Path(trace))

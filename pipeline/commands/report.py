@@ -28,7 +28,7 @@ def run(subjects: list[str], output: str) -> None:
     names = subjects or [str(paths.model)]
     compared = comparison.sections(names, paths, environment)
     with ExitStack() as stack:
-        content = page.page([stack.enter_context(evidence.gathered(name, paths, environment)) for name in names], compared)
+        content = page.page([stack.enter_context(evidence.collect(name, paths, environment)) for name in names], compared)
     card = target.with_name(CARD.format(target.stem))
     files.write_text(target, html.render(content))
     files.write_text(card, markdown.render(content))

@@ -26,7 +26,7 @@ def run(steps: int | None, output: str | None) -> None:
         on_gpu = machine.device.type == "cuda"
         print("\n".join([title, *speedup.head(on_gpu=on_gpu)]))
         start_s, start_wait_s = time.perf_counter(), cpu_contention.cpu_wait_s()
-        for row in speedup.compared(params, prepared, machine, steps=steps):
+        for row in speedup.compare_options(params, prepared, machine, steps=steps):
             print(speedup.line(speedup.cells(row, samples), on_gpu=on_gpu), flush=True)
             rows.append(row)
         note = cpu_contention.note((cpu_contention.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))

@@ -20,6 +20,7 @@ def run(runs: list[str], output: str | None) -> None:
     if not journals:
         raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
     for found in journals:
-        written = event_files.write(folder / found.name, found, Paths().top)
-        print(f"tensorboard: {found.name}: {written.points} points, {written.figures} figures")
+        name = event_files.folder_name(found)
+        written = event_files.write(folder / name, found, Paths().top)
+        print(f"tensorboard: {name}: {written.points} points, {written.figures} figures")
     print(f"show them: tensorboard --logdir {folder}")

@@ -50,7 +50,8 @@ class Record:
 class ComparedModel:
     """A model to compare. `name` is the user's name for it, `digest` the SHA-256 of the model file, and `manifest` the file's metadata.
 
-    `weights` are the tensors of the file, and `record` what is recorded outside of it.
+    `weights` are the tensors of the file, and `record` what is recorded outside of it. The tensors are mapped from the file, so the system can
+    drop them from memory at any time: the weights of many models take no more memory than there is to spare.
     """
 
     name: str

@@ -147,7 +147,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
     # unscale first: the norm must be that of the true gradients
     state.scaler.unscale_(state.optimizer)
     wanted = step_settings.report or step_settings.skip_nonfinite or step_settings.clip_norm is not None
-    norm = measured(state, step_settings.clip_norm) if wanted else None
+    norm = clip_gradients(state, step_settings.clip_norm) if wanted else None
     if state.scaler.is_enabled():
         return norm, scaled_step(state)
     if norm is None or not step_settings.skip_nonfinite:
@@ -160,12 +160,12 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
     return norm, bad.double()
 
 
-def measured(state: TrainState, most: float | None) -> Tensor:
-    """Return the gradient norm before clipping. If `most` is not None, clip the gradients to the norm `most`."""
+def clip_gradients(state: TrainState, max_norm: float | None) -> Tensor:
+    """Clip the gradients to the norm `max_norm`, unless it is None. Return the gradient norm before clipping."""
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
     norm = state.total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-    if most is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    if max_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
 

@@ -1,6 +1,5 @@
 """Edits the text of `params.yaml`: assigns values to keys, and keeps comments, the order of keys and the notation of all other values."""
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,15 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import CommentMark
-from ruamel.yaml.nodes import ScalarNode
-from ruamel.yaml.representer import RoundTripRepresenter
-from ruamel.yaml.scalarfloat import ScalarFloat
-from ruamel.yaml.tokens import CommentToken
 
 from pipeline.io.untrusted import shown
+from pipeline.params import commented_yaml
+from pipeline.params.commented_yaml import on_one_line
 from pipeline.params.load import Problem, SectionTypes, dotted, section_types, suggestion, unknown_name, validate, without_echoes
 from pipeline.params.section import SECTIONS
 from pipeline.params.stages import STAGE_PARAMS
@@ -28,9 +23,6 @@ from pipeline.registry import SOURCES
 GIVEN = Path("the value")
 """Stands for the name of the file in messages about a value that is not valid YAML."""
 LINE = re.compile(rf"^{GIVEN}:\d+: ")
-PLAIN = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
-WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-"""Words that YAML 1.1 or 1.2 does not read as text."""
 MAX_SHOWN = 80
 
 
@@ -88,13 +80,11 @@ def edited(text: str, assignments: Sequence[str]) -> str:
     """
     before = Document.of(text, Paths().params)
     parsed = [Assignment.parse(given) for given in assignments]
-    content = loaded(text)
+    content = commented_yaml.load(text)
     for assignment in sorted(parsed, key=lambda assignment: assignment.rank):
         for location, value in replacements(assignment, content):
             assign(content, location, value, assignment.given)
-    stream = io.StringIO()
-    round_trip().dump(content, stream)
-    result = stream.getvalue()
+    result = commented_yaml.dump(content)
     after = Document.of(result, before.path)
     if len(result.encode()) > MAX_BYTES:
         raise Refusal(f"{before.path}: would be larger than {MAX_BYTES} bytes: write shorter values")
@@ -107,47 +97,16 @@ def edited(text: str, assignments: Sequence[str]) -> str:
     return result.replace("\n", "\r\n") if "\r\n" in text else result
 
 
-def loaded(text: str) -> Any:
-    """Parse YAML into values that keep their comments and notation."""
-    return round_trip().load(text.replace("\r\n", "\n"))
-
-
-def round_trip() -> YAML:
-    """Return ruamel's parser and writer that keeps comments. A file of `presets/` that is read and written is byte-identical."""
-    yaml = YAML()
-    yaml.Representer = Representer
-    yaml.preserve_quotes = True
-    yaml.width = MAX_BYTES  # the largest length of a line, so that no line is broken
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    return yaml
-
-
-class Representer(RoundTripRepresenter):
-    """Writes values as text. It is a subclass because ruamel registers functions for a whole class, and DVC uses `RoundTripRepresenter`."""
-
-    def represent_null(self, _: None) -> ScalarNode:
-        """Write `null`; by default, ruamel writes nothing."""
-        return self.represent_scalar("tag:yaml.org,2002:null", "null")
-
-    def represent_float_exactly(self, number: ScalarFloat) -> ScalarNode:
-        """Write a float as it was read, or else with all digits: ruamel loses the last one of a number such as 7.887233511355132e-10."""
-        node = self.represent_scalar_float(number)
-        node.value = node.value if float(node.value) == number else repr(float(number))
-        return node
-
-
-Representer.add_representer(type(None), Representer.represent_null)
-Representer.add_representer(ScalarFloat, Representer.represent_float_exactly)
-
-
 def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator[tuple[Location, Any]]:
     """Yield the changes that `assignment` makes, as pairs (location, value). `content` has the parameters before the change."""
     section, *keys = assignment.location
     types = types_of(str(section))
     if keys or types is None or not isinstance(assignment.value, str):
-        yield assignment.location, loaded(f"value: {assignment.written}")["value"]
+        yield assignment.location, commented_yaml.load(f"value: {assignment.written}")["value"]
         return
-    values = loaded("\n".join(f"{key}: {on_one_line(value)}" for key, value in recommended(assignment, types, task_of(content)).items()))
+    values = commented_yaml.load(
+        "\n".join(f"{key}: {on_one_line(value)}" for key, value in recommended(assignment, types, task_of(content)).items())
+    )
     present = content.get(str(section))
     if isinstance(present, Mapping) and [*present] == [*values] and present["name"] == values["name"]:
         for key, value in values.items():  # key by key, so that comments stay
@@ -210,47 +169,10 @@ def assign(content: CommentedMap, location: Location, value: Any, given: str) ->
                 f"{given}: {name} has the anchor `&{present.anchor.value}` in {Paths().params}: remove the anchor, or edit the file"
             )
         if depth == len(location) - 1:
-            replace(container, key, value)
+            commented_yaml.replace(container, key, value)
         elif present is None:
             container[key] = CommentedMap()
         container = container[key]
-
-
-def replace(container: Any, key: Any, value: Any) -> None:
-    """Set `container[key]`; the key may be new. Comments and blank lines below the old value stay below the new one."""
-    is_new = isinstance(container, CommentedMap) and key not in container
-    comments, position = comments_after(container, next(reversed(container), None) if is_new else key)
-    beside, _, below = comments[position].value.partition("\n") if comments[position] else ("", "", "")
-    comments[position] = comment(f"{beside}\n") if beside else None
-    container[key] = value
-    if below:
-        comments, position = comments_after(container, key)
-        comments[position] = comment((comments[position].value if comments[position] else "\n") + below)
-
-
-def comments_after(container: Any, key: Any) -> tuple[list[Any], int]:
-    """Return the list in which ruamel keeps the comments after the last line of `container[key]`, and the index in this list."""
-    value = container.get(key) if isinstance(container, CommentedMap) else container[key]
-    while isinstance(value, CommentedMap | CommentedSeq) and value and not value.fa.flow_style():
-        container, key = value, next(reversed(value)) if isinstance(value, CommentedMap) else len(value) - 1
-        value = container[key]
-    return container.ca.items.setdefault(key, [None] * 4), 2 if isinstance(container, CommentedMap) else 0
-
-
-def comment(text: str) -> CommentToken:
-    return CommentToken(text, CommentMark(0), None)
-
-
-def on_one_line(value: Any) -> str:
-    """Return a value as YAML on one line. Text is written without quotes if YAML reads it as text nevertheless."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{on_one_line(key)}: {on_one_line(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(on_one_line, value)) + "]"
-    if isinstance(value, float):
-        return repr(value).replace("e-0", "e-")
-    is_plain = isinstance(value, str) and PLAIN.fullmatch(value) and value.lower() not in WORDS
-    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:

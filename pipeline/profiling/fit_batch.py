@@ -147,7 +147,7 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(name or "the network" for name in names[:most]) + more
 
 
-def searched(sizes: Sequence[int], fits: Callable[[int], bool], *, start: int) -> int | None:
+def largest_that_fits(sizes: Sequence[int], fits: Callable[[int], bool], *, start: int) -> int | None:
     """Return the largest of the ascending `sizes` that fits, or None if none fits.
 
     The search begins at index `start`, at least doubles the size until one does not fit, and then bisects. `fits(size)` measures a size.
@@ -169,7 +169,7 @@ def divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def fitted(settings: LoopSettings) -> Result:
+def measure_sizes(settings: LoopSettings) -> Result:
     """Measure micro-batch sizes for the training of this checkout.
 
     Raises Refusal if no size is possible, if `train.compile` is `graphs`, or if the training itself would raise it.
@@ -185,7 +185,7 @@ def fitted(settings: LoopSettings) -> Result:
         if properties.device == "cuda":
             search.budget_bytes = None
             search.renew()
-        largest = searched(
+        largest = largest_that_fits(
             sizes, search.fits, start=max(index for index, size in enumerate(sizes) if size <= max(1, lane_size // START_PARTS))
         )
         present = min(settings.micro_batch_size, lane_size)

@@ -151,7 +151,7 @@ def answer(connection: Connection) -> None:
                 connection.send(("answer", tuple(properties_of(trial))))
             elif question == "trial":
                 with redirect_stdout(io.StringIO()):  # the training prints that it makes its micro-batches smaller
-                    connection.send(("answer", tuple(tried(trial, reports, argument))))
+                    connection.send(("answer", tuple(measure_size(trial, reports, argument))))
             else:
                 connection.send(("answer", timed(trial, reports, argument)))
 
@@ -171,7 +171,7 @@ def draws(module: nn.Module) -> bool:
     return isinstance(chance, float) and chance > 0
 
 
-def tried(trial: Trial, reports: Iterator[Report], size: int) -> Measured:
+def measure_size(trial: Trial, reports: Iterator[Report], size: int) -> Measured:
     """Measure some steps with micro-batches of `size` samples. Raises Refusal if they need too much memory."""
     device = trial.machine.device
     trial.progress.micro_batch_size = size

@@ -94,7 +94,7 @@ class Profile:
         return text.getvalue()
 
 
-def profiled(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Profile:
+def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Profile:
     """Profile a training. `steps` is the number of steps without the profiler; None for as many as take BUDGET_S seconds."""
     trial = Trial.of(params, prepared, machine)
     on_gpu = machine.device.type == "cuda"

@@ -118,7 +118,7 @@ def options(params: TrainParams, prepared: Prepared, claimed: Machine) -> Iterat
     yield Option(f"deterministic: {str(not settings.deterministic).lower()}", {"deterministic": not settings.deterministic})
 
 
-def compared(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps: int | None) -> Iterator[Row]:
+def compare_options(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps: int | None) -> Iterator[Row]:
     """Yield a row for the training as configured, and then one for each option, as soon as it is measured.
 
     `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
@@ -146,7 +146,7 @@ def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Mach
 def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
     """Measure an option in blocks that alternate with those as configured, which have `count` steps. Any error becomes the row's obstacle.
 
-    `steps` is the number of steps in the blocks of the option, as in `compared`.
+    `steps` is the number of steps in the blocks of the option, as in `compare_options`.
     """
     if option.obstacle:
         return Row(option.name, obstacle=option.obstacle)

@@ -67,7 +67,6 @@ class Evidence:
     digest: str
     model: Model
     manifest: Manifest
-    machine: Machine
     evaluation: Evaluation
     trained: Mapping[str, Any] | None
     history: Sequence[Row] | None
@@ -79,7 +78,7 @@ class Evidence:
 
 
 @contextmanager
-def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evidence]:
+def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evidence]:
     """Yield the evidence for the model that `name` denotes: a model file, a run or a model in MLflow.
 
     If `metrics/evaluate.json` has the scores of this model file, they and the tables of that evaluation are used. Otherwise the model is
@@ -88,18 +87,17 @@ def gathered(name: str, paths: Paths, environment: Environment) -> Iterator[Evid
     """
     with model_source.located(name, paths, environment) as path, TemporaryDirectory(prefix="report-") as folder:
         model, manifest = model_file.load(path)
-        digest, machine = files.digest(path), Machine.claim(environment)
+        digest = files.digest(path)
         found = journal.find(environment.root, digest)
         run = run_record.read(found) if found else None
         prepared, of_checkout = data_of(manifest, paths), paths.model.is_file() and files.digest(paths.model) == digest
-        evaluation = recorded_evaluation(digest, paths) or computed(model, manifest, prepared, machine, name, paths, Path(folder))
+        evaluation = recorded_evaluation(digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, Path(folder))
         trained = trained_metrics(manifest, paths) if of_checkout else None
         yield Evidence(
             path=path,
             digest=digest,
             model=model,
             manifest=manifest,
-            machine=machine,
             evaluation=evaluation,
             trained=trained,
             history=recorded.read_history(paths.history) if trained is not None else run.history if run else None,
@@ -141,8 +139,8 @@ def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
     return evaluation
 
 
-def computed(
-    model: Model, manifest: Manifest, prepared: Prepared | None, machine: Machine, name: str, paths: Paths, folder: Path
+def evaluate_anew(
+    model: Model, manifest: Manifest, prepared: Prepared | None, environment: Environment, name: str, paths: Paths, folder: Path
 ) -> Evaluation:
     """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`. `name` is the user's name for it.
 
@@ -155,7 +153,7 @@ def computed(
         )
     document = Document.read(paths.params)
     try:
-        evaluator, scores = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
+        evaluator, scores = evaluate.judge(model, manifest, prepared, Machine.claim(environment), load(document, EvaluateParams))
     except Refusal as refusal:
         raise with_lines(document, refusal) from None
     evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)

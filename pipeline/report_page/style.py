@@ -89,7 +89,7 @@ footer { margin-top: 4rem; border-top: 1px solid var(--rule); padding-top: .8rem
   dd { margin-bottom: .5rem; }
   th, td { padding-right: .6rem; }
   table { font-size: .88rem; }
-  .wide { margin-right: 0; }
+  .wide { display: block; margin-right: 0; }
 }
 @media print { body { max-width: none; padding: 0; } nav { display: none; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """

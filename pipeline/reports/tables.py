@@ -23,22 +23,25 @@ def write_reliability(path: Path, calibration: Calibration) -> None:
     write(path, ("bin_centre", "confidence", "accuracy", "samples"), rows)
 
 
-def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, texts: Sequence[str], classes: Sequence[str]) -> None:
-    """Write one row for each sample in `samples`: its number, actual and predicted class, confidence and input text.
+def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, texts: Sequence[str] | None, classes: Sequence[str]) -> None:
+    """Write one row for each sample in `samples`: its number, actual and predicted class, confidence and, if it is a text, the text.
 
-    `samples` are the numbers of wrongly predicted samples. `texts` contains the input text of each of them, in the order of `samples`.
+    `samples` are the numbers of wrongly predicted samples. `texts` contains the text of each of them, in the order of `samples`; None if the
+    inputs are not texts.
     """
-    rows = (
+    header: tuple[str, ...] = ("sample", "actual", "predicted", "confidence")
+    rows: list[tuple[object, ...]] = [
         (
             int(sample),
             classes[predictions.targets[sample]],
             classes[predictions.predicted[sample]],
             float(predictions.confidence[sample]),
-            text,
         )
-        for sample, text in zip(samples, texts, strict=True)
-    )
-    write(path, ("sample", "actual", "predicted", "confidence", "text"), rows)
+        for sample in samples
+    ]
+    if texts is not None:
+        header, rows = (*header, "text"), [(*row, text) for row, text in zip(rows, texts, strict=True)]
+    write(path, header, rows)
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -3,10 +3,13 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.search.settings import Value
 from pipeline.stages.run_description import SHORT, short
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "unfinished"
 ORDER = (COMPLETE, PRUNED, RUNNING, FAILED)
@@ -22,6 +25,18 @@ class Row(NamedTuple):
     params: Mapping[str, Value]
     run: str
     reason: str = ""
+
+
+def row_of(trial: "FrozenTrial") -> Row:
+    """Return the row of a trial of the study."""
+    from optuna.trial import TrialState
+
+    outcomes = {TrialState.COMPLETE: COMPLETE, TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
+    outcome = outcomes.get(trial.state, RUNNING)
+    value = trial.value if outcome in (COMPLETE, PRUNED) else None
+    attributes = trial.user_attrs
+    run = str(attributes.get("run", "")).rpartition("-")[2]
+    return Row(trial.number, outcome, value, attributes.get("step", 0), trial.params, run, attributes.get("reason", ""))
 
 
 def ranked(rows: Iterable[Row], *, is_better_lower: bool) -> list[Row]:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.data.prepared import PreparedRecord, read_record
-from pipeline.flatten import flatten
 from pipeline.io import files
 from pipeline.params.load import load_without_torch
 from pipeline.params.loop import LoopSettings
@@ -19,22 +18,20 @@ from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TRAIN, VALID
 from pipeline.refusal import Refusal
-from pipeline.runtime import interruption, run_identity
+from pipeline.runtime import interruption
 from pipeline.runtime.cgroup import usable_cpus
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
 from pipeline.search import ranking
 from pipeline.search.child import Child, devices
+from pipeline.search.identity import identity_of
 from pipeline.search.ranking import Row
 from pipeline.search.runs import STAGE, TrialRuns, of_search
-from pipeline.search.settings import Choices, Search, Validate
+from pipeline.search.settings import Search, Validate
 from pipeline.search.study import FILE, Study, refuse_missing_optuna
 from pipeline.search.trial import TrialFolder
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 POLL_S = 0.1
 LOCK, TABLE = "lock", "trials.csv"
@@ -131,35 +128,15 @@ class SearchRunner:
         targets = self.record.spec.targets
         self.metric, self.direction = self.search.target(targets.metrics, self.params.data["train"]["metric"])
         self.study = Study(
-            self.folder / FILE, self.search, self.direction, begun=self.begun(), num_validations=self.num_validations(self.params.data)
+            self.folder / FILE,
+            self.search,
+            self.direction,
+            identity=self.identity(),
+            num_validations=self.num_validations(self.params.data),
         )
 
-    def begun(self) -> dict[str, Any]:
-        """Return what all trials of this search have in common, by the names that messages show. Data and code are read at each call."""
-        settings, document = self.search.settings, self.params.data
-        code = {}
-        for name in self.model_names():
-            listed = run_identity.dependencies("train", {**document, "model": {**document["model"], "name": name}}, self.paths.top)
-            code[f"the code of {name}"] = run_identity.code_digest(listed, self.paths.top)
-        fixed = {key: value for key, value in flatten(document).items() if not self.is_searched(key)}
-        return {
-            **{f"space.{key}": entry.model_dump(mode="json") for key, entry in self.search.space.items()},
-            "metric": self.metric,
-            "direction": self.direction,
-            "pruner": settings.pruner,
-            "seed": settings.seed,
-            **{f"{self.params.path} {key}": value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"},
-            "data/prepared": files.digest_of(read_record(self.paths.prepared).model_dump(mode="json")),
-            self.paths.lock.name: files.digest(self.paths.lock),
-            **code,
-        }
-
-    def is_searched(self, key: str) -> bool:
-        return any(key == searched or key.startswith(f"{searched}.") for searched in self.search.space)
-
-    def model_names(self) -> list[str]:
-        chosen = self.search.space.get("model") or self.search.space.get("model.name")
-        return [str(name) for name in chosen.choices] if isinstance(chosen, Choices) else [self.params.data["model"]["name"]]
+    def identity(self) -> dict[str, Any]:
+        return identity_of(self.search, self.params, self.paths, metric=self.metric, direction=self.direction)
 
     def num_steps(self, document: Mapping[str, Any]) -> int:
         return LoopSettings.model_validate_json(files.canonical(document["train"])).num_steps(self.record.splits[TRAIN].samples)
@@ -265,7 +242,7 @@ class SearchRunner:
         if not active.pruned and not trial.is_complete:
             slot = min(set(range(len(self.active) + 1)) - {each.child.slot for each in self.active.values() if each.child})
             device = self.devices[slot % len(self.devices)]
-            self.study.refuse_changed(self.begun())  # the code or the data may have been changed while the search runs
+            self.study.refuse_changed(self.identity())  # the code or the data may have been changed while the search runs
             active.child = Child(trial, slot, device, runs.tags(number, params))
         return active
 
@@ -376,7 +353,7 @@ class SearchRunner:
                     trial.remove_model()
 
     def rows(self) -> list[Row]:
-        return ranking.ranked(map(row_of, self.study.trials), is_better_lower=self.direction == "minimize")
+        return ranking.ranked(map(ranking.row_of, self.study.trials), is_better_lower=self.direction == "minimize")
 
     def print_result(self) -> Row | None:
         """Print the table and the best trial, and write the table as CSV. Return the best trial, or None if no trial is complete."""
@@ -400,14 +377,3 @@ class SearchRunner:
             )
         files.write_text(self.params.path, self.search.text_of(best.params))
         print(f"{self.params.path} now has the parameters of trial {best.number}; `git diff {self.params.path}` shows them")
-
-
-def row_of(trial: "FrozenTrial") -> Row:
-    from optuna.trial import TrialState
-
-    outcomes = {TrialState.COMPLETE: ranking.COMPLETE, TrialState.PRUNED: ranking.PRUNED, TrialState.FAIL: ranking.FAILED}
-    outcome = outcomes.get(trial.state, ranking.RUNNING)
-    value = trial.value if outcome in (ranking.COMPLETE, ranking.PRUNED) else None
-    attributes = trial.user_attrs
-    run = str(attributes.get("run", "")).rpartition("-")[2]
-    return Row(trial.number, outcome, value, attributes.get("step", 0), trial.params, run, attributes.get("reason", ""))

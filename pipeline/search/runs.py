@@ -13,11 +13,11 @@ from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
 from pipeline.search.ranking import described
 from pipeline.search.settings import Search, Value
-from pipeline.search.trial import SEARCH_TAG, TRIAL_TAG, TrialFolder
+from pipeline.search.trial import TRIAL_TAG, TrialFolder
 from pipeline.stages.run_description import SOURCE, subject
 from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.cursor import is_pending
-from pipeline.tracking.journal import Journal
+from pipeline.tracking.journal import SEARCH_TAG, Journal
 from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import PARENT_TAG
 

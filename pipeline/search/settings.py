@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, ValidationInfo, field_validator
 
 from pipeline.flatten import leaves
-from pipeline.params.editing import edited, on_one_line
+from pipeline.params.commented_yaml import on_one_line
+from pipeline.params.editing import edited
 from pipeline.params.load import Problem, dotted, explain, suggestion, without_echoes
 from pipeline.params.section import SECTIONS, Section
 from pipeline.params.yaml_document import Document, Location

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial, TrialState
 
 FILE = "study.db"
-BEGUN, ID = "begun", "id"
-"""The names of the attributes of the study: for everything that must not change during the search, and for the unique id of the search."""
+IDENTITY, ID = "begun", "id"
+"""The names in the database of two attributes of the study: everything that must not change during the search, and its unique id."""
 MOST_SHOWN = 5
 
 
@@ -38,12 +38,12 @@ class Study:
     """An open study. Use it only in the process that holds the lock of the search."""
 
     def __init__(
-        self, path: Path, search: Search, direction: Literal["minimize", "maximize"], *, begun: Mapping[str, Any], num_validations: int
+        self, path: Path, search: Search, direction: Literal["minimize", "maximize"], *, identity: Mapping[str, Any], num_validations: int
     ) -> None:
         """Open the study in the file `path`, or create it. `num_validations` is the number of validations of a whole training.
 
-        `begun` is what all trials of a study have in common, such as the digest of the data. Raises Refusal if the study in the file has
-        another `begun`, or if the file is not a study.
+        `identity` is what all trials of a study have in common, such as the digest of the data. Raises Refusal if the study in the file has
+        another `identity`, or if the file is not a study.
         """
         import optuna
 
@@ -51,12 +51,12 @@ class Study:
         self._seed, self._name = search.settings.seed, search.settings.name
         self._distributions = {key: distribution(entry) for key, entry in search.space.items()}
         if not path.exists():
-            create(path, self._name, direction, begun)
+            create(path, self._name, direction, identity)
         self._storage = opened(path)
         self._id = self._storage.get_study_id_from_name(self._name)
         attributes = self._storage.get_study_user_attrs(self._id)
-        self.id, self._path, self._begun = str(attributes[ID]), path, attributes[BEGUN]
-        self.refuse_changed(begun)
+        self.id, self._path, self._identity = str(attributes[ID]), path, attributes[IDENTITY]
+        self.refuse_changed(identity)
         self._memory: OptunaStudy = optuna.create_study(
             study_name=self._name, direction=direction, pruner=pruner(search.settings.pruner, num_validations)
         )
@@ -73,8 +73,8 @@ class Study:
         self._storage.engine.dispose()
 
     def refuse_changed(self, now: Mapping[str, Any]) -> None:
-        """Raise Refusal if `now` differs from the `begun` of the study, because its trials could not be compared with new ones."""
-        changed = [name for name in {**self._begun, **now} if self._begun.get(name) != now.get(name)]
+        """Raise Refusal if `now` differs from the `identity` of the study, because its trials could not be compared with new ones."""
+        changed = [name for name in {**self._identity, **now} if self._identity.get(name) != now.get(name)]
         if changed:
             shown = ", ".join(changed[:MOST_SHOWN]) + (f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else "")
             raise Refusal(
@@ -128,7 +128,7 @@ class Study:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
 
-def create(path: Path, name: str, direction: str, begun: Mapping[str, Any]) -> None:
+def create(path: Path, name: str, direction: str, identity: Mapping[str, Any]) -> None:
     """Create the file of a study without trials. It has a temporary name until it is complete."""
     from optuna.study import StudyDirection
 
@@ -137,7 +137,7 @@ def create(path: Path, name: str, direction: str, begun: Mapping[str, Any]) -> N
     with files.replacing(path) as draft:
         storage = opened(draft)
         study = storage.create_new_study([StudyDirection[direction.upper()]], name)
-        storage.set_study_user_attr(study, BEGUN, dict(begun))
+        storage.set_study_user_attr(study, IDENTITY, dict(identity))
         storage.set_study_user_attr(study, ID, f"{name}-{secrets.token_hex(4)}")
         storage.remove_session()
         storage.engine.dispose()

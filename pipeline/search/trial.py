@@ -10,7 +10,7 @@ from pipeline.paths import Paths
 from pipeline.runtime.training_folder import Work
 from pipeline.tracking import events, journal
 
-SEARCH_TAG, TRIAL_TAG = "pipeline.search", "pipeline.trial"
+TRIAL_TAG = "pipeline.trial"
 RUN, LOG = "run", "log.txt"
 
 
@@ -74,7 +74,7 @@ class TrialFolder:
         for path in sorted(own.glob("*"), reverse=True):
             if path.name not in self._others and journal.has_begun(path):
                 tags = next(events.read(path / events.EVENTS)).fields.get("tags", {})
-                if (tags.get(SEARCH_TAG), tags.get(TRIAL_TAG)) == (self._search, str(self.number)):
+                if (tags.get(journal.SEARCH_TAG), tags.get(TRIAL_TAG)) == (self._search, str(self.number)):
                     files.write_text(known, path.name + "\n")
                     return path
                 self._others.add(path.name)

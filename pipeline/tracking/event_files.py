@@ -1,6 +1,7 @@
 """Writes the event files of TensorBoard from journals: scalars, parameters as text, and figures."""
 
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from pipeline.io import files
 from pipeline.refusal import Refusal
 from pipeline.tracking import events
 from pipeline.tracking.events import EVENTS, SYSTEM, Event
+from pipeline.tracking.journal import SEARCH_TAG, short_name
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -20,6 +22,9 @@ PACKAGE = "tensorboard"
 FIGURES, METRICS = "events.out.tfevents.1-figures", "events.out.tfevents.2-metrics"
 """TensorBoard reads the files of a folder in the order of their names, and follows only the last one while it grows."""
 VERSION = "brain.Event:2"
+UNUSUAL = re.compile(r"[^\w .,#=+\[\]-]", re.ASCII)
+"""Characters of a name that are replaced in the name of a folder."""
+LONGEST_NAME = 200
 PNG_START, PNG_SIZE = b"\x89PNG\r\n\x1a\n", slice(16, 24)
 
 
@@ -43,6 +48,18 @@ def refuse_unavailable() -> None:
     """Raise Refusal if TensorBoard is not installed."""
     if find_spec(PACKAGE) is None:
         raise Refusal("tensorboard is not installed: run `make setup-tensorboard` in the checkout")
+
+
+def folder_name(journal: Path) -> str:
+    """Return the name of the folder for the event files of a run, which TensorBoard shows as the name of the run.
+
+    This is the name of the journal. A search and its trials have their names in MLflow, such as `digits #7 lr=3e-3 width=16`, and the last
+    part of the journal's name, because two searches can have the same name.
+    """
+    start = next(events.read(journal / EVENTS)).fields
+    if SEARCH_TAG not in start.get("tags", {}):
+        return journal.name
+    return f"{UNUSUAL.sub('_', start.get('name', ''))[:LONGEST_NAME]} {short_name(journal.name)}"
 
 
 def write(folder: Path, journal: Path, top: Path) -> Written:

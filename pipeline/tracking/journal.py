@@ -20,6 +20,8 @@ from pipeline.tracking.run_info import RunInfo
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"
 WRITER_LOCK = "writer.lock"
+SEARCH_TAG = "pipeline.search"
+"""A tag of the run of a search and of the runs of its trials: the unique id of the search."""
 COPIES, MODEL = "files", "model.safetensors"
 NUMBERED = re.compile("run-([0-9]+)-")
 LOCK_ATTEMPTS, LOCK_PAUSE_S = 40, 0.025

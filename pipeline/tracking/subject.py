@@ -84,7 +84,7 @@ def read(folder: Path) -> Record:
     scores: dict[str, float] = {}
     search = None
     for event in events.read(folder / events.EVENTS):
-        search = search or event.fields.get("tags", {}).get("pipeline.search")
+        search = search or event.fields.get("tags", {}).get(journal.SEARCH_TAG)
         if event.fields.get("stage") != "evaluate":
             provenance |= event.fields.get("provenance", {})
         values = event.fields.get("values", {}) if event.kind == "metrics" else {}

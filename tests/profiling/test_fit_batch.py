@@ -7,7 +7,7 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.profiling import fit_batch, memory, micro_batches
-from pipeline.profiling.fit_batch import Result, SizeSearch, searched, smallest_of_fastest
+from pipeline.profiling.fit_batch import Result, SizeSearch, largest_that_fits, smallest_of_fastest
 from pipeline.profiling.micro_batches import Measured, MeasuringProcess, Overflow, TrainingProperties
 from pipeline.profiling.trial import Trial, stepping
 from pipeline.refusal import Refusal
@@ -18,7 +18,7 @@ from tests.engine.building import HERE
 @pytest.mark.parametrize(("limit", "tried"), [(64, [4, 8, 16, 32, 64]), (20, [4, 8, 16, 32]), (2, [4, 1, 2]), (0, [4, 1])])
 def test_sizes_double_until_one_does_not_fit(limit: int, tried: list[int]) -> None:
     sizes, asked = fit_batch.divisors(64), []
-    found = searched(sizes, lambda size: asked.append(size) or size <= limit, start=2)
+    found = largest_that_fits(sizes, lambda size: asked.append(size) or size <= limit, start=2)
     assert asked == tried
     assert found == max((size for size in sizes if size <= limit), default=None)
 
@@ -29,7 +29,7 @@ def test_the_search_finds_the_largest_divisor_that_fits(number: int, start: int)
     sizes = fit_batch.divisors(number)
     for limit in range(number + 1):
         asked: list[int] = []
-        found = searched(
+        found = largest_that_fits(
             sizes, lambda size, asked=asked, limit=limit: asked.append(size) or size <= limit, start=min(start, len(sizes) - 1)
         )
         assert found == max((size for size in sizes if size <= limit), default=None)
@@ -60,12 +60,12 @@ def test_a_step_that_runs_out_of_memory_ends_the_trial_of_its_size(params, prepa
     before_each_forward(refuse_large)
     trial = Trial.of(params, prepared, HERE)
     with stepping(trial) as reports:
-        found = micro_batches.tried(trial, reports, 4)
+        found = micro_batches.measure_size(trial, reports, 4)
         assert found.size == 4
         assert found.step_s > 0
         assert found.peak_bytes > 50e6
         with pytest.raises(Refusal, match=micro_batches.OUT_OF_MEMORY):
-            micro_batches.tried(trial, reports, 8)
+            micro_batches.measure_size(trial, reports, 8)
 
 
 def test_one_sample_that_does_not_fit_is_out_of_memory_too(params, prepared, before_each_forward) -> None:
@@ -75,7 +75,7 @@ def test_one_sample_that_does_not_fit_is_out_of_memory_too(params, prepared, bef
     before_each_forward(refuse)
     trial = Trial.of(params, prepared, HERE)
     with pytest.raises(Refusal, match=micro_batches.OUT_OF_MEMORY), stepping(trial) as reports:
-        micro_batches.tried(trial, reports, 1)
+        micro_batches.measure_size(trial, reports, 1)
 
 
 def test_blocks_of_several_sizes_run_in_turn(params, prepared) -> None:
@@ -145,7 +145,7 @@ def settings(train_params, batch_size: int, micro_batch_size: int, **more):
 
 
 def test_a_size_that_does_not_fit_is_replaced_by_the_fastest_that_does(train_params, fake) -> None:
-    result = fit_batch.fitted(settings(train_params, 64, 64))
+    result = fit_batch.measure_sizes(settings(train_params, 64, 64))
     lines = list(result.lines())
     assert result.proposed == 16
     assert result.overflows == [32]
@@ -157,7 +157,7 @@ def test_a_size_that_does_not_fit_is_replaced_by_the_fastest_that_does(train_par
 
 
 def test_a_size_with_another_obstacle_is_listed_and_not_proposed(train_params, fake) -> None:
-    result = fit_batch.fitted(settings(train_params, 16, 2))
+    result = fit_batch.measure_sizes(settings(train_params, 16, 2))
     assert [each.size for each in result.measured if each.obstacle] == [1]
     assert "not possible: BatchNorm needs more" in "\n".join(result.lines())
     assert result.proposed == 16
@@ -165,24 +165,24 @@ def test_a_size_with_another_obstacle_is_listed_and_not_proposed(train_params, f
 
 
 def test_the_present_size_is_compared_although_it_does_not_divide_the_batch(train_params, fake) -> None:
-    result = fit_batch.fitted(settings(train_params, 16, 10))
+    result = fit_batch.measure_sizes(settings(train_params, 16, 10))
     assert 10 in result.seconds
     assert result.proposed == 16
 
 
 def test_a_size_that_is_the_best_stays(train_params, fake) -> None:
-    assert list(fit_batch.fitted(settings(train_params, 16, 16)).lines())[-1].startswith("train.micro_batch_size: 16 stays")
+    assert list(fit_batch.measure_sizes(settings(train_params, 16, 16)).lines())[-1].startswith("train.micro_batch_size: 16 stays")
 
 
 def test_lanes_limit_the_size(train_params, fake) -> None:
-    result = fit_batch.fitted(settings(train_params, 16, 16, lanes=2))
+    result = fit_batch.measure_sizes(settings(train_params, 16, 16, lanes=2))
     assert max(result.seconds) == 8
     assert result.proposed == 8
 
 
 def test_graphs_have_one_size(train_params, fake) -> None:
     with pytest.raises(Refusal, match=r"train\.compile: `graphs` needs"):
-        fit_batch.fitted(settings(train_params, 16, 16, compile="graphs"))
+        fit_batch.measure_sizes(settings(train_params, 16, 16, compile="graphs"))
 
 
 def test_nothing_that_fits_is_refused(train_params, fake, monkeypatch) -> None:
@@ -191,12 +191,12 @@ def test_nothing_that_fits_is_refused(train_params, fake, monkeypatch) -> None:
 
     monkeypatch.setattr(fake, "measured", overflow)
     with pytest.raises(Refusal, match="one sample does not fit in memory"):
-        fit_batch.fitted(settings(train_params, 16, 16))
+        fit_batch.measure_sizes(settings(train_params, 16, 16))
 
 
 def test_a_gpu_has_no_limit_of_the_machine(train_params, fake, monkeypatch) -> None:
     monkeypatch.setattr(fake, "properties", lambda _: TrainingProperties("mlp on cuda", "cuda", (), ()))
-    result = fit_batch.fitted(settings(train_params, 16, 16))
+    result = fit_batch.measure_sizes(settings(train_params, 16, 16))
     assert result.budget_bytes is None
     assert "within the memory of the GPU" in next(result.lines())
 
@@ -244,7 +244,7 @@ def test_resident_memory_limits_the_size(tmp_path: Path, monkeypatch) -> None:
     from pipeline.params.train import TrainParams
     from pipeline.params.yaml_document import Document
 
-    result = fit_batch.fitted(load(Document.read(Path("params.yaml")), TrainParams).train)
+    result = fit_batch.measure_sizes(load(Document.read(Path("params.yaml")), TrainParams).train)
     assert result.overflows
     assert min(result.overflows) <= 1024
     assert 16 <= max(result.seconds) < 1024

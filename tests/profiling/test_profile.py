@@ -9,7 +9,7 @@ import torch
 
 from pipeline.data.batches import loader
 from pipeline.profiling import profile
-from pipeline.profiling.profile import Profile, memory_line, profiled
+from pipeline.profiling.profile import Profile, memory_line, profile_training
 from tests import texts
 from tests.models.text_models import ENCODING, RECURRENT
 from tests.profiling.conftest import CPU
@@ -37,7 +37,7 @@ def multiply(_: object) -> None:
 
 
 def profiled_with(largest: str, setup) -> Profile:
-    result = profiled(*setup, steps=10)
+    result = profile_training(*setup, steps=10)
     assert result.shares.largest == largest
     assert getattr(result.shares, largest) > 0.6
     assert result.shares.copying == 0
@@ -82,7 +82,7 @@ def test_a_slow_model_is_named(setup, before_each_forward) -> None:
 
 
 def test_the_profile_tells_everything_that_was_measured(setup) -> None:
-    result = profiled(*setup, steps=11)
+    result = profile_training(*setup, steps=11)
     text = "\n".join(result.lines())
     assert "mlp on cpu" in text
     assert "in fp32, 16 samples" in text
@@ -101,7 +101,7 @@ def test_the_profile_tells_everything_that_was_measured(setup) -> None:
 
 
 def test_a_crowded_machine_is_told(setup) -> None:
-    result = profiled(*setup, steps=5)
+    result = profile_training(*setup, steps=5)
     crowded = replace(result, timed=replace(result.timed, cpu_wait_s=0.5 * result.timed.step_s))
     assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
     alone = replace(result, timed=replace(result.timed, cpu_wait_s=0.0))
@@ -111,13 +111,13 @@ def test_a_crowded_machine_is_told(setup) -> None:
 def test_a_model_of_texts_is_profiled(train_params) -> None:
     model = RECURRENT | ENCODING | {"bidirectional": True, "pooling": "mean"}
     params = train_params({"model": model, "augment": None, "train.batch_size": 16, "train.micro_batch_size": 16})
-    result = profiled(params, texts.texts(), CPU, steps=5)
+    result = profile_training(params, texts.texts(), CPU, steps=5)
     assert "lstm on cpu" in result.title
     assert "augment" not in result.advice
 
 
 def test_micro_batches_are_named(train_params, prepared) -> None:
-    result = profiled(train_params({"train.batch_size": 16, "train.micro_batch_size": 4}), prepared, CPU, steps=5)
+    result = profile_training(train_params({"train.batch_size": 16, "train.micro_batch_size": 4}), prepared, CPU, steps=5)
     assert "16 samples in micro-batches of 4" in result.title
 
 

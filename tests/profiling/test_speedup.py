@@ -62,7 +62,7 @@ def rows(params, prepared, monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
         Option("deterministic: false", {"deterministic": False}),
     ]
     monkeypatch.setattr(speedup, "options", lambda *_: iter(chosen))
-    return {row.name: row for row in speedup.compared(params, prepared, HERE, steps=3)}
+    return {row.name: row for row in speedup.compare_options(params, prepared, HERE, steps=3)}
 
 
 def test_every_option_is_measured_or_has_a_reason(rows: dict[str, Row]) -> None:
@@ -91,7 +91,7 @@ def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monke
     monkeypatch.setattr(speedup.Candidate, "warm_up", lambda *_: 1)
     monkeypatch.setattr(speedup.Candidate, "run", lambda *_: 1.0)
     monkeypatch.setattr(speedup.blocks, "interleaved", lambda *_, **__: seconds)
-    _, slow = speedup.compared(params, prepared, HERE, steps=None)
+    _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
     assert slow.step_s == 2.0
     assert slow.speed.median == 0.5
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import model_file
+from pipeline.engine import inference, model_file
 from pipeline.flatten import leaves
 from pipeline.io import files
+from pipeline.params.yaml_document import Document
 from tests import project
 from tests.project import TABLE
 from tests.report_page.pages import Read, card_parts, plain_text
@@ -117,12 +118,15 @@ def test_all_sections_of_a_tracked_classifier_are_there(checkout: Path) -> None:
     assert "training time" in page.text
 
 
-def test_wrong_samples_are_those_of_the_confusion_table(checkout: Path) -> None:
+def test_wrong_samples_are_those_of_the_evaluation_and_are_not_predicted_again(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "predict", lambda *_, **__: pytest.fail("the evaluation has the predictions"))
     page = report()
+    most = Document.read(checkout / "params.yaml").data["evaluate"]["mistakes"]
     lines = (checkout / "plots/evaluate/confusion.csv").read_text().splitlines()[1:]
     wrong = [line for line in lines if len(set(line.split(","))) == 2]
     shown = [each.attributes["alt"] for each in page.elements if each.tag == "img" and "predicted" in each.attributes["alt"]]
-    assert len(shown) == min(24, len(wrong))
+    assert len(shown) == min(most, 24, len(wrong)) > 0
+    assert f"{len(shown)} of {len(wrong)} wrong samples." in page.text
     assert {alt.replace("true ", "").replace(" predicted ", "").rpartition(", p")[0] for alt in shown} <= set(wrong)
     confidences = [float(alt.rpartition("= ")[2]) for alt in shown]
     assert confidences == sorted(confidences, reverse=True)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_s
 
 from pipeline.__main__ import main
 from pipeline.tracking import event_files, events, mirror_process
-from pipeline.tracking.journal import Journal
+from pipeline.tracking.journal import SEARCH_TAG, Journal, short_name
 from pipeline.tracking.run_info import RunInfo
 from tests import project
 
@@ -202,6 +203,28 @@ def test_chosen_runs_go_to_a_chosen_folder(top: Path) -> None:
     assert [path.name for path in (top / "elsewhere").iterdir()] == [first.name]
     assert main(["tensorboard", str(second), "--output", "elsewhere"]) == 0
     assert {path.name for path in (top / "elsewhere").iterdir()} == {first.name, second.name}
+
+
+def test_a_search_and_its_trials_have_their_names_in_mlflow_and_do_not_replace_each_other(
+    top: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = (
+        "search digits",
+        "digits #7 lr=3e-3 width=16",
+        "digits #7 lr=3e-3 width=16",
+        "digits #8 weights=../a/b.safetensors" + "x" * 300,
+    )
+    journals = [Journal.create(top, stage="train", info=replace(INFO, tags={SEARCH_TAG: "5e3c"}, name=name)) for name in names]
+    for journal in journals:
+        add_steps(journal, range(10, 20, 10))
+    assert main(["tensorboard"]) == 0
+    ends = [short_name(journal.folder.name) for journal in journals]
+    expected = [f"{name} {end}" for name, end in zip(names[:3], ends, strict=False)]
+    *found, longest = [path.name for path in sorted((top / ".pipeline/tensorboard").iterdir(), key=lambda path: ends.index(path.name[-8:]))]
+    assert found == expected
+    assert longest.startswith("digits #8 weights=.._a_b.safetensorsxx")
+    assert longest.endswith(f"x {ends[3]}")
+    assert f"tensorboard: {expected[1]}: 2 points, 0 figures\n" in capsys.readouterr().out
 
 
 def test_what_is_missing_is_said_with_the_remedy(top: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

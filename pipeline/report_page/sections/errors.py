@@ -5,11 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.data.batches import loader
-from pipeline.data.prepared import Split
-from pipeline.engine import inference
 from pipeline.inputs.image.description import ImageInputs
-from pipeline.prediction.model import precision_on
 from pipeline.raw_dataset import TEST
 from pipeline.report_page.content import (
     Block,
@@ -25,15 +21,10 @@ from pipeline.report_page.content import (
 from pipeline.report_page.evidence import Evidence
 from pipeline.report_page.sections.data import listed, picture
 from pipeline.report_page.sections.result import PER_CLASS, key
-from pipeline.reports.predictions import Predictions
-from pipeline.runtime import machine
 
 MOST_CLASSES = 24
 """With more classes, the most frequent confusions are listed instead of a matrix."""
 MOST_PAIRS, MOST_WORST, MOST_WRONG = 15, 12, 24
-MOST_PREDICTED, MOST_BYTES = 4096, 2**28
-"""Wrong images are predicted again to find the most confident predictions: only the first ones, within these limits."""
-BATCH = 64
 CONFIDENT_FIRST = Paragraph("The most confident predictions are first; p is the probability of the predicted class.")
 
 Rows = Sequence[Mapping[str, str]]
@@ -75,47 +66,21 @@ def worst_classes(evidence: Evidence) -> Table | None:
 def mistakes(evidence: Evidence) -> Section | None:
     """Return wrong samples of the test split, the most confident predictions first.
 
-    Return None if there are none, or if the data is not in this checkout.
+    Return None if there are none, or if they are images that are not in this checkout.
     """
-    texts = (evidence.evaluation.table("mistakes.csv") or [])[:MOST_WRONG]
-    if texts:
-        labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in texts]
-        return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, [row["text"] for row in texts]), CONFIDENT_FIRST))
-    rows, inputs = evidence.evaluation.table("confusion.csv"), evidence.manifest.spec.inputs
-    if not rows or evidence.prepared is None or not isinstance(inputs, ImageInputs):
+    rows = (evidence.evaluation.table("mistakes.csv") or [])[:MOST_WRONG]
+    if rows and "text" in rows[0]:
+        labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in rows]
+        return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, [row["text"] for row in rows]), CONFIDENT_FIRST))
+    if not rows or evidence.prepared is None or not isinstance(evidence.manifest.spec.inputs, ImageInputs):
         return None
-    wrong = [number for number, row in enumerate(rows) if row["actual"] != row["predicted"]]
     images = evidence.prepared.split(TEST).inputs
-    chosen = most_confident(evidence, wrong[: min(MOST_PREDICTED, MOST_BYTES // images[0].nbytes)], rows)
-    if not chosen:
-        return None
     pictures = tuple(
-        picture(images[number], f"true {rows[number]['actual']}", f"predicted {rows[number]['predicted']}", f"p = {share:.2f}")
-        for number, share in chosen
+        picture(images[int(row["sample"])], f"true {row['actual']}", f"predicted {row['predicted']}", f"p = {float(row['confidence']):.2f}")
+        for row in rows
     )
-    return Section("Wrong samples", (Gallery(pictures), Paragraph(f"{len(chosen)} of {len(wrong):,} wrong samples."), CONFIDENT_FIRST))
-
-
-def most_confident(evidence: Evidence, wrong: Sequence[int], rows: Rows) -> list[tuple[int, float]]:
-    """Predict the test samples with the row numbers `wrong` again. Return row number and probability of the most confident predictions.
-
-    `rows` are the predictions of the evaluation. A sample is left out if its new prediction differs, as it can on another device.
-    """
-    assert evidence.prepared is not None
-    if not wrong:
-        return []
-    split, classes, device = evidence.prepared.split(TEST), evidence.manifest.spec.targets.output_names, evidence.machine.device
-    machine.set_determinism(evidence.manifest.inference.train.deterministic)
-    chosen = precision_on(device, evidence.manifest.precision)
-    tensors = loader.SplitTensors(Split(split.inputs[list(wrong)], split.targets[list(wrong)]), device)
-    batches = loader.scoring(tensors, batch_size=min(BATCH, len(wrong)))
-    outputs = inference.predict(evidence.model.to(device), batches, precision=chosen, device=device)
-    found = Predictions.joined(
-        [Predictions.of(logits.cpu().numpy(), targets.cpu().numpy()) for logits, targets in outputs if targets is not None]
-    )
-    same = [place for place, number in enumerate(wrong) if classes[int(found.predicted[place])] == rows[number]["predicted"]]
-    order = sorted(same, key=lambda place: -found.confidence[place])
-    return [(wrong[place], float(found.confidence[place])) for place in order[:MOST_WRONG]]
+    num_wrong = sum(row["actual"] != row["predicted"] for row in evidence.evaluation.table("confusion.csv") or ())
+    return Section("Wrong samples", (Gallery(pictures), Paragraph(f"{len(pictures)} of {num_wrong:,} wrong samples."), CONFIDENT_FIRST))
 
 
 def calibration(evidence: Evidence) -> Section | None:

@@ -63,8 +63,9 @@ class Evaluator:
     def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:  # noqa: ARG002  # other tasks need the model
         """Write the confusion matrix and the reliability curve, each as a table and as a figure, the training history, and mistakes.
 
-        The mistakes are the wrong predictions with the highest confidence: a figure of images, or a table of texts. `inputs` are the inputs
-        of the test split; of these, only the shown mistakes are read. `history` has the rows of `history.csv`. `model` is not used.
+        The mistakes are the wrong predictions with the highest confidence: a table, which has the texts if the inputs are texts, and a figure
+        if they are images. `inputs` are the inputs of the test split; of these, only the shown mistakes are read. `history` has the rows of
+        `history.csv`. `model` is not used.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.reports.figures import confusion, mistakes, reliability
@@ -73,15 +74,16 @@ class Evaluator:
         predictions, classes = self.predictions, self.classes
         calibration = Calibration.of(predictions.confidence, predictions.correct, self.settings.calibration_bins)
         targets, predicted = predictions.targets, predictions.predicted
-        tables.write_confusion(folder / "confusion.csv", targets=targets, predicted=predicted, classes=classes)
         tables.write_reliability(folder / "reliability.csv", calibration)
         confusion.plot(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
         reliability.plot(folder / "reliability.png", calibration)
         history_figure.plot(folder / "history.png", history)
+        shown, texts = predictions.most_confident_mistakes(self.settings.mistakes), None
         if isinstance(self.inputs, ImageInputs):
             mistakes.plot(folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes)
         elif isinstance(self.inputs, TextInputs):
             tokenizer = Tokenizer(self.inputs.tokenizer)
-            shown = predictions.most_confident_mistakes(self.settings.mistakes)
             texts = [tokenizer.decode(inputs[number], show_unknown=True) for number in shown]
-            tables.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, classes=classes)
+        tables.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, classes=classes)
+        # Last: `report` checks by this table that the tables belong to the scores, and refuses those of an evaluation that was killed.
+        tables.write_confusion(folder / "confusion.csv", targets=targets, predicted=predicted, classes=classes)

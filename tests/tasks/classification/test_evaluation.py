@@ -8,6 +8,7 @@ import torch
 
 from pipeline.inputs.text.description import UNKNOWN
 from pipeline.refusal import Refusal
+from pipeline.reports import tables
 from pipeline.spec import Inputs
 from pipeline.tasks.classification.evaluation import Evaluator
 from pipeline.tasks.classification.settings import Settings
@@ -36,8 +37,32 @@ def test_tables_and_figures_are_of_all_pieces(tmp_path: Path) -> None:
     history = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0}]
     fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=history, model=torch.nn.Identity())
     assert len((tmp_path / "confusion.csv").read_text().splitlines()) == 51
-    names = {"confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png"}
+    names = {"confusion.csv", "reliability.csv", "mistakes.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_an_evaluation_that_is_cut_off_does_not_write_the_confusion_table_by_which_a_report_knows_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "write_mistakes", lambda *_, **__: pytest.fail("cut off"))
+    with pytest.raises(pytest.fail.Exception, match="cut off"):
+        fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=[], model=torch.nn.Identity())
+    assert (tmp_path / "reliability.csv").is_file()
+    assert not (tmp_path / "confusion.csv").exists()
+
+
+def test_the_table_of_mistakes_has_the_most_confident_wrong_predictions(tmp_path: Path) -> None:
+    evaluator = fed(7)
+    evaluator.write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=[], model=torch.nn.Identity())
+    header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
+    assert header == "sample,actual,predicted,confidence"
+    exponentials = np.exp(LOGITS.astype(np.float64))
+    confidence = exponentials.max(1) / exponentials.sum(1)
+    wrong = [number for number in np.argsort(-confidence) if LOGITS[number].argmax() != TARGETS[number]][: SETTINGS.mistakes]
+    assert [line.rpartition(",")[0] for line in lines] == [
+        f"{number},{'abc'[TARGETS[number]]},{'abc'[LOGITS[number].argmax()]}" for number in wrong
+    ]
+    assert [float(line.rpartition(",")[2]) for line in lines] == pytest.approx(confidence[wrong])
 
 
 def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:
@@ -54,7 +79,7 @@ def test_no_sample_and_a_rank_beyond_the_classes_are_refused() -> None:
         Evaluator(SPEC, SETTINGS.model_copy(update={"top_k": 4}))
 
 
-def test_mistakes_are_shown_for_images_alone(tmp_path: Path) -> None:
+def test_mistakes_are_plotted_for_images_alone(tmp_path: Path) -> None:
     spec = SPEC.model_copy(update={"inputs": Inputs(kind="points")})
     evaluator = Evaluator(spec, SETTINGS)
     evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
