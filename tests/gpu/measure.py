@@ -12,8 +12,9 @@ preset:NAME  trains and evaluates a preset on real data, then profiles it: accur
 loops        `python -m benchmarks` of one model (`--model`) with batches of 128 and of 1,024
 speedrun     the preset cifar10-speedrun beside airbench
 
-It needs no DVC, no MLflow and no network. `--data` is a folder with `cifar10-jpeg.tar.gz` (`{train,test}/CLASS/NAME.jpg`),
-`tinyshakespeare.txt` and `trec/{train,test}.tsv`. `--output` receives one log per step and, after each step, the table.
+It needs no DVC, no MLflow and no network; `loops` and `speedrun` need benchmarks/requirements.lock. `--data` is a folder with
+`cifar10-jpeg.tar.gz` (`{train,test}/CLASS/NAME.jpg`), `tinyshakespeare.txt` and `trec/{train,test}.tsv`. `--output` receives one log per
+step and, after each step, the table.
 """
 
 import argparse
