@@ -113,8 +113,9 @@ def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]
 def tests(part: str, processes: int) -> Iterator[Step]:
     # each test process would otherwise start a compiler process for every core
     variables = (("TORCHINDUCTOR_COMPILE_THREADS", "2"),)
-    # loadgroup: tests that share a costly fixture stay in one process
-    pytest = python_module("pytest", "-p", "no:cacheprovider", f"--numprocesses={processes}", "--dist=loadgroup", "-q", "--durations=10")
+    # pytest-benchmark, if it is installed, warns of xdist, and warnings are errors; loadgroup keeps tests that share a fixture in one process
+    plugins = ("-p", "no:cacheprovider", "-p", "no:benchmark", f"--numprocesses={processes}", "--dist=loadgroup")
+    pytest = python_module("pytest", *plugins, "-q", "--durations=10")
     yield Step(f"{part}: GPU tests", (*pytest, *GPU_TESTS[part]), variables=variables)
     if part == "loop":
         yield Step("loop: other tests", (*pytest, *LOOP_TESTS), variables=(*variables, ("TEST_DEVICE", "cuda")))
