@@ -94,10 +94,6 @@ class Candidate:
 def options(params: TrainParams, prepared: Prepared, claimed: Machine) -> Iterator[Option]:
     """Yield the options that differ from the training as configured."""
     settings, on_gpu = params.train, claimed.device.type == "cuda"
-    other = (
-        None if on_gpu or machine.cuda_is_available() else gpu_diagnostics.obstacle(torch.version.cuda) or "this machine has no NVIDIA GPU"
-    )
-    yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
     effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
     for name in PRECISIONS:
         if name != effective:
@@ -116,6 +112,11 @@ def options(params: TrainParams, prepared: Prepared, claimed: Machine) -> Iterat
     changed = not settings.activation_checkpointing
     yield Option(f"activation_checkpointing: {str(changed).lower()}", {"activation_checkpointing": changed})
     yield Option(f"deterministic: {str(not settings.deterministic).lower()}", {"deterministic": not settings.deterministic})
+    other = (
+        None if on_gpu or machine.cuda_is_available() else gpu_diagnostics.obstacle(torch.version.cuda) or "this machine has no NVIDIA GPU"
+    )
+    # last: on a CPU, a training that suits a GPU may take longer than all other options together
+    yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
 
 
 def compare_options(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps: int | None) -> Iterator[Row]:

@@ -5,7 +5,6 @@ A name of `project.SETTINGS` after the number, such as `code`, kills the trainin
 Children are forked from this process, which has only imported torch: a fork after torch has started threads would hang.
 """
 
-import contextlib
 import json
 import os
 import random
@@ -14,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,9 @@ from tests import project
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 LIMIT_S = 120.0
+LOG = "killing.log"
+ATTEMPTS = 10
+"""Trainings per kill at most: some end before they are killed."""
 # with loss scaling, EMA, dropout, gradient accumulation and augmentation
 CHANGES = {
     "model": {"name": "mlp", "weights": None, "width": 24, "depth": 2, "dropout": 0.2},
@@ -53,23 +56,33 @@ VARIABLES = {
 
 
 def fork(verb: str, folder: Path) -> int:
-    """Fork a child that runs a stage in a folder without output."""
+    """Fork a child that runs a stage in a folder, and appends its output to the file LOG there."""
     child = os.fork()
-    if child == 0:
+    if child:
+        return child
+    status = 1
+    try:
+        with (folder / LOG).open("ab") as log:
+            for descriptor in (1, 2):  # of the process, so that what CUDA prints is logged too
+                os.dup2(log.fileno(), descriptor)
         os.chdir(folder)
-        with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
-            os._exit(main([verb]))
-    return child
+        status = main([verb])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
 
 
-def finish(verb: str, folder: Path) -> float:
-    """Run a stage to its end and return the seconds that it took."""
-    begin = time.monotonic()
-    status = ended(fork(verb, folder), begin + LIMIT_S)
-    assert status == 0, (
-        f"{verb} in {folder}: {'no end within the limit' if status is None else f'exit {os.waitstatus_to_exitcode(status)}'}"
-    )
-    return time.monotonic() - begin
+def finish(child: int, folder: Path) -> None:
+    """Wait until a child ends. Raises AssertionError with the end of its output if it fails, or takes longer than LIMIT_S seconds."""
+    check(ended(child, time.monotonic() + LIMIT_S), folder)
+
+
+def check(status: int | None, folder: Path) -> None:
+    """Raise AssertionError, with the end of the output of a child, if its status is not 0. None stands for a child that did not end."""
+    outcome = f"no end within {LIMIT_S} seconds" if status is None else f"exit {os.waitstatus_to_exitcode(status)}"
+    assert status == 0, f"{folder}: {outcome}:\n{(folder / LOG).read_text(errors='replace')[-2000:]}"
 
 
 def ended(child: int, deadline: float) -> int | None:
@@ -84,18 +97,36 @@ def ended(child: int, deadline: float) -> int | None:
     return None
 
 
+def undisturbed(folder: Path) -> tuple[float, float]:
+    """Train to the end. Return the seconds that this took, and those from the first checkpoint until the checkpoints were removed."""
+    begin_s, child = time.monotonic(), fork("train", folder)
+    with_checkpoint_s: list[float] = []
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and time.monotonic() < begin_s + LIMIT_S:
+        if has_checkpoint(folder):
+            with_checkpoint_s.append(time.monotonic())
+        time.sleep(0.001)
+    finish(child, folder)
+    return time.monotonic() - begin_s, with_checkpoint_s[-1] - with_checkpoint_s[0]
+
+
 def killed(child: int, folder: Path, after_s: float, *, since_checkpoint: bool) -> bool:
-    """Kill a child `after_s` seconds after its start, or after its first checkpoint. Return False if it ended before."""
-    begin = time.monotonic()
-    while not os.waitpid(child, os.WNOHANG)[0]:
+    """Kill a child `after_s` seconds after its start, or after its first checkpoint.
+
+    Return False if it ended before. Raises AssertionError with the end of its output if it failed.
+    """
+    begin_s = time.monotonic()
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            check(status, folder)
+            return False
         if since_checkpoint and has_checkpoint(folder):
-            since_checkpoint, begin = False, time.monotonic()
-        if not since_checkpoint and time.monotonic() >= begin + after_s:
+            since_checkpoint, begin_s = False, time.monotonic()
+        if not since_checkpoint and time.monotonic() >= begin_s + after_s:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return True
         time.sleep(0.001)
-    return False
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -121,23 +152,27 @@ def campaign(top: Path, kills: int, setting: str, *, seed: int) -> tuple[str, Ta
     random.seed(seed)
     changes = CHANGES if setting == "digits" else TEXT_CHANGES
     whole = project.make(top / "whole", changes, setting=setting)
-    finish("prepare", whole)
-    took_s = finish("train", whole)
+    finish(fork("prepare", whole), whole)
+    took_s, resumable_s = undisturbed(whole)
     tally = Tally(0, set())
-    while tally.kills < kills:
+    for _ in range(ATTEMPTS * kills):
         folder = project.make(top / "killed", changes, setting=setting)
         (folder / "data/prepared").symlink_to(whole / "data/prepared")
-        # a short training takes most of its time until its first checkpoint, so every second kill waits for that
+        # most of a short training is its start, mainly on a GPU, so every second kill waits for the first checkpoint
         since_checkpoint = tally.kills % 2 == 1
-        after_s = random.uniform(0.0, 0.3) if since_checkpoint else random.uniform(0.2, 1.0)
-        if killed(fork("train", folder), folder, after_s * took_s, since_checkpoint=since_checkpoint):
+        after_s = random.uniform(0.0, resumable_s) if since_checkpoint else random.uniform(0.2, 1.0) * took_s
+        if killed(fork("train", folder), folder, after_s, since_checkpoint=since_checkpoint):
             tally.kills += 1
             tally.resumed += has_checkpoint(folder)
             tally.drafts += any(folder.glob(".pipeline/work/*/.*.draft"))
-            finish("train", folder)
+            finish(fork("train", folder), folder)
             tally.digests.add(digest(folder))
         shutil.rmtree(folder)
-    return digest(whole), tally
+        if tally.kills == kills:
+            return digest(whole), tally
+    raise AssertionError(
+        f"{setting}: only {tally.kills} of {ATTEMPTS * kills} trainings were killed before they ended, {kills} were asked for"
+    )
 
 
 def run(kills: int, setting: str = "digits", *, seed: int = 7) -> dict[str, object]:

@@ -1,14 +1,20 @@
-"""Run everything that only a machine with a GPU can show, and print a table: `python -m tests.gpu.measure tests presets`.
+"""Run everything that only a machine with a GPU can show, and print a table: `python -m tests.gpu.measure --output FOLDER preflight models`.
 
 The parts, each of which is meant to take less than ten minutes on one GPU:
 
-tests      tests/gpu, and the tests of the loop (`TEST_DEVICE=cuda`)
-presets    trains and evaluates presets on real data, then profiles them: accuracy, samples a second, peak memory of each micro-batch
-loops      `python -m benchmarks` with batches of 128 and of 1,024
-speedrun   the preset cifar10-speedrun beside airbench
+preflight    compiles one operation: shows early whether torch.compile finds a C compiler, Python.h and Triton
+models       every model: resumes to equal bytes in each precision, and learns what it learns on a CPU
+compiled     every model compiled, and what else tests/gpu compiles
+loop         the loop on a GPU: tests/gpu/test_loop.py, test_lanes.py, and the tests of the loop that run on any device (`TEST_DEVICE=cuda`)
+stages       the stages, profile, speedup and fit-batch in a user's project
+kills        trainings killed at random end in the same bytes
+preset:NAME  trains and evaluates a preset on real data, then profiles it: accuracy, samples a second, peak memory of each micro-batch
+loops        `python -m benchmarks` of one model (`--model`) with batches of 128 and of 1,024
+speedrun     the preset cifar10-speedrun beside airbench
 
-It needs no DVC, no MLflow and no network. `--data` is a folder with `cifar10-jpeg.tar.gz` (`{train,test}/CLASS/NAME.jpg`),
-`tinyshakespeare.txt` and `trec/{train,test}.tsv`. `--output` receives one log per step and the table.
+It needs no DVC, no MLflow and no network; `loops` and `speedrun` need benchmarks/requirements.lock. `--data` is a folder with
+`cifar10-jpeg.tar.gz` (`{train,test}/CLASS/NAME.jpg`), `tinyshakespeare.txt` and `trec/{train,test}.tsv`. `--output` receives one log per
+step and, after each step, the table.
 """
 
 import argparse
@@ -19,19 +25,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import project
 from tests.imports import TOP
 
+ENVIRONMENT = dict(os.environ)
+"""The environment of the steps. It is copied before `tests.project` is imported, which sets this process to one thread."""
+VARIABLES = {"PIPELINE_DEVICE": "cuda", "PIPELINE_TRACKING_MIRROR": "false", "PYTHONUNBUFFERED": "1"}
+PREFLIGHT = """
+import torch
+numbers = torch.linspace(0, 1, 100, device="cuda")
+torch.testing.assert_close(torch.compile(torch.sin)(numbers), torch.sin(numbers))
+print(f"torch {torch.__version__} compiles for {torch.cuda.get_device_name()}")
+"""
+GPU_TESTS = {
+    "models": ("tests/gpu/test_every_model.py", "tests/gpu/test_recurrent.py", "-k", "not compiled"),
+    "compiled": ("tests/gpu/test_every_model.py", "tests/gpu/test_loop.py", "-k", "compiled"),
+    "loop": ("tests/gpu/test_loop.py", "tests/gpu/test_lanes.py", "-k", "not compiled"),
+    "stages": ("tests/gpu/test_stages.py", "-k", "not killed", "-rA"),
+    "kills": ("tests/gpu/test_stages.py", "-k", "killed", "-rA"),
+}
 LOOP_TESTS = (
-    "laws/test_resuming.py",
-    "laws/test_mutants.py",
-    "laws/test_reading_ahead.py",
-    "faults/test_numbers.py",
-    "faults/test_memory.py",
+    "tests/laws/test_resuming.py",
+    "tests/laws/test_mutants.py",
+    "tests/laws/test_reading_ahead.py",
+    "tests/faults/test_numbers.py",
+    "tests/faults/test_memory.py",
 )
 CIFAR10 = {
     "name": "image_folder",
@@ -49,15 +70,15 @@ PRESETS = {
     "shakespeare-transformer": {"source.root": "data/raw/tinyshakespeare.txt"},
     "trec-lstm": {"source.root": "data/raw/trec"},
 }
-VERBS = ("train", "evaluate", "profile", "fit-batch", "speedup")
+VERBS = ("prepare", "train", "evaluate", "profile", "fit-batch", "speedup")
+PARTS = ("preflight", *GPU_TESTS, *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
 RESULT = {
-    "tests": r"\d+ (?:passed|failed).*",
+    "tests": r"\d+ (?:passed|failed|skipped|error).*",
     "train": r"train: models/.*",
     "evaluate": r"test .*",
     "profile": r".*samples a second",
 }
-"""What the table shows of the output of a step, by the last word of its name: the last match."""
-VARIABLES = {"PIPELINE_DEVICE": "cuda", "PIPELINE_TRACKING_MIRROR": "false", "PYTHONUNBUFFERED": "1"}
+"""The table shows the last match of such a pattern in the output of a step. The key is the last word of the step's name."""
 
 
 @dataclass(frozen=True)
@@ -68,54 +89,70 @@ class Step:
     variables: tuple[tuple[str, str], ...] = ()
 
 
-def python(*words: str) -> tuple[str, ...]:
+def python_module(*words: str) -> tuple[str, ...]:
     return (sys.executable, "-m", *words)
 
 
-def tests(processes: int) -> Iterator[Step]:
-    pytest = python("pytest", "-p", "no:cacheprovider", f"--numprocesses={processes}", "-q")
-    on_gpu = (("TEST_DEVICE", "cuda"),)
-    yield Step("gpu tests", (*pytest, "tests/gpu", "--durations=10"))
-    yield Step("loop tests", (*pytest, *(f"tests/{name}" for name in LOOP_TESTS)), variables=on_gpu)
+def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]:
+    """Yield the steps of a part. Projects are made in the folder `top`."""
+    kind, _, preset = part.partition(":")
+    if part in GPU_TESTS:
+        yield from tests(part, arguments.processes)
+    elif kind == "preset":
+        folder = preset_project(top, preset, arguments.data, PRESETS[preset])
+        for verb in VERBS:
+            yield Step(f"{preset}: {verb}", python_module("pipeline", verb), folder)
+    elif part == "loops":
+        yield from loops(arguments.model, arguments.output)
+    elif part == "speedrun":
+        yield from speedrun(top, arguments.data)
+    else:
+        yield Step(part, (sys.executable, "-c", PREFLIGHT))
+
+
+def tests(part: str, processes: int) -> Iterator[Step]:
+    # each test process would otherwise start a compiler process for every core
+    variables = (("TORCHINDUCTOR_COMPILE_THREADS", "2"),)
+    # pytest-benchmark, if it is installed, warns of xdist, and warnings are errors; loadgroup keeps tests that share a fixture in one process
+    plugins = ("-p", "no:cacheprovider", "-p", "no:benchmark", f"--numprocesses={processes}", "--dist=loadgroup")
+    pytest = python_module("pytest", *plugins, "-q", "--durations=10")
+    yield Step(f"{part}: GPU tests", (*pytest, *GPU_TESTS[part]), variables=variables)
+    if part == "loop":
+        yield Step("loop: other tests", (*pytest, *LOOP_TESTS), variables=(*variables, ("TEST_DEVICE", "cuda")))
 
 
 def preset_project(top: Path, name: str, data: Path, changes: dict[str, object]) -> Path:
+    from tests import project  # late: it changes the environment of this process
+
     project.SETTINGS[name] = project.Setting(name, changes)
     folder = project.make(top / name, setting=name)
     (folder / "data/raw").symlink_to(data.resolve())
     return folder
 
 
-def presets(top: Path, data: Path) -> Iterator[Step]:
-    """Train and evaluate all presets before any of them is profiled."""
-    folders = {name: preset_project(top, name, data, changes) for name, changes in PRESETS.items()}
-    for name, folder in folders.items():
-        yield Step(f"{name}: prepare", python("pipeline", "prepare"), folder)
-        for verb in VERBS[:2]:
-            yield Step(f"{name}: {verb}", python("pipeline", verb), folder)
-    for verb in VERBS[2:]:
-        for name, folder in folders.items():
-            yield Step(f"{name}: {verb}", python("pipeline", verb), folder)
-
-
-def loops(output: Path) -> Iterator[Step]:
+def loops(model: str, output: Path) -> Iterator[Step]:
     for batch_size in ("128", "1024"):
         results = str((output / f"loops-{batch_size}").resolve())
-        yield Step(f"loops of {batch_size}", python("benchmarks", "--batch-size", batch_size, "--block-s", "1", "--output", results))
+        job = ("--models", model, "--batch-size", batch_size, "--rounds", "3", "--block-s", "1")
+        yield Step(f"{model}: loops of {batch_size}", python_module("benchmarks", *job, "--output", results))
 
 
 def speedrun(top: Path, data: Path) -> Iterator[Step]:
     folder = preset_project(top, "cifar10-speedrun", data, {"source": CIFAR10 | {"valid": 0.0}})
-    yield Step("cifar10-speedrun: prepare", python("pipeline", "prepare"), folder)
-    yield Step("cifar10-speedrun beside airbench", python("benchmarks.speedrun", str(folder / "data/prepared")))
-    for verb in VERBS[:3]:
-        yield Step(f"cifar10-speedrun: {verb}", python("pipeline", verb), folder)
+    yield Step("cifar10-speedrun: prepare", python_module("pipeline", "prepare"), folder)
+    yield Step("cifar10-speedrun beside airbench", python_module("benchmarks.speedrun", str(folder / "data/prepared")))
+    for verb in VERBS[1:4]:
+        yield Step(f"cifar10-speedrun: {verb}", python_module("pipeline", verb), folder)
 
 
 def result_of(name: str, text: str) -> str:
     """Return the part of the output that the table shows; the last line if the step has no pattern."""
     found = re.findall(RESULT.get(name.rsplit(maxsplit=1)[-1], r"\S.*"), text)
     return found[-1][:150] if found else ""
+
+
+def log_name(name: str) -> str:
+    return f"{name.replace(': ', '-').replace(' ', '-')}.log"
 
 
 def run(step: Step, log: Path, limit_s: float) -> str:
@@ -125,7 +162,7 @@ def run(step: Step, log: Path, limit_s: float) -> str:
         process = subprocess.Popen(
             step.command,
             cwd=step.folder,
-            env=os.environ | VARIABLES | dict(step.variables),
+            env=ENVIRONMENT | VARIABLES | dict(step.variables),
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -135,43 +172,36 @@ def run(step: Step, log: Path, limit_s: float) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            outcome = "no time"
+            outcome = "timed out"
     text = log.read_text(encoding="utf-8", errors="replace")
     return f"| {step.name} | {outcome} | {time.monotonic() - begin_s:.0f} | {result_of(step.name, text)} |"
 
 
-def main() -> int:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.measure", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=["tests", "presets", "loops", "speedrun"])
+    parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--data", type=Path, default=TOP / "data/raw", help="folder of the real data")
     parser.add_argument("--output", type=Path, required=True, help="folder for logs and the table")
     parser.add_argument(
-        "--limit-s", type=float, default=570.0, help="seconds after which a step is killed, and those after it are left out"
+        "--limit-s", type=float, default=540.0, help="seconds after which a step is killed, and those after it are left out"
     )
+    parser.add_argument("--model", default="resnet", help="model of the part loops, as in `python -m benchmarks --models`")
     parser.add_argument("--processes", type=int, default=8, help="number of processes for tests")
-    given = parser.parse_args()
-    deadline = time.monotonic() + given.limit_s
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    deadline = time.monotonic() + arguments.limit_s
     rows = ["| step | outcome | seconds | result |", "| --- | --- | --- | --- |"]
-    given.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
-        top = Path(name)
-        parts = {
-            "tests": lambda: tests(given.processes),
-            "presets": lambda: presets(top, given.data),
-            "loops": lambda: loops(given.output),
-            "speedrun": lambda: speedrun(top, given.data),
-        }
-        for part in given.parts:
-            for step in parts[part]():
-                if time.monotonic() >= deadline:
-                    rows.append(f"| {step.name} | not begun | | |")
-                    continue
-                log = given.output / f"{step.name.replace(': ', '-').replace(' ', '-')}.log"
-                rows.append(run(step, log, deadline - time.monotonic()))
-                print(rows[-1], flush=True)
-    table = "\n".join(rows) + "\n"
-    (given.output / "table.md").write_text(table, encoding="utf-8")
-    print(f"\n{table}", flush=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as top:
+        for step in (step for part in arguments.parts for step in steps(part, Path(top), arguments)):
+            left_s = deadline - time.monotonic()
+            rows.append(run(step, arguments.output / log_name(step.name), left_s) if left_s > 0 else f"| {step.name} | not begun | | |")
+            (arguments.output / "table.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
+            print(rows[-1], flush=True)
+    print("", *rows, sep="\n", flush=True)
     return 0 if all("| ok |" in row for row in rows[2:]) else 1
 
 

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from pipeline.data.prepared import Prepared
+from pipeline.engine import torch_errors
+from pipeline.engine.checkpoint import Checkpoints
 from pipeline.refusal import Refusal
+from pipeline.runtime.machine import Machine
 from pipeline.training import Training
 from tests import texts
-from tests.engine import building
-from tests.laws.test_resuming import AIRBENCH, COMMON, CONVNET, MOBILENET, OF_TEXT, SGD, STEPS
+from tests.laws.test_resuming import AIRBENCH, COMMON, CONVNET, MOBILENET, OF_TEXT, SGD, STEPS, assert_same_end
 
 MLP = {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}
 RESNET = {"name": "resnet", "weights": None, "depth": 9, "width": 16}
@@ -32,8 +34,12 @@ PRECISIONS = {
     "fp16": {"train.precision": "fp16"},
     "bf16-true": {"train.precision": "bf16-true", "train.ema_decay": 0.0, "optimizer": SGD},
 }
-WHOLE = {"train.micro_batch_size": 16, "train.precision": "bf16"}
+SEPARATE_WEIGHTS = pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk")
+"""cuDNN copies the bf16 weights of a cell at each call, because `flatten_parameters` of torch leaves them as they are."""
+WHOLE_BATCH = {"train.micro_batch_size": 16, "train.precision": "bf16"}
 """CUDA graphs need micro-batches of one size."""
+STOP = 5
+"""The step after which a training is stopped: between two reports, and between two validations."""
 EVERY_MODEL = pytest.mark.parametrize("model", MODELS)
 
 Data = Callable[[str], Prepared]
@@ -51,30 +57,28 @@ def changes_of(model: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def interrupted(begin: Callable[..., Training], params, prepared: Prepared) -> Training:
-    """Train to the middle, then resume from the checkpoint of that step in a training that knows nothing else."""
+    """Train to the step STOP, then resume in a training that uses only the checkpoint."""
     first = begin(params, "stopped", prepared)
     for report in first.reports():
-        if report.step == STEPS // 2:
+        if report.step == STOP:
             break
     assert first.save_now()
     resumed = begin(params, "stopped", prepared)
-    assert resumed.state.step == STEPS // 2
+    assert resumed.state.step == STOP
     list(resumed.reports())
     return resumed
 
 
-def refuse_another_end(begin: Callable[..., Training], params, prepared: Prepared) -> None:
+def assert_resumes_to_the_same_bytes(begin: Callable[..., Training], params, prepared: Prepared) -> None:
     whole = begin(params, "whole", prepared)
     list(whole.reports())
-    resumed = interrupted(begin, params, prepared)
-    assert building.same(whole.state.tensors(), resumed.state.tensors())
-    assert whole.progress.rows == resumed.progress.rows
+    assert_same_end(whole, interrupted(begin, params, prepared))
 
 
 @EVERY_MODEL
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", pytest.param("bf16-true", marks=SEPARATE_WEIGHTS)])
 def test_it_resumes_to_the_same_bytes_in_each_precision(train_params, begin, data: Data, model: str, precision: str) -> None:
-    refuse_another_end(begin, train_params(changes_of(model, PRECISIONS[precision])), data(MODELS[model][0]))
+    assert_resumes_to_the_same_bytes(begin, train_params(changes_of(model, PRECISIONS[precision])), data(MODELS[model][0]))
 
 
 @EVERY_MODEL
@@ -82,49 +86,41 @@ def test_it_resumes_to_the_same_bytes_in_each_precision(train_params, begin, dat
 @pytest.mark.parametrize("mode", ["default", "graphs"])
 def test_it_resumes_to_the_same_bytes_when_compiled(train_params, begin, data: Data, monkeypatch, tmp_path, model: str, mode: str) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    refuse_another_end(begin, train_params(changes_of(model, WHOLE | {"train.compile": mode})), data(MODELS[model][0]))
+    assert_resumes_to_the_same_bytes(begin, train_params(changes_of(model, WHOLE_BATCH | {"train.compile": mode})), data(MODELS[model][0]))
 
 
 @EVERY_MODEL
-def test_its_losses_are_those_of_a_cpu_but_for_rounding(train_params, begin, data: Data, model: str) -> None:
-    """Without TF32 and without dropout, whose draws differ between devices."""
-    kind, settings = MODELS[model]
-    plain = settings | ({"dropout": 0.0} if "dropout" in settings else {})
-    exact = {"model": plain, "train.precision": "fp32", "train.report_every_steps": 1, "train.steps": 4, "train.ema_decay": 0.0}
-    params = train_params(changes_of(model, exact))
-    on_gpu = begin(params, "gpu", data(kind))
+def test_its_losses_are_those_of_a_cpu_but_for_rounding(train_params, begin, data: Data, tmp_path, model: str) -> None:
+    """Without TF32, without dropout, whose draws differ between devices, and with SGD: Adam amplifies the rounding of small gradients."""
+    exact = {"train.precision": "fp32", "train.report_every_steps": 1, "train.steps": 4, "train.ema_decay": 0.0, "optimizer": SGD}
+    params, prepared = train_params(changes_of(model, exact)), data(MODELS[model][0])
+    on_gpu = begin(params, "gpu", prepared)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # until the next training begins
-    on_cpu = building.begin(params, data(kind))
+    on_cpu = Training.begin(params, prepared, Machine(torch.device("cpu"), 1), Checkpoints(tmp_path / "cpu", kept=2))
+    for module in [*on_gpu.state.model.modules(), *on_cpu.state.model.modules()]:
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     losses = [[report.metrics["train/objective"] for report in training.reports()] for training in (on_gpu, on_cpu)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-class Upsampled(nn.Module):
-    """A model with an operation whose gradient CUDA has no deterministic code for."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        scale = torch.ones((), device=images.device, requires_grad=True)
-        return self.network(nn.functional.interpolate(images * scale, size=8, mode="bicubic"))
-
-
 def test_an_operation_that_is_not_deterministic_is_refused_with_the_remedy(train_params, begin, data: Data) -> None:
+    """CUDA has no deterministic gradient of `adaptive_max_pool2d`."""
     training = begin(train_params(changes_of("convnet", {})), "work", data("images"))
-    training.state.model.network = Upsampled(training.state.model.network)
-    with pytest.raises(Refusal, match=r"^train\.deterministic: .*: write `train\.deterministic: false`, or choose another model"):
+    model = training.state.model
+    model.network = nn.Sequential(model.network, nn.Unflatten(1, (1, 1, 3)), nn.AdaptiveMaxPool2d((1, 3)), nn.Flatten())
+    remedy = r"^train\.deterministic: .*: write `train\.deterministic: false`, or choose another model"
+    with pytest.raises(Refusal, match=remedy), torch_errors.with_remedies(size="train.micro_batch_size"):
         list(training.reports())
 
 
 def test_the_step_that_overflows_in_fp16_is_skipped_counted_and_resumed(train_params, begin, data: Data) -> None:
-    """The scale of the loss begins so high that the first gradients are infinite."""
-    params, prepared = train_params(changes_of("convnet", {"train.precision": "fp16", "train.steps": STEPS})), data("images")
+    """The scale of the loss begins so high that the first gradients are infinite, and those at the end are not."""
+    params, prepared = train_params(changes_of("convnet", {"train.precision": "fp16"})), data("images")
     found = []
-    for stop in (STEPS, STEPS // 2):
+    for stop in (STEPS, STOP):
         training = begin(params, f"until {stop}", prepared)
-        training.state.scaler.load_state_dict(training.state.scaler.state_dict() | {"scale": 2.0**24})
+        training.state.scaler.load_state_dict(training.state.scaler.state_dict() | {"scale": 2.0**21})
         for report in training.reports():
             if report.step == stop:
                 break
@@ -132,6 +128,7 @@ def test_the_step_that_overflows_in_fp16_is_skipped_counted_and_resumed(train_pa
         resumed = begin(params, f"until {stop}", prepared)
         list(resumed.reports())
         found.append(resumed)
-    assert found[0].progress.rows[0]["train/skipped_steps"] >= 1
-    assert found[0].progress.rows == found[1].progress.rows
-    assert building.same(*(training.state.tensors() for training in found))
+    rows = found[0].progress.rows
+    assert rows[0]["train/skipped_steps"] >= 1
+    assert "train/objective" in rows[-1], "no step was applied at the end"
+    assert_same_end(*found)
