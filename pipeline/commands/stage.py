@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 
 from pipeline.params.load import load, with_lines
@@ -11,6 +12,7 @@ from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption, parent_watch
 from pipeline.runtime.environment import Environment
+from pipeline.stages.stage_inputs import StageInputs
 
 
 def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -> None:
@@ -20,21 +22,32 @@ def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -
         call(stage, paths or Paths(), arguments or [stage])
 
 
+def no_check() -> None:
+    """Do nothing: only DVC records parameters at the end of a stage."""
+
+
 def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
     """Validate the parameters, then import the stage's module, which may import torch, and call the stage.
 
-    If several processes train together, each runs `python -m pipeline ARGUMENTS`.
+    If several processes train together, each runs `python -m pipeline ARGUMENTS`. If DVC runs the stage, raise Refusal at its end if its
+    parameters or its code were changed meanwhile.
     """
     environment = Environment.read()
     document = Document.read(paths.params)
     params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
+    began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
+    refuse_changes = partial(began.refuse_changes, paths) if began else no_check
     with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
         if stage == "train" and environment.processes != 1:
             launch = import_module("pipeline.runtime.launch")  # no import of this module: it decides nothing in a result
             if (count := launch.num_processes(environment)) > 1:
                 sys.exit(launch.run(["-m", "pipeline", *arguments], count, environment))
         try:
-            function(params, paths, environment, **({} if stage == "prepare" else {"sections": document.data}))
+            if stage == "train":
+                function(params, paths, environment, sections=document.data, refuse_changes=refuse_changes)
+            else:
+                function(params, paths, environment, **({} if stage == "prepare" else {"sections": document.data}))
+                refuse_changes()
         except Refusal as refusal:
             raise with_lines(document, refusal) from None

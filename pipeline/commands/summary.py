@@ -5,10 +5,8 @@ create one.
 """
 
 import shutil
-from dataclasses import replace
 from typing import Any
 
-from pipeline.data.prepared import read_record
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.reports import recorded
@@ -47,18 +45,8 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
 
 
 def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
-    """Create a journal, the local record of a run, for a result that DVC restored from its run cache.
-
-    Stages write the journals, but DVC ran no stage for this result. `scores` are the restored scores of the model.
-    """
+    """Create a journal, the local record of a run, for a result that DVC checked out without running a stage. `scores` are its scores."""
     from pipeline.engine import model_file  # late: torch takes seconds to import, and most summaries do not need it
 
     _, manifest = model_file.load(paths.model)
-    info = run_description.of_evaluation(
-        Document.read(paths.params).data, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json")
-    )
-    inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
-    restored = {**info.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"}
-    with tracking.addition(environment, paths.model, info=replace(info, provenance=restored)) as added:
-        run_description.add_training(added, paths, info)
-        run_description.add_evaluation(added, paths, info, step=manifest.step, scores=scores)
+    run_description.record_evaluation(Document.read(paths.params).data, paths, environment, manifest=manifest, scores=scores)

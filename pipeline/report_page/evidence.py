@@ -1,7 +1,6 @@
 """Gathers what is known about one model: its file, its scores, the data it was trained on, its history and its run."""
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,7 +91,7 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
         run = run_record.read(found) if found else None
         prepared, of_checkout = data_of(manifest, paths), paths.model.is_file() and files.digest(paths.model) == digest
         evaluation = recorded_evaluation(digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, Path(folder))
-        trained = trained_metrics(manifest, paths) if of_checkout else None
+        trained = recorded.trained(paths.metrics / "train.json", manifest.step) if of_checkout else None
         yield Evidence(
             path=path,
             digest=digest,
@@ -159,15 +158,6 @@ def evaluate_anew(
     evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
     model.cpu()
     return Evaluation(scores, folder, "")
-
-
-def trained_metrics(manifest: Manifest, paths: Paths) -> dict[str, Any] | None:
-    """Return the content of `metrics/train.json`; None if it is missing, or has another step than the model file."""
-    try:
-        content: dict[str, Any] = json.loads((paths.metrics / "train.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if content.get("exported_step") == manifest.step else None
 
 
 def params_of(manifest: Manifest, run: RunRecord | None, paths: Paths, *, of_checkout: bool) -> dict[str, Scalar]:

@@ -65,6 +65,15 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
     return found
 
 
+def trained(path: Path, step: int) -> dict[str, Any] | None:
+    """Return the content of `metrics/train.json`; None if it is missing, or if its model was exported after another step than `step`."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if content.get("exported_step") == step else None
+
+
 def result_line(scores: Mapping[str, Any]) -> str:
     """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
 

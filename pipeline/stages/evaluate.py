@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipeline.data.batches import loader
-from pipeline.data.prepared import Prepared, Split, read_record
+from pipeline.data.prepared import Prepared, Split
 from pipeline.engine import inference, model_file, precision, torch_errors
 from pipeline.engine.model import Model
 from pipeline.engine.model_file import Manifest
@@ -27,7 +27,6 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 from pipeline.spec import Spec
 from pipeline.stages import run_description
-from pipeline.tracking import run as tracking
 
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
@@ -47,9 +46,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     evaluator, scores = judge(model, manifest, prepared, claimed, params)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=recorded.read_history(paths.history), model=model)
-    info = run_description.of_evaluation(sections, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
-    with tracking.addition(environment, paths.model, info=info) as run:
-        run_description.add_evaluation(run, paths, info, step=manifest.step, scores=scores)
+    run_description.record_evaluation(sections, paths, environment, manifest=manifest, scores=scores)
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)
 

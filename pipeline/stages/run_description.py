@@ -5,8 +5,10 @@ import io
 import json
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from pipeline.data.prepared import read_record
 from pipeline.flatten import Scalar, flatten, formatted
 from pipeline.io import files
 from pipeline.params.prepare import PrepareParams
@@ -16,8 +18,12 @@ from pipeline.paths import Paths
 from pipeline.provenance import facts, revision
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
+from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
 from pipeline.tracking.run_info import Dataset, RunInfo
+
+if TYPE_CHECKING:
+    from pipeline.engine.model_file import Manifest
 
 SOURCE = {"mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
 PARAMS = tuple(dict.fromkeys((*PrepareParams.model_fields, *TrainParams.model_fields)))
@@ -171,6 +177,25 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
     run.describe(f"{split} {scores} at step {trained['exported_step']}; {info.subject}")
     run.model(paths.model)
+
+
+def record_evaluation(
+    document: Mapping[str, Any], paths: Paths, environment: Environment, *, manifest: "Manifest", scores: Mapping[str, Any]
+) -> None:
+    """Add the evaluation of the model file to the run that trained the model.
+
+    If this checkout has no journal of that run, create one. Unless the training's files belong to another model, it has them, too: DVC has
+    then restored the training from its run cache, or it was trained without tracking. `document` is the content of params.yaml.
+    """
+    info = of_evaluation(document, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    is_new = tracking.journal_of(environment, paths.model) is None
+    if is_new:
+        inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
+        info = replace(info, provenance={**info.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"})
+    with tracking.addition(environment, paths.model, info=info) as run:
+        if is_new and recorded.trained(paths.metrics / "train.json", manifest.step):
+            add_training(run, paths, info)
+        add_evaluation(run, paths, info, step=manifest.step, scores=scores)
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:

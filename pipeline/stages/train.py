@@ -4,7 +4,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from pipeline.io import files
 from pipeline.io.tensor_file import Tensors
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
+from pipeline.refusal import Refusal
 from pipeline.runtime import interruption, machine, processes, run_identity, training_folder
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
@@ -30,11 +31,14 @@ from pipeline.tracking.run import Run
 from pipeline.training import Training, no_pause
 
 
-def train(params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
+def train(
+    params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any], refuse_changes: Callable[[], None]
+) -> None:
     """Train a model on the prepared data, and write the model file, `history.csv` and `train.json`.
 
     If a training with the same data, code, parameters and so on (see `identify`) was interrupted, resume from its last complete checkpoint.
     Otherwise start from the beginning. `sections` is the content of `params.yaml`, as written there; only tracking uses it.
+    `refuse_changes` is called before the results are written. If it raises Refusal, the training remains in its work folder, to be resumed.
     """
     claimed = Machine.claim(environment)
     machine.set_determinism(params.train.deterministic)
@@ -58,6 +62,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, sectio
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
                 exported = training.exported() if group.is_first or training.state.sharding else None
                 if group.is_first and exported:
+                    save_if_refused(training, refuse_changes)
                     write_results(training, exported, paths, identity)
                     run_description.add_training(run, paths, info)
             if group.is_first:
@@ -153,6 +158,16 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         os._exit(processes.OUT_OF_MEMORY)  # not by an exception: the other processes wait for this one
     finally:
         training.saver.wait()
+
+
+def save_if_refused(training: Training, refuse_changes: Callable[[], None]) -> None:
+    """Call `refuse_changes`. If it raises Refusal, save a checkpoint, from which the training ends at once when it is repeated."""
+    try:
+        refuse_changes()
+    except Refusal:
+        if not training.state.sharding:  # shards can only be saved by all processes together: their last checkpoint must do
+            training.save_now()
+        raise
 
 
 def training_length(training: Training) -> TrainingLength:

@@ -1,0 +1,113 @@
+"""Parameters and code that are edited while DVC runs a stage: the stage fails at its end, because DVC would record them for its result."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline import training
+from pipeline.__main__ import main
+from pipeline.engine import model_file
+from pipeline.io import files
+from tests import project
+from tests.conftest import MLP
+
+WIDER = {"model": {**MLP, "width": 20}}
+MODEL = Path("models/model.safetensors")
+CODE = Path("pipeline/engine/fit.py")
+LOOP = (training.Training, "save_when_due")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.chdir(project.make(tmp_path, copy=True))
+    return tmp_path
+
+
+@pytest.fixture
+def prepared(folder: Path) -> Path:
+    assert main(["prepare"]) == 0
+    return folder
+
+
+def by_dvc(stage: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("DVC_STAGE", stage)
+    return main([stage])
+
+
+def meanwhile(owner: object, name: str, edit: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call `edit` each time that the stage calls `name` of `owner`."""
+    original = getattr(owner, name)
+
+    def edited(*arguments, **more):
+        edit()
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, edited)
+
+
+def test_a_training_whose_parameters_were_edited_fails_and_ends_at_once_with_the_old_ones(prepared: Path, monkeypatch, capsys) -> None:
+    assert main(["train"]) == 0
+    whole = files.digest(MODEL)
+    MODEL.unlink()
+    with monkeypatch.context() as patch:
+        meanwhile(*LOOP, lambda: project.write_params(prepared, WIDER), patch)
+        assert by_dvc("train", patch) == 2
+    error = capsys.readouterr().err
+    assert "model.width: was 16 when train began, and is 20 now. DVC would record the new values" in error
+    assert error.startswith("error: params.yaml:")
+    assert not MODEL.exists()
+    project.write_params(prepared)
+    assert by_dvc("train", monkeypatch) == 0
+    assert "resuming after step 24" in capsys.readouterr().out
+    assert files.digest(MODEL) == whole
+
+
+def test_repeated_it_trains_with_the_new_parameters(prepared: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        meanwhile(*LOOP, lambda: project.write_params(prepared, WIDER), patch)
+        assert by_dvc("train", patch) == 2
+    assert by_dvc("train", monkeypatch) == 0
+    assert model_file.load(MODEL)[1].inference.model.width == 20
+
+
+@pytest.mark.parametrize("edit", [lambda: CODE.write_text(CODE.read_text() + "# edited\n"), CODE.unlink], ids=["edited", "removed"])
+def test_a_training_whose_code_was_changed_fails(prepared: Path, monkeypatch, capsys, edit: Callable[[], object]) -> None:
+    def once() -> None:
+        if CODE.exists() and "# edited" not in CODE.read_text():
+            edit()
+
+    meanwhile(*LOOP, once, monkeypatch)
+    assert by_dvc("train", monkeypatch) == 2
+    assert "the code of train was changed while it ran" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes", [{"evaluate.top_k": 2}, {"train.epochs": None}], ids=["of another stage", "none, but the file was written again"]
+)
+def test_other_edits_are_allowed(prepared: Path, monkeypatch, changes: dict[str, object]) -> None:
+    meanwhile(*LOOP, lambda: project.write_params(prepared, changes), monkeypatch)
+    assert by_dvc("train", monkeypatch) == 0
+
+
+def test_without_dvc_nothing_records_the_new_parameters(prepared: Path, monkeypatch) -> None:
+    meanwhile(*LOOP, lambda: project.write_params(prepared, WIDER), monkeypatch)
+    assert main(["train"]) == 0
+    assert model_file.load(MODEL)[1].inference.model.width == 16
+
+
+@pytest.mark.parametrize(
+    ("stage", "called", "changes", "message"),
+    [
+        ("prepare", "survey", {"seed": 9}, "seed: was 1 when prepare began, and is 9 now"),
+        ("evaluate", "judge", {"evaluate.top_k": 2}, "evaluate.top_k: was 3 when evaluate began, and is 2 now"),
+    ],
+)
+def test_the_other_stages_fail_too(folder: Path, monkeypatch, capsys, stage: str, called: str, changes, message: str) -> None:
+    if stage == "evaluate":
+        assert main(["prepare"]) == main(["train"]) == 0
+    meanwhile(importlib.import_module(f"pipeline.stages.{stage}"), called, lambda: project.write_params(folder, changes), monkeypatch)
+    assert by_dvc(stage, monkeypatch) == 2
+    assert message in capsys.readouterr().err
