@@ -12,6 +12,7 @@ from pipeline.__main__ import main
 from pipeline.commands import check
 from pipeline.io import files
 from tests import project
+from tests.conftest import MLP
 from tests.imports import TOP
 from tests.repository import GIT, call, repository, runs
 
@@ -172,6 +173,10 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     assert set(by_width) == {"20", "24"}
     assert all(run.data.tags["pipeline.dvc.experiment"] and "test/accuracy" in run.data.metrics for run in by_width.values())
     call(checkout, "dvc", "exp", "run", "--temp", "-S", "model.width=28", PIPELINE_TRACKING="false")
+    for changes in ({"model": {**MLP, "width": 28}}, {}):
+        project.write_params(checkout, changes)
+        assert ran(call(checkout, "dvc", "repro", PIPELINE_TRACKING="false")) == ["evaluate"], "the training is in the run cache"
+    assert call(checkout, "git", "status", "--porcelain") == ""
     lines = (TOP / "README.md").read_text(encoding="utf-8").splitlines()
     command = shlex.split(next(line for line in lines if line.startswith("dvc exp show")))
     columns = call(checkout, *command, "--csv").splitlines()[0].split(",")
@@ -179,11 +184,11 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
     named = {"Experiment", "rev", "typ", "valid.loss", "valid.accuracy", "test.loss", "test.accuracy", "model.width"}
     assert {"Experiment", "test.loss", "model.width"} <= set(columns) <= named | of_queue
     call(checkout, "dvc", "remote", "add", "-d", "store", str(tmp_path / "remote"))
-    call(checkout, "dvc", "push", "--run-cache")
+    call(checkout, "dvc", "push")
     clone = tmp_path / "clone"
     call(tmp_path, "git", "clone", "-q", str(checkout), str(clone))
     call(clone, "dvc", "remote", "add", "-d", "store", str(tmp_path / "remote"))
-    call(clone, "dvc", "pull", "--run-cache")
+    call(clone, "dvc", "pull")
     assert ran(call(clone, "dvc", "repro")) == []
     assert files.digest(clone / RESULTS[0]) == files.digest(checkout / RESULTS[0])
     # no code of ours ran there, so it is the summary that tells MLflow
