@@ -102,6 +102,13 @@ def test_a_misspelt_key_gets_the_nearest_known_one_and_no_second_line(
     assert refused(stage_of(key))
 
 
+def test_the_error_in_the_readme_is_that_of_this_mistake(parameters: Parameters, refused: Refused) -> None:
+    parameters.rename("optimizer.learning_rate", "learning_rat")
+    parameters.write()
+    [error] = refused("check")
+    assert f"\nerror: {error}\n" in (TOP / "README.md").read_text(encoding="utf-8")
+
+
 def test_a_missing_and_an_unknown_section_are_named(parameters: Parameters, refused: Refused) -> None:
     parameters.delete("augment")
     parameters.lines += ["plugins:", "  dashboard: true"]
