@@ -87,6 +87,14 @@ def test_a_missing_key_is_named_where_it_belongs(parameters: Parameters, refused
     assert said.startswith(f"params.yaml:{line}: {key}: is missing: add `{key.partition('.')[2]}:` to this section")
 
 
+@pytest.mark.parametrize("verb", ["check", "stage"])
+def test_a_missing_seed_is_a_value_to_add(parameters: Parameters, refused: Refused, verb: str) -> None:
+    parameters.delete("seed")
+    parameters.write()
+    [error] = refused("check" if verb == "check" else stage_of("seed"))
+    assert error.startswith("params.yaml:1: seed: is missing: add `seed: 1` (docs/parameters.md")
+
+
 @pytest.mark.parametrize(
     ("key", "typed"),
     [("optimizer.learning_rate", "learning_rat"), ("model.width", "widht"), ("evaluate.top_k", "topk"), ("train", "trian")],
