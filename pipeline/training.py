@@ -164,7 +164,7 @@ class Training:
         return training
 
     def resume(self) -> None:
-        """Restore the newest intact checkpoint if there is one, and print from which step the training continues.
+        """Restore the newest intact checkpoint if there is one. Print from which step the training continues, and if nothing will be validated.
 
         Raises Refusal if the checkpoint does not match this training.
         """
@@ -172,9 +172,10 @@ class Training:
         if found:
             self.restore(*found)
         begun = f"resuming after step {self.state.step}" if found else "from the beginning"
+        unvalidated = "" if VALID in self.prepared.splits else "; no validation split: the last weights are exported"
         print(
             f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {self.plan.num_steps} steps, {begun}; "
-            f"{self.train_split}",
+            f"{self.train_split}{unvalidated}",
             flush=True,
         )
 

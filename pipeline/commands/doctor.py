@@ -77,8 +77,10 @@ def print_table(findings: Sequence[Finding]) -> None:
             text.append(f"\n→ {finding.remedy}", style="cyan")
         table.add_row(Text(finding.status, style=COLORS[finding.status]), finding.name, text)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    console.print(table)
-    console.print(summary(findings), markup=False)
+    with console.capture() as rendered:
+        console.print(table)
+        console.print(summary(findings), markup=False)
+    print(*(line.rstrip() for line in rendered.get().splitlines()), sep="\n")  # rich fills each line with spaces
 
 
 def summary(findings: Sequence[Finding]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.comparison.differences import Differences, differences
 from pipeline.comparison.models import ComparedModel, read
-from pipeline.comparison.paired import EvaluationSplit, Paired, Scored, paired
+from pipeline.comparison.paired import EvaluationSplit, Paired, Scored, incomparability, paired
 from pipeline.paths import Paths
 from pipeline.progress import progress
 from pipeline.refusal import Refusal
@@ -19,7 +19,7 @@ from pipeline.runtime.machine import Machine
 class Comparison:
     """The result of `compare`: what differs between the models, and the paired tests of each model with the first.
 
-    `left_out` has a reason for each model that could not be scored, or a single reason if the test split cannot be used.
+    `left_out` has a reason for each model that was not scored, and a reason if the test split cannot be used.
     """
 
     differences: Differences
@@ -40,21 +40,25 @@ def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> tup
 
     Of models with equal files, only the first is tested, because their predictions are equal.
     """
-    by_digest = {model.digest: model for model in reversed(models)}
-    if len(by_digest) == 1:
-        return (), ()
+    first, comparable, left_out = models[0], list[ComparedModel](), list[str]()
+    for model in reversed({model.digest: model for model in reversed(models)}.values()):
+        if reason := incomparability(first.manifest.spec, model.manifest.spec):
+            left_out.append(f"{model.name}: cannot be compared with {first.name}: {reason}")
+        else:
+            comparable.append(model)
+    if len(comparable) == 1:
+        return (), tuple(left_out)
     scored: dict[str, Scored] = {}
-    left_out: list[str] = []
     try:
         split = EvaluationSplit(paths, machine)
     except Refusal as refusal:
-        return (), (str(refusal),)
-    with progress("compare", len(by_digest), "models") as advance:
-        for model in reversed(by_digest.values()):
+        return (), (*left_out, str(refusal))
+    with progress("compare", len(comparable), "models") as advance:
+        for model in comparable:
             try:
                 scored[model.digest] = split.score(model)
             except Refusal as refusal:
                 left_out.append(str(refusal))
             advance()
-    baseline = scored.pop(models[0].digest, None)
+    baseline = scored.pop(first.digest, None)
     return tuple(paired(baseline, each) for each in scored.values()) if baseline else (), tuple(left_out)

@@ -20,6 +20,7 @@ from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
 from pipeline.reports.evaluator import SampleScores
 from pipeline.runtime.machine import Machine
+from pipeline.spec import Spec
 from pipeline.stages import evaluate
 
 LEVEL = 0.95
@@ -132,6 +133,23 @@ class EvaluationSplit:
                 f"{model.name}: was evaluated on another test split (digest {known[:12]}) than that of {self.folder} ({self.digest[:12]}): "
                 "check out its data with `dvc checkout`, or evaluate it on this data"
             )
+
+
+def incomparability(first: Spec, second: Spec) -> str | None:
+    """Return why no test split can be that of both models, whose data `first` and `second` describe; None if they can have the same."""
+    if task(first) != task(second):
+        return f"the two models have different tasks: {task(first)}, and {task(second)}"
+    if first.targets != second.targets:
+        what = "classes" if first.targets.has_classes else "targets"
+        return f"the two models have different {what}: {evaluate.shown(first)}, and {evaluate.shown(second)}"
+    if not first.inputs.reads_samples_of(second.inputs):
+        return "the two models have inputs of different form, such as another size or tokenizer"
+    return None
+
+
+def task(spec: Spec) -> str:
+    """Return a text such as `classification of image inputs`."""
+    return f"{spec.targets.kind} of {spec.inputs.kind} inputs"
 
 
 def paired(first: Scored, second: Scored) -> Paired:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.comparison.models import ComparedModel, read
-from pipeline.comparison.paired import EvaluationSplit, Paired, paired
+from pipeline.comparison.paired import EvaluationSplit, Paired, incomparability, paired, task
 from pipeline.io.untrusted import reason, shown
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
@@ -47,7 +47,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
 
     A model file that is registered already is not registered again. "No worse" means: not significantly worse in the paired test on the
     prepared test split. With `force`, the new version always gets the alias. Raises Refusal if `registered` or `alias` is not a valid name, if
-    MLflow fails, or if the model, or a run of it in MLflow, cannot be found.
+    MLflow fails, if the model, or a run of it in MLflow, cannot be found, or if the holder has another task.
     """
     refuse_bad_names(registered, alias)
     model_source.refuse_missing_store(name, environment)
@@ -61,7 +61,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
             return Promotion(holder.version, True, "it had the alias before, so nothing changed")
         test, text, is_no_worse = None, "no version had this alias", True
         if holder:
-            test, text, is_no_worse = judged(candidate, f"models:/{registered}/{holder.version}", paths, environment)
+            test, text, is_no_worse = judged(candidate, f"models:/{registered}/{holder.version}", paths, environment, force=force)
         has_alias = is_no_worse or force
         text += "; --force gave it the alias" if force and not is_no_worse else ""
         with refusing(name, store):
@@ -72,16 +72,28 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
     return Promotion(version, has_alias, text, test)
 
 
-def judged(candidate: ComparedModel, holder: str, paths: Paths, environment: Environment) -> tuple[Paired | None, str, bool]:
+def judged(
+    candidate: ComparedModel, holder: str, paths: Paths, environment: Environment, *, force: bool
+) -> tuple[Paired | None, str, bool]:
     """Return the paired test of the holder of the alias and the candidate, its result in words, and whether the candidate is no worse.
 
-    If the two cannot be compared, the test is None, the text gives the reason, and the last value is False.
+    If the two cannot be compared, the test is None, the text gives the reason, and the last value is False. Raises Refusal if they have
+    different tasks, unless `force` is True.
     """
+    uncompared = f"it could not be compared with {holder}"
+    try:
+        champion = read(holder, paths, environment)
+    except Refusal as refusal:
+        return None, f"{uncompared}: {refusal}", False
+    if reason := incomparability(champion.manifest.spec, candidate.manifest.spec):
+        if task(champion.manifest.spec) != task(candidate.manifest.spec) and not force:
+            raise Refusal(f"{candidate.name}: cannot replace {holder}: {reason}: choose another name, or add --force")
+        return None, f"{uncompared}: {reason}", False
     try:
         split = EvaluationSplit(paths, Machine.claim(environment))
-        test = paired(split.score(read(holder, paths, environment)), split.score(candidate))
+        test = paired(split.score(champion), split.score(candidate))
     except Refusal as refusal:
-        return None, f"it could not be compared with {holder}: {refusal}", False
+        return None, f"{uncompared}: {refusal}", False
     numbers = (
         f"accuracy {test.accuracy.second:.4f} against {test.accuracy.first:.4f}, loss {test.loss.second:.4f} against {test.loss.first:.4f}"
     )

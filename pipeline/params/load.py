@@ -207,7 +207,8 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
     match problem["type"]:
         case "missing":
             into = "to this section" if len(location) > 1 else "and its keys"
-            return location, f"is missing: add `{location[-1]}:` {into} (docs/parameters.md lists the parameters)"
+            line = "`seed: 1`" if location == ("seed",) else f"`{location[-1]}:` {into}"  # only `seed` is not in a section
+            return location, f"is missing: add {line} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
             siblings = keys_beside(location, resolved)
             if (new_name := RENAMED.get(dotted(location))) in siblings:

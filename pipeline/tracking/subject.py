@@ -10,6 +10,11 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import cursor, events, journal
 
+FEWEST_CHARACTERS = 4
+"""The length of the shortest beginning or end of a journal's name that denotes the run."""
+MOST_CANDIDATES = 5
+"""The number of runs that the message about an ambiguous name lists at most."""
+
 
 class Record(NamedTuple):
     """What a journal recorded about its run. `name` is the name of the journal, and `model_digest` the SHA-256 of the model file.
@@ -36,9 +41,10 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
     """Return the model file or the run that `name` denotes. A name that ends in `.safetensors` is a model file, even if the file does not
     exist.
 
-    A run is denoted by the path or the name of its journal, by the last part of this name, by its first part if that is unique, or by its
-    run id in MLflow. The model of a run is the copy in its journal. If this copy is damaged, or was removed because MLflow has the model, the path of the checkout's model file
-    is returned, which may be another model. Raises Refusal if there is neither a file nor a run with this name, or if the run has no model.
+    A run is denoted by the path or the name of its journal, by a unique beginning or end of this name, or by its run id in MLflow. The model
+    of a run is the copy in its journal. If this copy is damaged, or was removed because MLflow has the model, the path of the checkout's
+    model file is returned, which may be another model. Raises Refusal if there is neither a file nor a run with this name, if several runs
+    have it, or if the run has no model.
     """
     path = Path(name)
     if path.is_file() or path.suffix == paths.model.suffix:
@@ -62,13 +68,20 @@ def journal_of(name: str, environment: Environment) -> Path:
 
 
 def journal_named(name: str, root: Path) -> Path | None:
-    """Return the journal of the run that `name` denotes, as in `find`; None if there is none."""
+    """Return the journal of the run that `name` denotes, as in `find`; None if there is none. Raises Refusal if several runs have the name."""
     folders = journal.journals(root)
     for folder in folders:
-        if name in {folder.name, journal.short_name(folder.name), *run_ids(folder)} or folder.resolve() == Path(name).resolve():
+        if name in {folder.name, *run_ids(folder)} or folder.resolve() == Path(name).resolve():
             return folder
-    numbered = [folder for folder in folders if folder.name.startswith(f"{name}-")]
-    return numbered[0] if len(numbered) == 1 else None
+    # run-100000 is the number of one run, although run-1000000 begins with it, too
+    whole_part = [folder for folder in folders if folder.name.startswith(f"{name}-") or folder.name.endswith(f"-{name}")]
+    some_part = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
+    matching = whole_part or some_part if len(name) >= FEWEST_CHARACTERS else []
+    if len(matching) > 1:
+        newest = ", ".join(folder.name for folder in matching[: -MOST_CANDIDATES - 1 : -1])
+        more = ", ..." if len(matching) > MOST_CANDIDATES else ""
+        raise Refusal(f"{name}: is the beginning or end of the names of {len(matching)} runs ({newest}{more}): write more of the name")
+    return matching[0] if matching else None
 
 
 def run_ids(folder: Path) -> list[str]:

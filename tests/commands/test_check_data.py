@@ -73,13 +73,15 @@ def test_a_usable_dataset_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("splits", [("",), ("train/", "test/"), ("train/", "val/"), ("train/", "valid/", "test/")])
-def test_the_preset_of_image_folders_takes_every_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]) -> None:
+def test_the_preset_of_image_folders_takes_every_layout_and_two_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
+) -> None:
     preset = Document.read(TOP / "presets/image-folder.yaml").data
     monkeypatch.chdir(project.make(tmp_path, {name: preset[name] for name in ("source", "train", "evaluate")}))
     monkeypatch.setenv("PIPELINE_WORKERS", "1")
     Path("data/raw/images").mkdir(parents=True)
     Path("images").symlink_to("data/raw/images")
-    images(tmp_path, {f"{split}{number}": 20 for split in splits for number in range(5)})
+    images(tmp_path, {f"{split}{name}": 20 for split in splits for name in ("cat", "dog")})
     assert main(["check"]) == 0
     assert main(["prepare"]) == 0
     found = {path.name.partition("-")[0] for path in Path("data/prepared").glob("*-inputs.npy")}

@@ -87,6 +87,14 @@ def test_a_missing_key_is_named_where_it_belongs(parameters: Parameters, refused
     assert said.startswith(f"params.yaml:{line}: {key}: is missing: add `{key.partition('.')[2]}:` to this section")
 
 
+@pytest.mark.parametrize("verb", ["check", "stage"])
+def test_a_missing_seed_is_a_value_to_add(parameters: Parameters, refused: Refused, verb: str) -> None:
+    parameters.delete("seed")
+    parameters.write()
+    [error] = refused("check" if verb == "check" else stage_of("seed"))
+    assert error.startswith("params.yaml:1: seed: is missing: add `seed: 1` (docs/parameters.md")
+
+
 @pytest.mark.parametrize(
     ("key", "typed"),
     [("optimizer.learning_rate", "learning_rat"), ("model.width", "widht"), ("evaluate.top_k", "topk"), ("train", "trian")],
@@ -100,6 +108,13 @@ def test_a_misspelt_key_gets_the_nearest_known_one_and_no_second_line(
     what = "key here" if "." in key else "section"
     assert refused("check") == [f"params.yaml:{line}: {wrong}: is not a {what}: did you mean `{key.rpartition('.')[2]}`?"]
     assert refused(stage_of(key))
+
+
+def test_the_error_in_the_readme_is_that_of_this_mistake(parameters: Parameters, refused: Refused) -> None:
+    parameters.rename("optimizer.learning_rate", "learning_rat")
+    parameters.write()
+    [error] = refused("check")
+    assert f"\nerror: {error}\n" in (TOP / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_missing_and_an_unknown_section_are_named(parameters: Parameters, refused: Refused) -> None:

@@ -37,7 +37,8 @@ def test_a_lock_that_does_not_match_ends_with_1(project: Path, capsys: pytest.Ca
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     row = next(number for number, line in enumerate(lines) if line.split()[1] == "lock")
-    assert lines[row].split(maxsplit=2) == ["problem", "lock", f"{MISSING}".ljust(len(lines[row].split(maxsplit=2)[2]))]
+    assert lines[row].split(maxsplit=2) == ["problem", "lock", MISSING]
+    assert lines == [line.rstrip() for line in lines]
     assert "→ `rm -f .venv/.locked; make setup`" in lines[row + 1]
     assert lines[-1].startswith("doctor: 1 problem")
     assert main(["doctor", "--json"]) == 1

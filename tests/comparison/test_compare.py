@@ -175,7 +175,10 @@ def test_a_model_of_another_task_differs_and_is_not_tested(working: Checkout, te
     assert any(line.split()[:4] == ["parameters", "model.name", "mlp", "recurrent"] for line in lines)
     assert "its commit, uncommitted changes and source parameters are unknown" in "\n".join(lines)
     (reason,) = [line for line in lines if line.startswith("No paired test: ")]
-    assert f"{texts}: was trained on other data than data/prepared" in reason
+    assert reason == (
+        f"No paired test: {texts}: cannot be compared with {working.runs['first']}: the two models have different tasks: "
+        "classification of image inputs, and classification of text inputs"
+    )
 
 
 def test_other_test_data_is_named_as_the_reason_for_no_paired_test(changeable: Checkout, compare: Compare) -> None:

@@ -1,16 +1,39 @@
 """A model is worse by its accuracy if that differs by more than chance, else by its loss; a test says so in words."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.comparison.paired import Scored, paired
+from pipeline.comparison.paired import Scored, incomparability, paired
 from pipeline.comparison.rendering import sentence
 from pipeline.reports.evaluator import SampleScores
+from pipeline.spec import Spec
+from tests.specs import image_spec, text_spec
 
 COUNT = 200
+
+
+DIGITS, CATS = image_spec(shape=(8, 8, 1), classes="ab", mean=[0], std=[1]), image_spec(shape=(8, 8, 1), classes="cd", mean=[0], std=[1])
+ENLARGED = image_spec(shape=(9, 9, 1), classes="ab", mean=[0], std=[1])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (DIGITS, image_spec(shape=(8, 8, 1), classes="ab", mean=[0.5], std=[0.5]), None),
+        (DIGITS, CATS, r"different classes: image inputs .* 2 outputs \(a, b\), and image inputs .* 2 outputs \(c, d\)"),
+        (DIGITS, text_spec(classes="ab"), "different tasks: classification of image inputs, and classification of text inputs"),
+        (text_spec(classes="ab"), text_spec(), "different tasks: classification of text inputs, and language_modeling of text inputs"),
+        (text_spec(), text_spec(letters="abcxyz"), "inputs of different form, such as another size or tokenizer"),
+        (DIGITS, ENLARGED, "inputs of different form, such as another size or tokenizer"),
+    ],
+)
+def test_models_are_comparable_if_they_can_have_the_same_test_split(first: Spec, second: Spec, reason: str | None) -> None:
+    found = incomparability(first, second)
+    assert found is None if reason is None else re.fullmatch(f"the two models have {reason}", found or "")
 
 
 def scored(correct: np.ndarray, loss: float, tokens: int = 1) -> Scored:

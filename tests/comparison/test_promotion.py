@@ -3,7 +3,7 @@
 import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,15 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.commands.sync import build
+from pipeline.comparison import models, promotion
+from pipeline.comparison.models import ComparedModel
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import mirror, model_source
 from pipeline.tracking.journal import journals
 from pipeline.tracking.store import MODEL_TAG, Store
 from tests.comparison.conftest import Checkout, Compare
 from tests.repository import client as client_of
+from tests.specs import image_spec, text_spec
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -155,6 +158,33 @@ def test_a_model_that_cannot_be_compared_needs_force(
         assert registry.holder("uncompared") == "2"
     finally:
         (tmp_path / "prepared").rename(registry.folder / "data/prepared")
+
+
+@pytest.mark.parametrize("is_other_task", [True, False])
+def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_get_the_alias(
+    registry: Registry, promote: Promote, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, is_other_task: bool
+) -> None:
+    """The holder is described as if it had been trained on other data."""
+    name, classes = f"other-{is_other_task}".lower(), ("cat", "dog")
+    other = text_spec(classes=classes) if is_other_task else image_spec(shape=(8, 8, 1), classes=classes, mean=[0], std=[1])
+
+    def read(name: str, *arguments: Any) -> ComparedModel:
+        model = models.read(name, *arguments)
+        return replace(model, manifest=model.manifest.model_copy(update={"spec": other})) if name.startswith("models:") else model
+
+    assert promote(registry.runs["first"], name)[0] == 0
+    monkeypatch.setattr(promotion, "read", read)
+    if is_other_task:
+        message = refused("promote", registry.runs["rate"], name)
+        tasks = "the two models have different tasks: classification of text inputs, and classification of image inputs"
+        assert message == f"error: {registry.runs['rate']}: cannot replace models:/{name}/1: {tasks}: choose another name, or add --force\n"
+        assert len(registry.client.search_model_versions(f"name='{name}'")) == 1, "it is not registered"
+    else:
+        code, line = promote(registry.runs["rate"], name)
+        assert (code, registry.holder(name)) == (1, "1")
+        assert "it could not be compared with models:/other-false/1: the two models have different classes: image inputs (8, 8, 1)" in line
+    assert promote(registry.runs["rate"], name, "--force")[0] == 0
+    assert registry.holder(name) == "2"
 
 
 def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused: Callable[..., str]) -> None:

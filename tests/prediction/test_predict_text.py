@@ -1,6 +1,7 @@
 """`predict` and `load_model` for texts: each line gets the answer of the evaluation, and a line that is no text is named."""
 
 import io
+import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -86,22 +88,44 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(
     text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MOST_LINE_BYTES", 100)
-    lines = [b"\xef\xbb\xbfthe cat", b"", b"caf\xe9", b"the\0cat", b"   ", b"x" * 101, b"y" * 1000, b"the cat\r", b"the cat " * 12]
+    lines = [b"\xef\xbb\xbfthe cat", b"", b"caf\xe9", b"   ", b"x" * 101, b"y" * 1000, b"the cat\r", b"the cat " * 12]
     Path("mixed.txt").write_bytes(b"\n".join(lines))
     done = predict("mixed.txt", "absent.txt")
     assert done.code == 1
-    assert [record["input"] for record in done.records] == ["mixed.txt:1", "mixed.txt:8", "mixed.txt:9"]
+    assert [record["input"] for record in done.records] == ["mixed.txt:1", "mixed.txt:7", "mixed.txt:8"]
     assert done.records[0]["top"] == done.records[1]["top"]
     assert done.errors == [
         "error: mixed.txt:2: is empty: write a text",
         "error: mixed.txt:3: is not UTF-8 (byte 0xE9): convert the file, such as by `iconv -f LATIN1 -t UTF-8`",
-        "error: mixed.txt:4: has a NUL character, so it is no text: remove it",
-        "error: mixed.txt:5: has no tokens: write a text",
+        "error: mixed.txt:4: has no tokens: write a text",
+        "error: mixed.txt:5: has more than 100 bytes: divide the line",
         "error: mixed.txt:6: has more than 100 bytes: divide the line",
-        "error: mixed.txt:7: has more than 100 bytes: divide the line",
         "error: absent.txt: there is no such file: to predict a text, pipe it to the input `-`",
-        "note: 1 text has more than the 12 tokens that the model reads, and the rest was left out: first mixed.txt:9",
+        "note: 1 text has more than the 12 tokens that the model reads, and the rest was left out: first mixed.txt:8",
     ]
+
+
+def test_a_file_with_a_nul_byte_is_refused_whole(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_LINE_BYTES", 100)
+    Path("folder").mkdir()
+    PIL.Image.new("RGB", (9, 9)).save("folder/a.png")
+    Path("folder/late").write_bytes(b"the cat\n" * 100 + b"the\0cat\nwhen ?\n")
+    Path("folder/text").write_text("the cat\n", encoding="utf-8")
+    reason = "has a NUL byte, so it is no text in UTF-8: leave it out, or convert it, such as by `iconv -f UTF-16 -t UTF-8`"
+    done = predict("folder", "folder/late")
+    assert [record["input"] for record in done.records] == ["folder/text:1"]
+    assert (done.code, done.errors) == (1, [f"error: {name}: {reason}" for name in ("folder/a.png", "folder/late", "folder/late")])
+
+
+def test_a_line_of_a_pipe_with_a_nul_character_is_named(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.write(write, b"the cat\nthe\0cat\nwhen ?\n")
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        done = predict("-")
+    assert [record["input"] for record in done.records] == ["-:1", "-:3"]
+    assert done.errors == ["error: -:2: has a NUL character, so it is no text: remove it"]
 
 
 @pytest.mark.parametrize("length", [100, 101])
@@ -148,7 +172,7 @@ def test_standard_input_and_files_are_read_a_batch_at_a_time(text_model: Path, m
     def count(predictions: Iterator[Any], write: object) -> None:
         ahead.extend(len(given) - number for number, _ in enumerate(predictions))
 
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(readline=endless)))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(readline=endless, seekable=lambda: False)))
     monkeypatch.setattr(command, "print_lines", count)
     assert main(["predict", "model.safetensors", "-", "--batch-size", "5"]) == 0
     assert len(ahead) == 60

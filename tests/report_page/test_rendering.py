@@ -1,5 +1,9 @@
 """Rendering: hostile content cannot change the structure of a page or of a model card, and charts have whatever points there are."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from pipeline.report_page import html, markdown, svg
@@ -24,7 +28,7 @@ from pipeline.report_page.content import (
     Table,
 )
 from pipeline.report_page.run_record import Cost
-from pipeline.report_page.sections.language import generated
+from pipeline.report_page.sections.language import generated, samples
 from pipeline.report_page.sections.training import chart, cost_facts, points, shown_metric
 from tests.report_page.pages import Read, card_parts, plain_text, structure
 
@@ -173,6 +177,16 @@ def test_a_bar_of_the_reliability_diagram_stands_at_its_bin() -> None:
     lefts = [float(part.split('"')[0]) for part in drawn.split('class="bar" x="')[1:]]
     width = (svg.WIDTH - svg.LEFT - svg.RIGHT) / 4
     assert lefts == pytest.approx([svg.LEFT + 1 + width * number for number in (0, 1, 3)], abs=0.06)
+
+
+def test_a_carriage_return_in_a_generated_text_is_shown_as_in_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "samples.md").write_bytes(b"# Generated texts\n\n## Temperature 1\n\n```text\na\rb\n```\n")
+    evidence: Any = SimpleNamespace(evaluation=SimpleNamespace(tables=tmp_path))
+    section = samples(evidence)
+    assert section
+    assert section.blocks[0] == Excerpt("temperature 1", "a\rb")
+    page = Page("title", (), (ModelReport("model", "", (section,), (), {}),))
+    assert r"a\rb" in Read(html.render(page)).texts
 
 
 def test_generated_texts_are_read_from_the_document_of_the_evaluation() -> None:

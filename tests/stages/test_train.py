@@ -54,6 +54,17 @@ def test_the_results_are_whole_and_say_what_decided_them(folder: Path) -> None:
     assert list((folder / ".pipeline/work").glob("*/step-*")) == []
 
 
+def test_a_training_without_a_validation_split_says_so_in_its_first_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "; no validation split: the last weights are exported"
+    assert main(["train"]) == 0
+    assert words not in capsys.readouterr().out
+    project.write_params(folder, {"source.valid": 0.0, "train.export_weights": "last"})
+    assert main(["prepare"]) == main(["train"]) == 0
+    first, *others = [line for line in capsys.readouterr().out.splitlines() if line.startswith("train: ")]
+    assert first.endswith(words)
+    assert not any("valid/" in line for line in others)
+
+
 @pytest.mark.parametrize(("number", "code", "step"), [(signal.SIGTERM, 143, 7), (signal.SIGINT, 130, 7), (signal.SIGTERM, 143, 24)])
 def test_an_interrupted_run_says_so_with_its_exit_code_and_goes_on_to_the_same_bytes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int, code: int, step: int

@@ -1,7 +1,13 @@
-"""A run is found by a part of its name only if no other run has that part."""
+"""A run is found by a part of its name only if no other run has it."""
 
+import re
 from pathlib import Path
 
+import pytest
+
+from pipeline.paths import Paths
+from pipeline.refusal import Refusal
+from pipeline.runtime.environment import Environment
 from pipeline.tracking import events, journal, subject
 
 FIRST, SECOND, TWIN = "run-000001-20261123T060949Z-ec00a471", "run-000002-20261123T061048Z-9e2e5a29", "run-000002-20261123T061048Z-7234c420"
@@ -14,7 +20,47 @@ def make(root: Path, *names: str) -> None:
         (folder / events.EVENTS).write_text("{}\n")
 
 
-def test_the_beginning_of_a_name_is_enough_if_it_is_unique(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("run-000001", FIRST),
+        ("run-000001-2026", FIRST),
+        ("run-000002-20261123T061048Z-9", SECOND),
+        ("9e2e5a29", SECOND),
+        ("5a29", SECOND),
+        ("061048Z-7234c420", TWIN),
+        ("a29", None),
+        ("run", None),
+        ("000001", None),
+    ],
+)
+def test_a_unique_beginning_or_end_of_a_name_denotes_the_run(tmp_path: Path, name: str, expected: str | None) -> None:
     make(tmp_path, FIRST, SECOND, TWIN)
-    found = {name: subject.journal_named(name, tmp_path) for name in ("run-000001", "run-000002", "run-00000", "9e2e5a29", "run")}
-    assert {name: path.name for name, path in found.items() if path} == {"run-000001": FIRST, "9e2e5a29": SECOND}
+    found = subject.journal_named(name, tmp_path)
+    assert (found and found.name) == expected
+
+
+def test_a_whole_number_denotes_its_run_although_a_longer_number_begins_with_it(tmp_path: Path) -> None:
+    longer = "run-1000000-20261123T060949Z-1c00a471"
+    make(tmp_path, shorter := "run-100000-20261123T060949Z-ec00a471", longer)
+    assert [path and path.name for path in (subject.journal_named(name, tmp_path) for name in ("run-100000", "run-1000000"))] == [
+        shorter,
+        longer,
+    ]
+    with pytest.raises(Refusal, match="names of 2 runs"):
+        subject.journal_named("run-1000", tmp_path)
+
+
+def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, FIRST, SECOND, TWIN)
+    message = f"run-000002: is the beginning or end of the names of 2 runs ({SECOND}, {TWIN}): write more of the name"
+    with pytest.raises(Refusal, match=f"^{re.escape(message)}$"):
+        subject.journal_named("run-000002", tmp_path)
+    make(tmp_path, *(f"run-00000{number}-20261123T070000Z-00000000" for number in range(3, 7)))
+    with pytest.raises(Refusal) as refused:
+        subject.journal_named("run-0000", tmp_path)
+    assert re.findall("run-00000([0-9])-", str(refused.value)) == ["6", "5", "4", "3", "2"]
+    assert ", ...): write more of the name" in str(refused.value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run-0000").touch()
+    assert subject.find("run-0000", Paths(), Environment.read()) == subject.Subject(Path("run-0000")), "a file of this name comes first"

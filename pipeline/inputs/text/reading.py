@@ -34,7 +34,12 @@ class Reader:
         yield from self.lines(file.name, BytesIO(file.read()))
 
     def lines(self, name: str, stream: IO[bytes]) -> Iterator[tuple[str, Row | Refusal]]:
-        """Yield the text of each line, called `name:LINE`, or the reason why it cannot be read. Holds one line in memory."""
+        """Yield the text of each line, called `name:LINE`, or the reason why it cannot be read. Holds one line in memory.
+
+        Raises Refusal if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as they arrive.
+        """
+        if stream.seekable():
+            refuse_binary(stream)
         for number, line in enumerate(bounded_lines(stream), start=1):
             place = f"{name}:{number}"
             try:
@@ -70,6 +75,15 @@ class Reader:
             return ""
         texts = "1 text has" if self.num_truncated == 1 else f"{self.num_truncated} texts have"
         return f"{texts} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
+
+
+def refuse_binary(stream: IO[bytes]) -> None:
+    """Raise Refusal if the rest of the stream has a NUL byte. The position in the stream stays as it is."""
+    start = stream.tell()
+    while block := stream.read(MOST_LINE_BYTES):
+        if b"\0" in block:
+            raise Refusal("has a NUL byte, so it is no text in UTF-8: leave it out, or convert it, such as by `iconv -f UTF-16 -t UTF-8`")
+    stream.seek(start)
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes | None]:
