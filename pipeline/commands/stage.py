@@ -22,8 +22,8 @@ def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -
         call(stage, paths or Paths(), arguments or [stage])
 
 
-def no_check() -> None:
-    """Do nothing: only DVC records parameters at the end of a stage."""
+def accept_changes() -> None:
+    """Do nothing. Without DVC, the parameters and the code at the end of a stage are recorded nowhere."""
 
 
 def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
@@ -34,10 +34,11 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
     """
     environment = Environment.read()
     document = Document.read(paths.params)
+    # before any code of the stage is imported: an edit after that would have no effect on the result
+    began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
+    refuse_changes = partial(began.refuse_changes, paths) if began else accept_changes
     params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
-    began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
-    refuse_changes = partial(began.refuse_changes, paths) if began else no_check
     with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
         if stage == "train" and environment.processes != 1:
             launch = import_module("pipeline.runtime.launch")  # no import of this module: it decides nothing in a result

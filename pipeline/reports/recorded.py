@@ -68,10 +68,10 @@ def scores(path: Path, model: Path) -> dict[str, Any]:
 def trained(path: Path, step: int) -> dict[str, Any] | None:
     """Return the content of `metrics/train.json`; None if it is missing, or if its model was exported after another step than `step`."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return content if content.get("exported_step") == step else None
+    return content if isinstance(content, dict) and content.get("exported_step") == step else None
 
 
 def result_line(scores: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@ results.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,14 +86,18 @@ def look_up(params: Mapping[str, Any], dotted: str) -> Any:
     return value
 
 
-def code_digest(paths: list[str], folder: Path) -> str:
-    """Return one digest of the Python code that a stage depends on.
+def code_digest(paths: Iterable[str], folder: Path) -> str:
+    """Return one digest of the Python code that a stage depends on: of its `modules`."""
+    return files.digest_of({path: files.digest(folder / path) for path in modules(paths, folder)})
 
-    `paths` are the dependencies of the stage, relative to the checkout `folder`. The digest covers the `.py` files in this list, and all
-    `.py` files inside the listed folders below `pipeline/`. Other dependencies, such as data, are left out.
+
+def modules(paths: Iterable[str], folder: Path) -> list[str]:
+    """Return the `.py` files among `paths`, and all `.py` files inside those of `paths` that are folders below `pipeline/`, sorted.
+
+    `paths` are the dependencies of a stage, relative to the checkout `folder`. Other dependencies, such as data, are left out.
     """
-    modules = {path for path in paths if path.endswith(".py")}
+    found = {path for path in paths if path.endswith(".py")}
     for path in paths:
-        if path.startswith("pipeline/") and path not in modules:
-            modules |= {module.relative_to(folder).as_posix() for module in (folder / path).rglob("*.py")}
-    return files.digest_of({path: files.digest(folder / path) for path in sorted(modules)})
+        if path.startswith("pipeline/") and path not in found:
+            found |= {module.relative_to(folder).as_posix() for module in (folder / path).rglob("*.py")}
+    return sorted(found)

@@ -182,20 +182,34 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
 def record_evaluation(
     document: Mapping[str, Any], paths: Paths, environment: Environment, *, manifest: "Manifest", scores: Mapping[str, Any]
 ) -> None:
-    """Add the evaluation of the model file to the run that trained the model.
+    """Add the evaluation of the model file to the run that trained the model, or to a new run if this checkout has no journal of that run.
 
-    If this checkout has no journal of that run, create one. Unless the training's files belong to another model, it has them, too: DVC has
-    then restored the training from its run cache, or it was trained without tracking. `document` is the content of params.yaml.
+    A new run gets the files of the training, too, if DVC has restored the training from its cache (see `is_restored`). `document` is the
+    content of params.yaml.
     """
+    if not environment.tracking:
+        return
     info = of_evaluation(document, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
-    is_new = tracking.journal_of(environment, paths.model) is None
-    if is_new:
+    restored = is_restored(document, paths, environment, manifest)
+    if restored:
         inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
         info = replace(info, provenance={**info.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"})
     with tracking.addition(environment, paths.model, info=info) as run:
-        if is_new and recorded.trained(paths.metrics / "train.json", manifest.step):
+        if restored:
             add_training(run, paths, info)
         add_evaluation(run, paths, info, step=manifest.step, scores=scores)
+
+
+def is_restored(document: Mapping[str, Any], paths: Paths, environment: Environment, manifest: "Manifest") -> bool:
+    """Return True if no run of this checkout has trained the model, and the files of its training are here: DVC has restored them all.
+
+    The files are those of the model if its parameters are in `document`, the content of params.yaml, and its step in `metrics/train.json`.
+    Return False if PIPELINE_TRACKING_MODEL is false, because a run is then not known by its model.
+    """
+    if not environment.tracking_model or tracking.journal_of(environment, paths.model):
+        return False
+    of_checkout = flatten(manifest.params).items() <= flatten(document).items()
+    return of_checkout and recorded.trained(paths.metrics / "train.json", manifest.step) is not None
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:

@@ -66,6 +66,7 @@ def train(
                     write_results(training, exported, paths, identity)
                     run_description.add_training(run, paths, info)
             if group.is_first:
+                save_if_refused(training, refuse_changes)  # again: the end of the run may have waited minutes for MLflow
                 work.clear()
                 print(result_line(training, paths), flush=True)
 
@@ -165,8 +166,11 @@ def save_if_refused(training: Training, refuse_changes: Callable[[], None]) -> N
     try:
         refuse_changes()
     except Refusal:
-        if not training.state.sharding:  # shards can only be saved by all processes together: their last checkpoint must do
-            training.save_now()
+        # shards can only be saved by all processes together
+        if not training.state.sharding and training.save_now():
+            print(
+                f"train: step {training.state.step} is saved: with the old values and code, the same command continues after it", flush=True
+            )
         raise
 
 
