@@ -139,11 +139,12 @@ def incomparability(first: Spec, second: Spec) -> str | None:
     """Return why no test split can be that of both models, whose data `first` and `second` describe; None if they can have the same."""
     if task(first) != task(second):
         return f"the two models have different tasks: {task(first)}, and {task(second)}"
+    one, other = evaluate.shown(first), evaluate.shown(second)
+    both = f"{one}, and {other}" + ("" if one != other else " in another form, such as another tokenizer or names that are not shown")
     if first.targets != second.targets:
-        what = "classes" if first.targets.has_classes else "targets"
-        return f"the two models have different {what}: {evaluate.shown(first)}, and {evaluate.shown(second)}"
+        return f"the two models have different {'classes' if first.targets.has_classes else 'targets'}: {both}"
     if not first.inputs.reads_samples_of(second.inputs):
-        return "the two models have inputs of different form, such as another size or tokenizer"
+        return f"the two models have different inputs: {both}"
     return None
 
 

@@ -191,7 +191,9 @@ def run(cell: nn.RNNBase, inputs: Tensor, before: Any = None) -> tuple[Tensor, A
     if torch.compiler.is_exporting():
         return scanned(cell, inputs), None
     device = inputs.device.type
-    if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != UNSUPPORTED.get(device):
+    unsupported = UNSUPPORTED.get(device)
+    # the meta device, on which the size of a model is counted, has no autocast: torch raises RuntimeError if asked
+    if unsupported is None or not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != unsupported:
         return cast("tuple[Tensor, Any]", cell(inputs, before))
     with torch.autocast(device, enabled=False):
         return cast("tuple[Tensor, Any]", cell(inputs.float(), before))

@@ -120,7 +120,7 @@ def data_of(manifest: Manifest, paths: Paths) -> Prepared | None:
 def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
     """Return the evaluation in `metrics/` and `plots/evaluate/` if it is of the model file with this digest, else None.
 
-    Raises Refusal if the tables do not match the scores, as after an evaluation that was killed.
+    Raises Refusal if the tables of a classification are missing or do not match the scores, as after an evaluation that was killed.
     """
     path = paths.metrics / "evaluate.json"
     if not path.is_file():
@@ -130,6 +130,8 @@ def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
         return None
     evaluation = Evaluation(scores, paths.evaluation_plots, str(path))
     rows = evaluation.table("confusion.csv")
+    if rows is None and "per_class" in scores:
+        raise Refusal(f"{paths.evaluation_plots}: has no confusion.csv, which belongs to {path}: run `dvc repro -f evaluate`")
     if rows is not None and (len(rows), sum(row["actual"] == row["predicted"] for row in rows) / max(1, len(rows))) != (
         scores["samples"],
         scores.get("accuracy"),

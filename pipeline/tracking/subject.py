@@ -41,10 +41,10 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
     """Return the model file or the run that `name` denotes. A name that ends in `.safetensors` is a model file, even if the file does not
     exist.
 
-    A run is denoted by the path or the name of its journal, by a unique beginning or end of this name, or by its run id in MLflow. The model
-    of a run is the copy in its journal. If this copy is damaged, or was removed because MLflow has the model, the path of the checkout's
-    model file is returned, which may be another model. Raises Refusal if there is neither a file nor a run with this name, if several runs
-    have it, or if the run has no model.
+    A run is denoted by the path or the name of its journal, by a unique beginning or end of this name of at least FEWEST_CHARACTERS
+    characters, or by its run id in MLflow. The model of a run is the copy in its journal. If this copy is damaged, or was removed because
+    MLflow has the model, the path of the checkout's model file is returned, which may be another model. Raises Refusal if there is neither a
+    file nor a run with this name, if several runs have it, or if the run has no model.
     """
     path = Path(name)
     if path.is_file() or path.suffix == paths.model.suffix:
@@ -55,7 +55,7 @@ def find(name: str, paths: Paths, environment: Environment) -> Subject:
         return Subject(copy if is_whole else paths.model, record)
     known = journal.journals(environment.root)
     newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
-    raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}: {newest}")
+    raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}{minimum(name)}: {newest}")
 
 
 def journal_of(name: str, environment: Environment) -> Path:
@@ -64,7 +64,12 @@ def journal_of(name: str, environment: Environment) -> Path:
         return folder
     known = journal.journals(environment.root)
     newest = f"give a run, such as the newest, {known[-1].name}" if known else "there is none yet"
-    raise Refusal(f"{name}: is no run in {journal.journals_folder(environment.root)}: {newest}")
+    raise Refusal(f"{name}: is no run in {journal.journals_folder(environment.root)}{minimum(name)}: {newest}")
+
+
+def minimum(name: str) -> str:
+    """Return a note for a message about an unknown run: how long a part of a run's name must be. Return "" if `name` is long enough."""
+    return f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
 
 
 def journal_named(name: str, root: Path) -> Path | None:

@@ -18,6 +18,9 @@ COUNT = 200
 
 DIGITS, CATS = image_spec(shape=(8, 8, 1), classes="ab", mean=[0], std=[1]), image_spec(shape=(8, 8, 1), classes="cd", mean=[0], std=[1])
 ENLARGED = image_spec(shape=(9, 9, 1), classes="ab", mean=[0], std=[1])
+NAMES = [f"class {number}" for number in range(200)]
+MANY = image_spec(shape=(8, 8, 1), classes=NAMES, mean=[0], std=[1])
+RENAMED = image_spec(shape=(8, 8, 1), classes=[*NAMES[:100], "other", *NAMES[101:]], mean=[0], std=[1])
 
 
 @pytest.mark.parametrize(
@@ -27,8 +30,18 @@ ENLARGED = image_spec(shape=(9, 9, 1), classes="ab", mean=[0], std=[1])
         (DIGITS, CATS, r"different classes: image inputs .* 2 outputs \(a, b\), and image inputs .* 2 outputs \(c, d\)"),
         (DIGITS, text_spec(classes="ab"), "different tasks: classification of image inputs, and classification of text inputs"),
         (text_spec(classes="ab"), text_spec(), "different tasks: classification of text inputs, and language_modeling of text inputs"),
-        (text_spec(), text_spec(letters="abcxyz"), "inputs of different form, such as another size or tokenizer"),
-        (DIGITS, ENLARGED, "inputs of different form, such as another size or tokenizer"),
+        (text_spec(), text_spec(letters="abcxyz"), r"different inputs: text inputs .* 11 outputs, and text inputs .* 9 outputs"),
+        (
+            text_spec(),
+            text_spec(letters="abcdefgx"),
+            r"different inputs: (text inputs .* 11 outputs), and \1 in another form, such as another tokenizer.*",
+        ),
+        (DIGITS, ENLARGED, r"different inputs: image inputs \(8, 8, 1\) .*, and image inputs \(9, 9, 1\) .*"),
+        (
+            MANY,
+            RENAMED,
+            r"different classes: (image inputs .* 200 outputs .*), and \1 in another form, such as .* names that are not shown",
+        ),
     ],
 )
 def test_models_are_comparable_if_they_can_have_the_same_test_split(first: Spec, second: Spec, reason: str | None) -> None:

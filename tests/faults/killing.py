@@ -105,7 +105,8 @@ def undisturbed(folder: Path) -> tuple[float, float]:
         if has_checkpoint(folder):
             with_checkpoint_s.append(time.monotonic())
         time.sleep(0.001)
-    finish(child, folder)
+    check(ended(child, begin_s + LIMIT_S), folder)
+    assert with_checkpoint_s, f"{folder}: no checkpoint was seen during the training"
     return time.monotonic() - begin_s, with_checkpoint_s[-1] - with_checkpoint_s[0]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,21 @@ def test_a_child_that_fails_before_it_is_killed_is_an_error(tmp_path: Path, sinc
     child = os.posix_spawn(sys.executable, [sys.executable, "-c", "raise SystemExit(3)"], os.environ)
     with pytest.raises(AssertionError, match="exit 3:\nthe reason"):
         killing.killed(child, tmp_path, 60.0, since_checkpoint=since_checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [("", "no checkpoint was seen"), ("import time; time.sleep(60)", "no end within 3.0 seconds")]
+)
+def test_an_undisturbed_training_without_a_checkpoint_or_an_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    (tmp_path / killing.LOG).touch()
+    monkeypatch.setattr(killing, "LIMIT_S", 3.0)
+    monkeypatch.setattr(killing, "fork", lambda *_: os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ))
+    begin_s = time.monotonic()
+    with pytest.raises(AssertionError, match=message):
+        killing.undisturbed(tmp_path)
+    assert time.monotonic() - begin_s < 2 * killing.LIMIT_S
 
 
 def test_trainings_that_always_end_before_they_are_killed_end_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

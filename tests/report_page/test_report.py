@@ -192,6 +192,20 @@ def test_tables_of_another_evaluation_are_refused(checkout: Path, capsys: pytest
     assert not PAGE.exists()
 
 
+def test_an_evaluation_that_was_killed_before_its_last_table_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout / "plots/evaluate/confusion.csv").unlink()
+    assert main(["report"]) == 2
+    assert "has no confusion.csv, which belongs to metrics/evaluate.json: run `dvc repro -f evaluate`" in capsys.readouterr().err
+    assert not PAGE.exists()
+
+
+def test_an_evaluation_without_the_table_of_wrong_samples_is_reported_with_the_remedy(checkout: Path) -> None:
+    (checkout / "plots/evaluate/mistakes.csv").unlink()
+    page = report()
+    assert "Wrong samples" in page.titles
+    assert "has no mistakes.csv: run `dvc repro -f evaluate`" in page.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

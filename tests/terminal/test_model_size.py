@@ -8,6 +8,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from pipeline.engine import meta_model
+from pipeline.models import recurrent
 from pipeline.terminal import model_size
 from pipeline.terminal.model_size import ModelSize, si
 from tests import texts
@@ -91,6 +92,16 @@ def test_the_activations_counted_on_the_meta_device_are_those_that_a_forward_pas
     counted = size_of(training).forward
     assert counted
     assert counted.activation_bytes == pytest.approx(really, rel=tolerance, abs=1024)
+
+
+@pytest.mark.parametrize("cell", recurrent.CELLS)
+def test_the_flops_of_recurrent_cells_are_counted(train_params, cell: str) -> None:
+    found = texts.texts()
+    params, spec = train_params({**texts.UNAUGMENTED, "model": texts.LSTM | {"cell": cell}}), found.spec
+    weights = sum(tensor.numel() for name, tensor in params.model.build(spec).named_parameters() if ".weight_" in name)
+    forward = model_size.count_forward(params, spec, "fp32", 16)
+    assert forward
+    assert forward.flops >= 2 * 16 * texts.LENGTH * weights > 0
 
 
 def test_frozen_parameters_have_no_gradient_and_no_optimizer_state(train_params, prepared) -> None:

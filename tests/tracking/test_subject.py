@@ -40,6 +40,20 @@ def test_a_unique_beginning_or_end_of_a_name_denotes_the_run(tmp_path: Path, nam
     assert (found and found.name) == expected
 
 
+@pytest.mark.parametrize(("name", "is_short"), [("a29", True), ("0a29", False)])
+def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_short: bool
+) -> None:
+    make(tmp_path, SECOND)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    note = r" \(a part of a run's name must have at least 4 characters\)" if is_short else ""
+    with pytest.raises(Refusal, match=f"^{name}: is neither a file nor a run in [^()]*{note}: give a model file or a run"):
+        subject.find(name, Paths(), Environment.read())
+    with pytest.raises(Refusal, match=f"^{name}: is no run in [^()]*{note}: give a run"):
+        subject.journal_of(name, Environment.read())
+
+
 def test_a_whole_number_denotes_its_run_although_a_longer_number_begins_with_it(tmp_path: Path) -> None:
     longer = "run-1000000-20261123T060949Z-1c00a471"
     make(tmp_path, shorter := "run-100000-20261123T060949Z-ec00a471", longer)

@@ -66,9 +66,14 @@ def worst_classes(evidence: Evidence) -> Table | None:
 def mistakes(evidence: Evidence) -> Section | None:
     """Return wrong samples of the test split, the most confident predictions first.
 
-    Return None if there are none, or if they are images that are not in this checkout.
+    Return None if there are none, or if they are images that are not in this checkout. If only their table is missing, the section names the
+    remedy.
     """
-    rows = (evidence.evaluation.table("mistakes.csv") or [])[:MOST_WRONG]
+    table = evidence.evaluation.table("mistakes.csv")
+    num_wrong = sum(row["actual"] != row["predicted"] for row in evidence.evaluation.table("confusion.csv") or ())
+    if table is None and num_wrong:  # as after an evaluation by an older version
+        return Section("Wrong samples", (Paragraph("The evaluation has no mistakes.csv: run `dvc repro -f evaluate`."),))
+    rows = (table or [])[:MOST_WRONG]
     if rows and "text" in rows[0]:
         labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in rows]
         return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, [row["text"] for row in rows]), CONFIDENT_FIRST))
@@ -79,7 +84,6 @@ def mistakes(evidence: Evidence) -> Section | None:
         picture(images[int(row["sample"])], f"true {row['actual']}", f"predicted {row['predicted']}", f"p = {float(row['confidence']):.2f}")
         for row in rows
     )
-    num_wrong = sum(row["actual"] != row["predicted"] for row in evidence.evaluation.table("confusion.csv") or ())
     return Section("Wrong samples", (Gallery(pictures), Paragraph(f"{len(pictures)} of {num_wrong:,} wrong samples."), CONFIDENT_FIRST))
 
 
