@@ -184,32 +184,34 @@ def record_evaluation(
 ) -> None:
     """Add the evaluation of the model file to the run that trained the model, or to a new run if this checkout has no journal of that run.
 
-    A new run gets the files of the training, too, if DVC has restored the training from its cache (see `is_restored`). `document` is the
+    A new run gets the files and metrics of the training, too, if DVC has restored the training from its cache (see `restored_training`). `document` is the
     content of params.yaml.
     """
     if not environment.tracking:
         return
     info = of_evaluation(document, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
-    restored = is_restored(document, paths, environment, manifest)
-    if restored:
+    trained = restored_training(document, paths, environment, manifest)
+    if trained:
         inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}
         info = replace(info, provenance={**info.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"})
     with tracking.addition(environment, paths.model, info=info) as run:
-        if restored:
+        if trained:
+            values = {name: trained[name] for name in CONTEXTS if name in trained}
+            run.metrics(manifest.step, {name: float(str(value)) for name, value in flatten(values, "/").items()})
             add_training(run, paths, info)
         add_evaluation(run, paths, info, step=manifest.step, scores=scores)
 
 
-def is_restored(document: Mapping[str, Any], paths: Paths, environment: Environment, manifest: "Manifest") -> bool:
-    """Return True if no run of this checkout has trained the model, and the files of its training are here: DVC has restored them all.
+def restored_training(document: Mapping[str, Any], paths: Paths, environment: Environment, manifest: "Manifest") -> dict[str, Any] | None:
+    """Return the content of `metrics/train.json` if DVC has restored the training of the model; None if a run of this checkout has trained it.
 
-    The files are those of the model if its parameters are in `document`, the content of params.yaml, and its step in `metrics/train.json`.
-    Return False if PIPELINE_TRACKING_MODEL is false, because a run is then not known by its model.
+    The files of the training are those of the model if its parameters are in `document`, the content of params.yaml, and its step in
+    `metrics/train.json`; otherwise, return None. Return None if PIPELINE_TRACKING_MODEL is false, because a run is then not known by its model.
     """
     if not environment.tracking_model or tracking.journal_of(environment, paths.model):
-        return False
+        return None
     of_checkout = flatten(manifest.params).items() <= flatten(document).items()
-    return of_checkout and recorded.trained(paths.metrics / "train.json", manifest.step) is not None
+    return recorded.trained(paths.metrics / "train.json", manifest.step) if of_checkout else None
 
 
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:

@@ -203,7 +203,9 @@ def result_line(training: Training, paths: Paths) -> str:
     found = next((row[metric] for row in training.progress.rows if row["step"] == step and metric in row), None)
     score = f", {metric} {found:.4f}" if found is not None else ""
     better = f" (best: {best:.4f} after step {best_step})" if best is not None and step != best_step else ""
-    return f"train: {paths.model}: the weights after step {step}, {training_length(training).epoch(step)}{score}{better}"
+    settings, state = training.params.train, training.state
+    early = f"; stopped after {settings.patience} validations without a better {metric}" if state.step < training.plan.num_steps else ""
+    return f"train: {paths.model}: the weights after step {step}, {training_length(training).epoch(step)}{score}{better}{early}"
 
 
 def write_results(training: Training, exported: tuple[Tensors, int], paths: Paths, identity: run_identity.RunIdentity) -> None:

@@ -171,6 +171,9 @@ def test_a_model_without_a_run_gets_one_with_the_files_of_its_training(here: Pat
         assert main(["evaluate"]) == 0
     [run] = journal.journals(folder)
     found = list(events.read(run / events.EVENTS))
-    assert len([event for event in found if event.kind == "metrics"]) == 1, "equal scores are recorded once"
+    names = [name for event in found if event.kind == "metrics" for name in event.fields["values"]]
+    assert len(names) == len(set(names)), "equal scores are recorded once"
+    assert "test/accuracy" in names
+    assert ("valid/accuracy" in names) == (other is None)
     assert ("plots/train" in {event.fields.get("folder") for event in found}) == (other is None)
     assert ("restored" in found[0].fields["provenance"]) == (other is None)
