@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pipeline.refusal import Refusal
+
 
 def summed(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Return the cross-entropy in nats, summed over all targets that are not IGNORED, in float32 at least.
@@ -13,3 +15,15 @@ def summed(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Ten
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
     return functional.cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)
+
+
+def refuse_misfit(logits: Tensor, num_outputs: int) -> None:
+    """Raise Refusal if `logits` (..., outputs) do not have one output for each class.
+
+    With more outputs than classes, a training would run without an error, and with fewer a GPU reports none until the next synchronisation.
+    """
+    if logits.shape[-1] != num_outputs:
+        raise Refusal(
+            f"model.name: this model returns outputs of shape {tuple(logits.shape)}, but there are {num_outputs} classes or tokens: "
+            "correct its `build`: the last dimension is `spec.num_outputs`"
+        )

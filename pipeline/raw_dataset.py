@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # pipeline.params imports this module and must load fast, so 
 
     from pipeline import spec
 
+from pipeline.refusal import Refusal
+
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
@@ -115,6 +117,18 @@ class RawDataset:
     fit: "Callable[[Mapping[str, NDArray[np.str_]]], None]" = lambda _: None
     decode_and_store: DecodeAndStore | None = None
 
+    def __post_init__(self) -> None:
+        """Raise Refusal if a split has an unknown name, if there is no train split, or if targets are not those of the task."""
+        if TRAIN not in self.targets or self.targets.keys() - set(SPLITS):
+            raise Refusal(
+                f"source.name: this source returns the splits {', '.join(self.targets) or 'none'}: "
+                "correct its `open`: it must return `train`, and may return `valid` and `test`"
+            )
+        for split, targets in self.targets.items():
+            expected = (len(targets), *self.task.row_shape)
+            if not self.task.per_token and (targets.dtype != self.task.dtype or targets.shape != expected):
+                raise misfit(f"the array of targets of {split}", targets, self.task.dtype, expected, method="open")
+
     def store(self, place: "Place[Result]", cluster: Cluster | None = None) -> "Generator[Result]":
         """Store every sample except corrupt ones at its destination, and yield the results. Close the generator if you stop early.
 
@@ -127,4 +141,18 @@ class RawDataset:
         else:
             with closing(self.blocks()) as blocks:
                 for block in blocks:
+                    if block.split not in self.targets:
+                        raise Refusal(
+                            f"source.name: this source has a block of {block.split!r}, but no targets for it: correct its `blocks`"
+                        )
+                    expected = (len(block.positions), *self.statistics.row_shape)
+                    if block.inputs.dtype != self.statistics.dtype or block.inputs.shape != expected:
+                        raise misfit(f"a block of {block.split}", block.inputs, self.statistics.dtype, expected, method="blocks")
                     yield place(block.split, block.positions).store(block.inputs, np.ones(len(block.positions), dtype=bool))
+
+
+def misfit(what: str, found: "NDArray[Any]", dtype: "type[np.generic]", shape: tuple[int, ...], *, method: str) -> Refusal:
+    """Return the Refusal for an array of a source with another dtype or shape than it needs. `method` is where the source made it."""
+    return Refusal(
+        f"source.name: in this source, {what} has {found.dtype} {found.shape}, not {dtype.__name__} {shape}: correct its `{method}`"
+    )

@@ -4,7 +4,9 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
+
+from pipeline.refusal import Refusal
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,19 @@ class Registry:
         return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
     def settings(self, name: str) -> Any:
-        """Return the `Settings` class of the choice `name`. Raises KeyError for a name that is not in `names`."""
-        return self.module(name, self.settings_part).Settings
+        """Return the `Settings` class of the choice `name`.
+
+        Raises KeyError for a name that is not in `names`. Raises Refusal if the module has no such class, or if its key `name` does not
+        accept the name.
+        """
+        module = self.module(name, self.settings_part)
+        path, settings = f"{module.__name__.replace('.', '/')}.py", getattr(module, "Settings", None)
+        if settings is None:
+            raise Refusal(f"{path}: has no class `Settings`: define it, as docs/extending.md explains")
+        field = getattr(settings, "model_fields", {}).get("name")
+        if field and (accepted := get_args(field.annotation)) and name not in accepted:
+            raise Refusal(f'{path}: its class `Settings` has another name ({", ".join(accepted)}): write `name: Literal["{name}"]`')
+        return settings
 
     def module(self, name: str, part: str | None = None) -> Any:
         """Return the module `name`. If `part` is given, `name` is a folder, and its module `part` is returned.

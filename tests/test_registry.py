@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.params.model import ModelSettings
+from pipeline.params.source import SourceSettings
+from pipeline.refusal import Refusal
 from pipeline.registry import MODELS, SOURCES, Registry
 from tests.imports import TOP
 from tests.specs import image_spec
@@ -46,6 +49,36 @@ def test_a_new_file_is_a_new_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     registry = Registry("zoo", "animal")
     assert registry.names == ("wide",)
     assert registry.settings("wide").__module__ == "zoo.wide"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class Setings: pass", "zoo/wide.py: has no class `Settings`: define it, as docs/extending.md explains"),
+        (
+            "from typing import Literal\nfrom pipeline.params.model import ModelSettings\nclass Settings(ModelSettings):\n    name: Literal['wde']",
+            'zoo/wide.py: its class `Settings` has another name (wde): write `name: Literal["wide"]`',
+        ),
+    ],
+)
+def test_a_file_that_is_no_choice_is_named(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "__init__.py").write_text("")
+    (tmp_path / "zoo" / "wide.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("zoo", "zoo.wide"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(Refusal, match=f"^{re.escape(message)}$"):
+        Registry("zoo", "animal").settings("wide")
+
+
+def test_a_model_without_build_and_a_source_without_open_are_refused() -> None:
+    with pytest.raises(Refusal, match=r"^pipeline/models/wide\.py: its class `Settings` has no method `build\(self, spec\)`: define it"):
+        ModelSettings(name="wide", weights=None).build(image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5)))
+    with pytest.raises(
+        Refusal, match=r"^pipeline/sources/own\.py: its class `Settings` has no method `open\(self, \*, workers\)`: define it"
+    ):
+        SourceSettings(name="own", root=Path("data"), valid=0.1, test=0.1).open(workers=1)
 
 
 def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

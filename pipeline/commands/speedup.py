@@ -32,11 +32,8 @@ def run(steps: int | None, output: str | None) -> None:
         note = cpu_contention.note((cpu_contention.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
         method = "\n\n".join(filter(None, (speedup.method(params, machine.device), note)))
         print(f"\n{method}")
-        fastest = speedup.best(rows)
-        if fastest and fastest.speed:
-            print(f"\nFaster here in every round: {fastest.name}, {fastest.speed.median:.2f} times as fast.")
-        else:
-            print("\nNo option was faster in every round.")
+        faster = speedup.always_faster(rows)
+        print(f"\nFaster here in every round: {faster}." if faster else "\nNo option was faster in every round.")
         if output:
             from pipeline.profiling import speedup_report
 

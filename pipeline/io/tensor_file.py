@@ -26,6 +26,7 @@ HEADER_BYTES = 100_000_000
 """The largest header that safetensors accepts."""
 KEY = "pipeline"
 """The only metadata key: safetensors writes several keys in random order, which would change the bytes of the file."""
+RESTORE = "copy or download it again; if a stage writes it, run `dvc repro`"
 
 
 class Damaged(Refusal):
@@ -35,7 +36,7 @@ class Damaged(Refusal):
     """
 
     def __init__(self, path: Path, *, claimed: object, found: str) -> None:
-        super().__init__(f"{path}: is damaged: its contents do not match its digest: run `dvc repro`, or download it again")
+        super().__init__(f"{path}: is damaged: its contents do not match its digest: {RESTORE}")
         self.claimed, self.found = str(claimed), found
 
 
@@ -123,9 +124,7 @@ def refusing(path: Path) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
         raise Refusal(f"{path}: was not written by this pipeline: its metadata has no key `{KEY}`") from None
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # RecursionError is a RuntimeError
-        raise Refusal(
-            f"{path}: is not a complete safetensors file ({untrusted.reason(error)}): run `dvc repro`, or download it again"
-        ) from None
+        raise Refusal(f"{path}: is not a complete safetensors file ({untrusted.reason(error)}): {RESTORE}") from None
 
 
 def refuse_header(path: Path, max_bytes: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import field_validator
 
 from pipeline.params.section import Section
+from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -63,12 +64,14 @@ class ModelSettings(Section):
         """Return the name of the architecture for messages."""
         return self.name
 
-    def build(self, spec: "Spec") -> "nn.Module":
+    def build(self, spec: "Spec") -> "nn.Module":  # noqa: ARG002  # for the models
         """Build the network, a module that maps preprocessed inputs, such as images (n, channels, height, width), to (n, spec.num_outputs).
 
         A language model has outputs for every token: (n, length, spec.num_outputs).
         """
-        raise NotImplementedError(f"pipeline/models/{self.name}.py defines no build()")
+        raise Refusal(
+            f"pipeline/models/{self.name}.py: its class `Settings` has no method `build(self, spec)`: define it, as docs/extending.md explains"
+        )
 
     def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
         """Initialise the network with published weights, or with weights computed from the data. This base class leaves the network

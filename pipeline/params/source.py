@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import field_validator
 
 from pipeline.params.section import Section, Share
+from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
     from pipeline.raw_dataset import RawDataset
@@ -60,9 +61,11 @@ class SourceSettings(Section):
         """Return the number of classes if the settings determine it, as for CIFAR-10. Return None if only the data determine it."""
         return None
 
-    def open(self, *, workers: int) -> "RawDataset":
+    def open(self, *, workers: int) -> "RawDataset":  # noqa: ARG002  # for the sources
         """Open the dataset and return it with its targets in memory. The returned dataset yields the samples later, some at a time.
 
         `workers` is the number of threads or processes that decode samples, if the source needs them.
         """
-        raise NotImplementedError(f"pipeline/sources/{self.name}.py defines no open()")
+        raise Refusal(
+            f"pipeline/sources/{self.name}.py: its class `Settings` has no method `open(self, *, workers)`: define it, as docs/extending.md explains"
+        )

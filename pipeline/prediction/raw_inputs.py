@@ -208,7 +208,7 @@ def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> I
             yield from reader.lines(name, sys.stdin.buffer)
             return
         if not os.path.lexists(path):
-            raise Refusal("there is no such file: to predict a text, pipe it to the input `-`")
+            raise Refusal("there is no such file; a text itself is piped to the input `-`, or in Python passed as a str")
         untrusted.size_bytes(path)  # raises OSError for a pipe or a device, from which reading might never end
         with path.open("rb") as stream:
             yield from reader.lines(name, stream)

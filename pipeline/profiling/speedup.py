@@ -3,7 +3,6 @@
 Blocks of steps with an option alternate with blocks as configured, so that a drift of the machine's speed affects both alike.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -229,7 +228,7 @@ def head(*, on_gpu: bool) -> list[str]:
     return [line(HEADINGS, on_gpu=on_gpu), line(("---",) * len(HEADINGS), on_gpu=on_gpu)]
 
 
-def best(rows: list[Row]) -> Row | None:
-    """Return the fastest option that was faster than the training as configured in every round, or None."""
-    faster = [row for row in rows if row.speed and row.speed.least > 1.0]
-    return max(faster, key=lambda row: row.speed.median if row.speed else math.nan, default=None)
+def always_faster(rows: list[Row]) -> str:
+    """Return the options that were faster than the training as configured in every round, the fastest first, as a text; "" if there is none."""
+    faster = [(row.speed.median, row.name) for row in rows if row.speed and row.speed.least > 1.0]
+    return ", ".join(f"{name} ({speed:.2f} times as fast)" for speed, name in sorted(faster, reverse=True))

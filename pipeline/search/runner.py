@@ -288,7 +288,7 @@ class SearchRunner:
         elif trial.is_complete:
             value, step = trial.result(self.metric)
             self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
-        elif reason := active.invalid or (child.parameter_error if child else ""):
+        elif reason := active.invalid or (child.parameter_error if child and (journal or self.varies(child.parameter_error)) else ""):
             self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
         else:
             assert child
@@ -297,6 +297,13 @@ class SearchRunner:
                 "output: remove the cause, and repeat the command: it resumes this trial. "
                 f"If it cannot end, repeat the command with --skip {number}"
             )
+
+    def varies(self, error: str) -> bool:
+        """Return True if the error message begins with a key in a section of which the search varies a parameter.
+
+        If it does not vary one, and the training had not begun, all trials would end with this error.
+        """
+        return any(error.startswith(key.partition(".")[0]) for key in self.search.space)
 
     def report(self, number: int, tracked: Run) -> None:
         """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""

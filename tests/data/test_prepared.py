@@ -1,6 +1,7 @@
 """The prepared data on disk: what is written is what is read, and anything else is refused."""
 
 import json
+import re
 import tracemalloc
 import weakref
 from dataclasses import replace
@@ -207,3 +208,39 @@ def test_an_array_that_is_a_pickle_is_not_opened(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(Refusal, match="cannot be read"):
         read_array(tmp_path / "x.npy", files.chunked_digest(tmp_path / "x.npy"), (1,), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ({"training": TARGETS}, "source.name: this source returns the splits training: correct its `open`: it must return `train`"),
+        ({TRAIN: TARGETS, "val": TARGETS}, "source.name: this source returns the splits train, val: correct its `open`"),
+        ({}, "source.name: this source returns the splits none"),
+        (
+            {TRAIN: TARGETS / 2},
+            r"source.name: in this source, the array of targets of train has float64 (60,), not int64 (60,): correct its `open`",
+        ),
+        ({TRAIN: TARGETS[:, None]}, "source.name: in this source, the array of targets of train has int64 (60, 1), not int64 (60,)"),
+    ],
+)
+def test_splits_and_targets_that_a_source_may_not_return_are_refused(targets, message):
+    with pytest.raises(Refusal, match=f"^{re.escape(message)}"):
+        replace(raw_dataset(), targets=targets)
+
+
+@pytest.mark.parametrize("inputs", [INPUTS / 255, INPUTS[:, 1:], INPUTS[1:]], ids=["dtype", "shape", "number"])
+def test_blocks_that_do_not_fit_the_statistics_are_refused(tmp_path, inputs):
+    source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock(TRAIN, np.arange(60), inputs)]))
+    shown = re.escape(
+        f"source.name: in this source, a block of train has {inputs.dtype} {inputs.shape}, not uint8 (60, 5, 4, 3): correct its `blocks`"
+    )
+    with pytest.raises(Refusal, match=shown):
+        write(source, {TRAIN: ASSIGNED}, tmp_path)
+
+
+def test_a_block_of_an_unknown_split_is_refused(tmp_path):
+    source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock("training", np.arange(60), INPUTS)]))
+    with pytest.raises(
+        Refusal, match=r"^source\.name: this source has a block of 'training', but no targets for it: correct its `blocks`$"
+    ):
+        write(source, {TRAIN: ASSIGNED}, tmp_path)

@@ -100,7 +100,7 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(
         "error: mixed.txt:4: has no tokens: write a text",
         "error: mixed.txt:5: has more than 100 bytes: divide the line",
         "error: mixed.txt:6: has more than 100 bytes: divide the line",
-        "error: absent.txt: there is no such file: to predict a text, pipe it to the input `-`",
+        "error: absent.txt: there is no such file; a text itself is piped to the input `-`, or in Python passed as a str",
         "note: 1 text has more than the 12 tokens that the model reads, and the rest was left out: first mixed.txt:8",
     ]
 

@@ -20,12 +20,14 @@ class Objective:
     """
 
     def __init__(self, spec: Spec, settings: "LoopSettings") -> None:
+        self.num_outputs = spec.num_outputs
         self.label_smoothing = settings.label_smoothing
         self.chance_loss = math.log(spec.num_outputs)
         """The loss of guessing all classes with equal probability."""
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the summed cross-entropy with label smoothing, in float32 at least."""
+        cross_entropy.refuse_misfit(outputs, self.num_outputs)
         return cross_entropy.summed(outputs, targets, self.label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

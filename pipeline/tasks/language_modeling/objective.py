@@ -24,6 +24,7 @@ class Objective:
     """
 
     def __init__(self, spec: Spec, settings: "LoopSettings") -> None:  # noqa: ARG002  # the interface is that of every task
+        self.num_outputs = spec.num_outputs
         assert isinstance(spec.inputs, TextInputs)
         tokenizer = Tokenizer(spec.inputs.tokenizer)
         self.chance_loss = math.log(spec.num_outputs)
@@ -33,6 +34,7 @@ class Objective:
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the summed cross-entropy, in float32 at least. A language model has no label smoothing."""
+        cross_entropy.refuse_misfit(outputs, self.num_outputs)
         return cross_entropy.summed(outputs, targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pipeline.refusal import Refusal
 from tests.engine.building import objective_of
 
 
@@ -24,3 +25,11 @@ def test_guessing_costs_the_logarithm_of_the_number_of_classes() -> None:
     targets = torch.tensor([1, 4])
     objective = objective_of(num_classes=5)
     assert objective.chance_loss == pytest.approx(objective.loss(torch.zeros(2, 5), targets).item() / 2)
+
+
+@pytest.mark.parametrize("outputs", [2, 4])
+def test_a_model_with_another_number_of_outputs_is_refused(outputs: int) -> None:
+    with pytest.raises(
+        Refusal, match=rf"^model\.name: this model returns outputs of shape \(5, {outputs}\), but there are 3 classes or tokens"
+    ):
+        objective_of(num_classes=3).training_loss(torch.zeros(5, outputs), torch.zeros(5, dtype=torch.int64))
