@@ -90,7 +90,9 @@ def print_table(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=1000)  # a file has no width: nothing is cut
-    console.print(table)
+    with console.capture() as rendered:
+        console.print(table)
+    print(*(line.rstrip() for line in rendered.get().splitlines()), sep="\n")  # rich fills each line with spaces
     for row in rows:
         if row.reason:
             print(f"trial {row.number} failed: {row.reason}")

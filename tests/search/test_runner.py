@@ -164,6 +164,7 @@ def test_the_table_is_ranked_and_names_what_varied(top: Path, capsys: pytest.Cap
     capsys.readouterr()
     search()
     lines = capsys.readouterr().out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
     head = next(line for line in lines if "rank" in line)
     assert head.split() == ["rank", "trial", "valid/loss", "steps", "outcome", "lr", "clip_norm", "run"]
     shown = [line.split() for line in lines if " complete " in line or " pruned " in line]
