@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,15 @@ def variables(**more: str) -> dict[str, str]:
 
 
 def run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in the checkout and return its exit code and output."""
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False, env=variables(**more))
+    """Run a command in the checkout and return its exit code and output.
+
+    The output goes to files. A pipe would stay open until all processes that the command has started end, such as the workers of DVC's queue.
+    """
+    with tempfile.TemporaryFile("a+") as stdout, tempfile.TemporaryFile("a+") as stderr:
+        done = subprocess.run(command, cwd=folder, stdout=stdout, stderr=stderr, timeout=900, check=False, env=variables(**more))
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(command, done.returncode, stdout.read(), stderr.read())
 
 
 def call(folder: Path, *command: str, **more: str) -> str:
