@@ -40,8 +40,9 @@ class Registry:
         if settings is None:
             raise Refusal(f"{path}: has no class `Settings`: define it, as docs/extending.md explains")
         field = getattr(settings, "model_fields", {}).get("name")
-        if field and (accepted := get_args(field.annotation)) and name not in accepted:
-            raise Refusal(f'{path}: its class `Settings` has another name ({", ".join(accepted)}): write `name: Literal["{name}"]`')
+        if field and name not in (accepted := get_args(field.annotation)):
+            found = f"has another name ({', '.join(accepted)})" if accepted else "has no name of its own"
+            raise Refusal(f'{path}: its class `Settings` {found}: write `name: Literal["{name}"]`')
         return settings
 
     def module(self, name: str, part: str | None = None) -> Any:

@@ -59,6 +59,10 @@ def test_a_new_file_is_a_new_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             "from typing import Literal\nfrom pipeline.params.model import ModelSettings\nclass Settings(ModelSettings):\n    name: Literal['wde']",
             'zoo/wide.py: its class `Settings` has another name (wde): write `name: Literal["wide"]`',
         ),
+        (
+            "from pipeline.params.model import ModelSettings\nclass Settings(ModelSettings): pass",
+            'zoo/wide.py: its class `Settings` has no name of its own: write `name: Literal["wide"]`',
+        ),
     ],
 )
 def test_a_file_that_is_no_choice_is_named(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

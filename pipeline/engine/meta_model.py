@@ -35,11 +35,14 @@ class MetaDeviceMode(TorchFunctionMode):
 def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
     """Return the network on the meta device, or None if `model.build` needs tensor values.
 
-    Tensors on the meta device have no values.
+    Tensors on the meta device have no values. Raises Refusal if `model.build` returns something else than a network.
     """
     try:
         with MetaDeviceMode():
-            return model.build(spec)
+            network = model.build(spec)
+            if not isinstance(network, nn.Module):
+                raise Refusal(f"pipeline/models/{model.name}.py: its `build` returns {network!r}, not a network: return an `nn.Module`")
+            return network
     except (RuntimeError, TypeError) as error:
         if "meta" in str(error):
             return None

@@ -7,10 +7,25 @@ import torch
 
 from pipeline.refusal import Refusal
 
-OOM_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
+OOM_SIGNS = (
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+    "Triton Error [CUDA]: out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+)
 NO_ENGINE = "unable to find an engine to execute this computation"
 """cuDNN's message for a convolution that is unsupported or does not fit in memory. If OOMs were counted, it does not fit in memory."""
+MISFIT = "model.name: a layer of this model does not fit the size of its input: correct `build` in its file, choose another model, or larger images"
+MISFIT_SIGNS = (
+    "shapes cannot be multiplied",
+    "channels, but got",
+    "must be equal to input_size",
+    "Kernel size can't be greater than actual input size",
+    "Output size is too small",
+)
 REMEDIES = {
+    **dict.fromkeys(MISFIT_SIGNS, MISFIT),
     "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger size",
     "does not have a deterministic implementation": "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`, or choose another model",
 }
@@ -39,7 +54,7 @@ def remedies(error: Exception, size: str) -> Iterator[str]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True if `error` is a CUDA, cuDNN, cuBLAS or Triton error caused by a lack of device memory."""
+    """Return True if `error` was caused by a lack of memory: an error of CUDA, cuDNN, cuBLAS, Triton or the allocator of the CPU."""
     message = str(error)
     if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in OOM_SIGNS):
         return True

@@ -181,7 +181,10 @@ def test_a_changed_byte_is_noticed(tmp_path):
         ({"extra": 1}, r"does not have the format pipeline-prepared-3 \(extra: "),
         ({"format": "pipeline-prepared-2"}, r"does not have the format pipeline-prepared-3 .*: run `dvc repro -f prepare`"),
         ({"spec": described(channels=1, classes=["a", "b", "c"])}, "spec.json says"),
-        ({"spec": described(channels=3, classes=["a", "b"])}, "targets outside its 2 classes"),
+        (
+            {"spec": described(channels=3, classes=["a", "b"])},
+            "targets from 0 to 2, but the numbers of its 2 classes are 0 to 1: correct the source",
+        ),
         (
             {"spec": described(channels=3, classes=["a", "b", "c"]) | {"targets": {"kind": "unknown"}}},
             "there is no task 'unknown': choose one of classification, language_modeling",

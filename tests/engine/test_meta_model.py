@@ -11,6 +11,7 @@ from torch import nn
 
 from pipeline.engine import meta_model, model_file
 from pipeline.models import mlp
+from pipeline.params.model import ModelSettings
 from pipeline.params.train import TrainParams
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
@@ -39,6 +40,17 @@ MODELS: list[dict[str, Any]] = [
 
 def shown(model: dict[str, Any]) -> str:
     return model.get("architecture", model["name"])
+
+
+def test_a_build_without_a_result_is_refused() -> None:
+    class Forgetful(ModelSettings):
+        def build(self, spec: Spec) -> nn.Module:  # type: ignore[return]  # the return is forgotten
+            nn.Linear(2, spec.num_outputs)
+
+    with pytest.raises(Refusal, match=r"^pipeline/models/own\.py: its `build` returns None, not a network: return an `nn.Module`$"):
+        meta_model.build_on_meta(
+            Forgetful(name="own", weights=None), image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
+        )
 
 
 @pytest.mark.parametrize("model", MODELS, ids=shown)

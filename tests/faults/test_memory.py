@@ -150,6 +150,7 @@ NO_ENGINE = "GET was unable to find an engine to execute this computation"
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
         "Triton Error [CUDA]: out of memory",
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes.",
         NO_ENGINE,
     ],
 )
@@ -167,6 +168,12 @@ def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_p
     monkeypatch.setattr(update, "accumulate_gradients", fail_once)
     run(training)
     assert training.progress.switches == [{"step": 1, "micro_batch_size": 3}]
+
+
+def test_an_allocation_that_a_cpu_refuses_is_a_shortage() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**60)
+    assert oom_retry.is_out_of_memory(refused.value)
 
 
 def test_a_convolution_that_no_memory_was_missing_for_is_no_shortage(monkeypatch) -> None:

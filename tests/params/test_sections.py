@@ -8,10 +8,8 @@ from pydantic import ValidationError
 
 from pipeline.params.load import load
 from pipeline.params.loop import LoopSettings
-from pipeline.params.model import ModelSettings
 from pipeline.params.optimizer import CommonOptimizerSettings
 from pipeline.params.section import Section
-from pipeline.params.source import SourceSettings
 from pipeline.params.stages import STAGE_PARAMS
 from pipeline.params.yaml_document import Document
 from pipeline.registry import MODELS, SOURCES
@@ -93,13 +91,6 @@ def test_the_length_in_steps_covers_every_epoch(epochs: int, batch_size: int, sa
     assert settings.num_steps(samples) == steps
     settings = LoopSettings.model_validate({**data, "epochs": None, "steps": 7, "batch_size": batch_size, "micro_batch_size": 1})
     assert settings.num_steps(samples) == 7
-
-
-def test_a_member_of_a_family_that_defines_no_verb_says_which_file_lacks_it() -> None:
-    with pytest.raises(NotImplementedError, match=r"pipeline/models/wide\.py defines no build"):
-        ModelSettings(name="wide", weights=None).build(None)  # type: ignore[arg-type]
-    with pytest.raises(NotImplementedError, match=r"pipeline/sources/wide\.py defines no open"):
-        SourceSettings(name="wide", root=Path("data"), valid=0.1, test=0.1).open(workers=1)
 
 
 @pytest.mark.parametrize("key", ["learning_rate", "weight_decay", "bias_lr_scale"])

@@ -58,7 +58,10 @@ class ClassTargets(spec.Targets):
     def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
         """Raise Refusal if a class number is negative, or not less than the number of classes. `place` names the data in the message."""
         if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:
-            raise Refusal(f"{place} has targets outside its {self.num_classes} classes: run `dvc repro -f prepare`")
+            raise Refusal(
+                f"{place} has targets from {targets.min()} to {targets.max()}, but the numbers of its {self.num_classes} classes are 0 to "
+                f"{self.num_classes - 1}: correct the source, and run `dvc repro -f prepare`"
+            )
 
     def refuse_unlearnable(self, targets: NDArray[np.int64], place: str) -> None:
         """Raise Refusal if a class has no sample, or if the class names are too long in total for `spec.json` and the header of the model

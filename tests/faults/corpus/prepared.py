@@ -140,8 +140,11 @@ ARRAYS: dict[str, tuple[Callable[[], object], str]] = {
     "of another type": (stored(INPUTS, lambda: saved(np.zeros((6, 4, 4, 1), np.float32))), SHAPE),
     "of another shape": (stored(INPUTS, lambda: saved(np.zeros((6, 5, 4, 1), np.uint8))), SHAPE),
     "shorter than its header says": (stored(INPUTS, lambda: npy(shaped("(6, 4, 4, 1)"), bytes(5))), UNREAD),
-    "targets beyond the classes": (stored(TARGETS, lambda: saved(np.full(6, 2**60, np.int64))), "targets outside its 2 classes"),
-    "targets below zero": (stored(TARGETS, lambda: saved(np.full(6, -1, np.int64))), "targets outside its 2 classes"),
+    "targets beyond the classes": (
+        stored(TARGETS, lambda: saved(np.full(6, 2**60, np.int64))),
+        "but the numbers of its 2 classes are 0 to 1",
+    ),
+    "targets below zero": (stored(TARGETS, lambda: saved(np.full(6, -1, np.int64))), "but the numbers of its 2 classes are 0 to 1"),
     "targets that are fractions": (stored(TARGETS, lambda: saved(np.zeros(6))), SHAPE),
     "an array that is a terabyte": (lambda: os.truncate(INPUTS, 2**40), OTHER),
     "a folder": (replaced(INPUTS, Path.mkdir), UNREAD),
