@@ -15,7 +15,7 @@ from pipeline.engine.model_file import Manifest
 from pipeline.flatten import Scalar, flatten
 from pipeline.io import files
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load, with_lines
+from pipeline.params.load import adding_lines, load
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST
@@ -153,10 +153,8 @@ def evaluate_anew(
             "check out the commit that contains its results, then run `dvc checkout`"
         )
     document = Document.read(paths.params)
-    try:
+    with adding_lines(document):
         evaluator, scores = evaluate.judge(model, manifest, prepared, Machine.claim(environment), load(document, EvaluateParams))
-    except Refusal as refusal:
-        raise with_lines(document, refusal) from None
     evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
     model.cpu()
     return Evaluation(scores, folder, "")
