@@ -32,8 +32,10 @@ UNSEARCHED = {
 DIRECTIONS: dict[Direction, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
 
 
-class FloatRange(Section):
-    type: Literal["float"]
+class NumberRange(Section):
+    """The keys that `float` and `int` have in common."""
+
+    type: str
     low: float
     high: float
     log: bool = False
@@ -41,7 +43,9 @@ class FloatRange(Section):
     @field_validator("high")
     @classmethod
     def refuse_empty(cls, high: float, info: ValidationInfo) -> float:
-        return above_low(high, info)
+        if high <= info.data.get("low", -float("inf")):
+            raise ValueError(f"is not above `low`, which is {info.data['low']}: write a larger number")
+        return high
 
     @field_validator("log")
     @classmethod
@@ -55,23 +59,15 @@ class FloatRange(Section):
         return {"low": [self.low], "high": [self.high]}
 
 
-class IntRange(Section):
+class FloatRange(NumberRange):
+    type: Literal["float"]
+
+
+class IntRange(NumberRange):
     type: Literal["int"]
     low: int
     high: int
-    log: bool = False
     step: PositiveInt = 1
-
-    @field_validator("high")
-    @classmethod
-    def refuse_empty(cls, high: int, info: ValidationInfo) -> int:
-        above_low(high, info)
-        return high
-
-    @field_validator("log")
-    @classmethod
-    def refuse_log_of_zero(cls, log: bool, info: ValidationInfo) -> bool:
-        return FloatRange.refuse_log_of_zero(log, info)
 
     @field_validator("step")
     @classmethod
@@ -82,10 +78,6 @@ class IntRange(Section):
         if (high - low) % step:
             raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
         return step
-
-    @property
-    def ends(self) -> Mapping[str, list[Value]]:
-        return {"low": [self.low], "high": [self.high]}
 
 
 class Choices(Section):
@@ -129,12 +121,6 @@ class SearchSettings(Section):
     """Number of trials that train at the same time."""
     space: Annotated[dict[str, Any], Field(min_length=1)]
     """Range of each searched parameter, by its key, such as `optimizer.learning_rate`."""
-
-
-def above_low(high: float, info: ValidationInfo) -> float:
-    if high <= info.data.get("low", -float("inf")):
-        raise ValueError(f"is not above `low`, which is {info.data['low']}: write a larger number")
-    return high
 
 
 @dataclass(frozen=True)
