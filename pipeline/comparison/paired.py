@@ -117,7 +117,7 @@ class EvaluationSplit:
 
     def refuse_other_split(self, model: ComparedModel) -> None:
         """Raise Refusal unless the model was evaluated on this split or, if no evaluation is recorded, trained on this prepared data."""
-        known = model.splits.get(TEST)
+        known = model.record.splits.get(TEST)
         if known is None and model.manifest.inputs.get("data") != self.prepared.digest:
             raise Refusal(
                 f"{model.name}: was trained on other data than {self.folder}, and no recorded evaluation shows that its test split "

@@ -163,10 +163,6 @@ class Search:
         """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
         return edited(self.params, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
-    def refuse(self, key: str, message: str) -> Refusal:
-        """Return a Refusal with the line of `key`, a key at the top level of the search file."""
-        return refusal(self.document, [((key,), message)])
-
     def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
         """Return the metric of the search, and its direction.
 
@@ -180,7 +176,7 @@ class Search:
             reason = (
                 "the test split must not select parameters" if metric.startswith("test/") else "a validation does not report this metric"
             )
-            raise self.refuse("metric", f"{metric}: {reason}: choose one of {', '.join(known)}")
+            raise refusal(self.document, [(("metric",), f"{metric}: {reason}: choose one of {', '.join(known)}")])
         return metric, self.settings.direction or DIRECTIONS[known[metric]]
 
 
