@@ -62,6 +62,16 @@ class SampleBlock:
     inputs: "NDArray[Any]"
 
 
+def blocks_of(splits: "Mapping[str, NDArray[Any]]", size: int) -> Generator[SampleBlock]:
+    """Yield the samples of each split, an array (n, ...) in memory, in blocks of at most `size` samples."""
+    import numpy as np
+
+    for split, samples in splits.items():
+        for start in range(0, len(samples), size):
+            block = samples[start : start + size]
+            yield SampleBlock(split, np.arange(start, start + len(block)), block)
+
+
 class Destination(Protocol[Result_co]):
     """Stores some samples of one split of the source. It can be pickled, so that a worker process can store what it decoded."""
 

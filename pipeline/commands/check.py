@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.io.untrusted import shown
 from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
-from pipeline.params.load import load, load_without_torch, with_lines
+from pipeline.params.load import adding_lines, load, load_without_torch
 from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.source import SourceSettings
@@ -146,10 +146,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
 
 def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
     """Return the result of `attempt`. If it raises Refusal, add file and line to each message that begins with a key of `params.yaml`."""
-    try:
+    with adding_lines(document):
         return attempt()
-    except Refusal as refusal:
-        raise with_lines(document, refusal) from None
 
 
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:

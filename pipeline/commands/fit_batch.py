@@ -1,10 +1,9 @@
 """`python -m pipeline fit-batch`: measure throughput and memory of each micro-batch size, and propose one."""
 
-from pipeline.params.load import load, with_lines
+from pipeline.params.load import adding_lines, load
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
-from pipeline.refusal import Refusal
 
 
 def run() -> None:
@@ -18,7 +17,5 @@ def run() -> None:
     params = load(document, TrainParams)
     from pipeline.profiling import fit_batch  # late: it takes seconds to import
 
-    try:
+    with adding_lines(document):
         print("\n".join(fit_batch.measure_sizes(params.train).lines()))
-    except Refusal as refusal:
-        raise with_lines(document, refusal) from None

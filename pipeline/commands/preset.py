@@ -44,7 +44,9 @@ def text_of(name: str) -> str:
 
 
 def texts() -> dict[str, str]:
-    return {path.stem: in_place(path) for path in sorted(Path("presets").glob("*.yaml"))}
+    """Return the text of each preset by its name. The path of the JSON schema is changed, because params.yaml is in another folder."""
+    presets = sorted(Path("presets").glob("*.yaml"))
+    return {path.stem: path.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP) for path in presets}
 
 
 def refuse_loss(target: Path, text: str) -> None:
@@ -81,14 +83,6 @@ def is_written_here(target: Path) -> bool:
 def recorded() -> list[str]:
     """Return the SHA-256 of each file that `write` has recorded."""
     return RECORD.read_text(encoding="utf-8").split() if RECORD.exists() else []
-
-
-def in_place(preset: Path) -> str:
-    """Return the text of the file `preset`, with the path of the JSON schema changed as params.yaml needs it.
-
-    This path is relative to the folder of the file that contains it, and params.yaml is not in the folder of the presets.
-    """
-    return preset.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP)
 
 
 def uncommitted(path: Path) -> str | None:

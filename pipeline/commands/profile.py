@@ -17,7 +17,7 @@ def run(steps: int | None, trace: str | None, log_to_run: bool) -> None:
     parameters or the data are invalid, if `trace` is a folder, or if there is no such run.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library writes to stderr
-    setup.refuse_below("--steps", steps)
+    setup.refuse_steps_below_one(steps)
     if trace and Path(trace).is_dir():
         raise Refusal(f"--trace: {trace}: is a folder: add the name of a file, such as trace.json.gz")
     paths, environment = Paths(), Environment.read()

@@ -15,7 +15,7 @@ def run(steps: int | None, output: str | None) -> None:
     `steps` is the number of steps of a block, or None for as many as take half a second. `output` is a folder for the table, its numbers as
     JSON and a figure; if it is None, nothing is written. Raises Refusal if the parameters or the data are invalid, or if `output` is no folder.
     """
-    setup.refuse_below("--steps", steps)
+    setup.refuse_steps_below_one(steps)
     if output and Path(output).exists() and not Path(output).is_dir():
         raise Refusal(f"--output: {output}: is not a folder: give another path")
     with setup.ready(Paths(), Environment.read()) as (params, prepared, machine):

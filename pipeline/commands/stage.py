@@ -1,15 +1,14 @@
 """`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read the stage's sections of params.yaml and call the stage."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 
-from pipeline.params.load import load, with_lines
+from pipeline.params.load import adding_lines, load
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
-from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption, parent_watch
 from pipeline.runtime.environment import Environment
 from pipeline.stages.stage_inputs import StageInputs
@@ -22,10 +21,6 @@ def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -
         call(stage, paths or Paths(), arguments or [stage])
 
 
-def accept_changes() -> None:
-    """Do nothing. Without DVC, the parameters and the code at the end of a stage are recorded nowhere."""
-
-
 def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
     """Validate the parameters, then import the stage's module, which may import torch, and call the stage.
 
@@ -36,7 +31,8 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
     document = Document.read(paths.params)
     # before any code of the stage is imported: an edit after that would have no effect on the result
     began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
-    refuse_changes = partial(began.refuse_changes, paths) if began else accept_changes
+    # without DVC, the parameters and the code at the end of a stage are recorded nowhere
+    refuse_changes: Callable[[], None] = partial(began.refuse_changes, paths) if began else lambda: None
     params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
     with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
@@ -44,11 +40,9 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
             launch = import_module("pipeline.runtime.launch")  # no import of this module: it decides nothing in a result
             if (count := launch.num_processes(environment)) > 1:
                 sys.exit(launch.run(["-m", "pipeline", *arguments], count, environment))
-        try:
+        with adding_lines(document):
             if stage == "train":
                 function(params, paths, environment, sections=document.data, refuse_changes=refuse_changes)
             else:
                 function(params, paths, environment, **({} if stage == "prepare" else {"sections": document.data}))
                 refuse_changes()
-        except Refusal as refusal:
-            raise with_lines(document, refusal) from None

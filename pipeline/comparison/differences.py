@@ -118,7 +118,9 @@ def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     whole = list(differing("data", [{"prepared data": short(model.manifest.inputs.get("data"))} for model in models]))
     yield from whole
     if whole:
-        yield from differing("data", [{f"{name} split": short(each) for name, each in model.splits.items()} or None for model in models])
+        yield from differing(
+            "data", [{f"{name} split": short(each) for name, each in model.record.splits.items()} or None for model in models]
+        )
     yield from differing("data", [{"starting weights": short(model.manifest.inputs.get("weights"))} for model in models])
 
 

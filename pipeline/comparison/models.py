@@ -60,10 +60,6 @@ class ComparedModel:
     weights: Tensors
     record: Record
 
-    @property
-    def splits(self) -> Mapping[str, str]:
-        return self.record.splits
-
 
 def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     """Return the model that `name` denotes: a model file, a run, a model in MLflow, a DVC experiment or a git revision.

@@ -1,7 +1,7 @@
 """Paired tests of two models: predictions made anew from the model files on one test split."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pipeline.data.prepared import Prepared, read_record
 from pipeline.engine import model_file
 from pipeline.io import files
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load, with_lines
+from pipeline.params.load import adding_lines, load
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST
@@ -86,7 +86,7 @@ class Paired:
 
 
 class EvaluationSplit:
-    """The prepared test split, on which models are scored. Scores are cached by the digest of the model file."""
+    """The prepared test split, on which models are scored."""
 
     def __init__(self, paths: Paths, machine: Machine) -> None:
         """Open the prepared data, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or invalid."""
@@ -101,7 +101,6 @@ class EvaluationSplit:
         self.params = EvaluateParams.model_construct(
             evaluate=params.evaluate.model_copy(update={"test_time_augmentation": "none"})
         )  # a paired test compares the predictions for the unmodified inputs
-        self._scored: dict[str, Scored] = {}
 
     def score(self, model: ComparedModel) -> Scored:
         """Predict this split with the model, and return the scores.
@@ -109,20 +108,16 @@ class EvaluationSplit:
         Raises Refusal if nothing shows that this is the model's test split (see `refuse_other_split`), if the model does not fit the data, or
         if the code of this checkout cannot build the model.
         """
-        if model.digest not in self._scored:
-            self.refuse_other_split(model)
-            evaluate.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
-            network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
-            try:
-                evaluator, scores = evaluate.judge(network, model.manifest, self.prepared, self.machine, self.params)
-            except Refusal as refusal:
-                raise with_lines(self.document, refusal) from None
-            self._scored[model.digest] = Scored(model, scores, evaluator.sample_scores())
-        return replace(self._scored[model.digest], model=model)
+        self.refuse_other_split(model)
+        evaluate.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
+        network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
+        with adding_lines(self.document):
+            evaluator, scores = evaluate.judge(network, model.manifest, self.prepared, self.machine, self.params)
+        return Scored(model, scores, evaluator.sample_scores())
 
     def refuse_other_split(self, model: ComparedModel) -> None:
         """Raise Refusal unless the model was evaluated on this split or, if no evaluation is recorded, trained on this prepared data."""
-        known = model.splits.get(TEST)
+        known = model.record.splits.get(TEST)
         if known is None and model.manifest.inputs.get("data") != self.prepared.digest:
             raise Refusal(
                 f"{model.name}: was trained on other data than {self.folder}, and no recorded evaluation shows that its test split "

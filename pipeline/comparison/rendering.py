@@ -1,6 +1,6 @@
 """Writes a comparison as text for a terminal, or as Markdown for a pull request."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import NamedTuple
 
@@ -28,21 +28,17 @@ Block = str | Table
 
 def text(comparison: Comparison) -> str:
     """Return the comparison as text with aligned columns."""
-    return rendered(comparison, aligned)
+    return "\n\n".join(map(aligned, blocks(comparison)))
 
 
 def markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown with tables."""
-    return rendered(comparison, markdown_block)
+    return "\n\n".join(map(markdown_block, blocks(comparison)))
 
 
 def test_text(test: Paired, first: str, second: str) -> str:
     """Return a paired test as text. `first` and `second` are names for its models."""
     return "\n\n".join(map(aligned, test_blocks(test, first, second)))
-
-
-def rendered(comparison: Comparison, write: Callable[[Block], str]) -> str:
-    return "\n\n".join(map(write, blocks(comparison)))
 
 
 def blocks(comparison: Comparison) -> Iterator[Block]:

@@ -6,7 +6,7 @@ from pipeline.doctor import nvml
 from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding, Status
 from pipeline.runtime import gpu_diagnostics
-from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY
+from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot
 
 GIB = 2**30
 MOST_IN_USE = 0.2
@@ -74,10 +74,6 @@ def precision(context: Context) -> Finding:
 def describe(gpu: nvml.Gpu) -> str:
     memory = f"{gpu.free_bytes / GIB:.1f} of {gpu.memory_bytes / GIB:.1f} GiB free" if gpu.memory_bytes else "memory shared with the CPU"
     return f"{gpu.name}, {memory}, compute capability {dot(gpu.capability)}"
-
-
-def dot(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
 
 
 def listed(indexes: list[int]) -> str:

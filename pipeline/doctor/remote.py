@@ -10,6 +10,7 @@ from urllib.request import getproxies
 from pipeline.doctor import dvc_config
 from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding
+from pipeline.tracking.address import without_user
 
 LIMIT_S = 1.6
 PORTS = {"http": 80, "https": 443, "webdav": 80, "webdavs": 443, "ssh": 22, "hdfs": 8020, "webhdfs": 9870}
@@ -31,7 +32,7 @@ def remote(context: Context) -> Finding:
     parts = urlsplit(url)
     if "://" not in url or parts.scheme == "file":
         return of_folder(name, context.top / ".dvc" / (parts.path if parts.scheme == "file" else url))
-    text = f"{name}: {without_secrets(parts)}"
+    text = f"{name}: {without_user(url)._replace(query='', fragment='').geturl()}"
     if (plugin := PLUGINS.get(parts.scheme)) and not is_installed(plugin):
         return Finding("dvc remote", "warning", f"{text} needs the package {plugin}", f"`uv pip install {plugin}`")
     return of_host(text, parts, settings)
@@ -73,10 +74,6 @@ def of_host(text: str, parts: SplitResult, settings: dict[str, str]) -> Finding:
             "`dvc remote list` shows the addresses; start the server, or connect to its network",
         )
     return Finding("dvc remote", "ok", f"{text} answers; the permission was not examined")
-
-
-def without_secrets(parts: SplitResult) -> str:
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def is_installed(package: str) -> bool:

@@ -1,15 +1,13 @@
 """Activation checkpointing: blocks discard their activations and recompute them in the backward pass."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
-
-Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
 
 
 def recompute(network: nn.Module) -> int:
@@ -36,19 +34,11 @@ def blocks(network: nn.Module) -> list[nn.Module]:
 def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
     """Call `forward`, the original forward method of `block`, with `inputs`.
 
-    If `block` is in training mode, the call uses activation checkpointing.
+    If `block` is in training mode, the call uses activation checkpointing, and the recomputation freezes the statistics of BatchNorm.
     """
     if not block.training:
         return forward(*inputs)
-    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(contexts, block))
-
-
-def contexts(block: nn.Module) -> Contexts:
-    """Return the two context managers in which `checkpoint` runs `block`: for the first forward pass, and for the recomputation.
-
-    The first context does nothing. The second freezes the running statistics of BatchNorm layers (see `statistics_kept`).
-    """
-    return nullcontext(), statistics_kept(block)
+    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), statistics_kept(block)))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipeline.refusal import Refusal
-from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY
+from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot
 
 if TYPE_CHECKING:
     from pipeline.params.loop import Precision
@@ -64,10 +64,6 @@ def warn_of_wrong_gradients(precision: ChosenPrecision, device: torch.device, *,
             "if the model has such layers, write `train.channels_last: false`",
             flush=True,
         )
-
-
-def dot(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
 
 
 def autocast(precision: ChosenPrecision, device: torch.device) -> AbstractContextManager[None]:

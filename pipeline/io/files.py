@@ -1,10 +1,12 @@
-"""Atomic file writes, digests, canonical JSON and file locks."""
+"""Atomic file writes, digests, canonical JSON, CSV and file locks."""
 
+import csv
 import fcntl
 import hashlib
+import io
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +73,15 @@ def write_json(path: Path, value: Any) -> None:
 def canonical(value: Any) -> str:
     """Return the canonical JSON of a value: keys sorted, no spaces. Raises ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def as_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV, with numbers at full precision. None becomes an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def digest_of(value: Any) -> str:

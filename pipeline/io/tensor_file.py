@@ -98,7 +98,7 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     return tensors, metadata
 
 
-def load_foreign(path: Path, *, header_bytes: int = HEADER_BYTES) -> Tensors | None:
+def load_foreign(path: Path, *, header_bytes: int) -> Tensors | None:
     """Return the tensors of a safetensors file that another program wrote, on the CPU; None if this pipeline wrote the file.
 
     Raises Refusal if the file is missing, cannot be read, or has a header of more than `header_bytes` bytes.

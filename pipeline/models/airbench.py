@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import ModelSettings
 from pipeline.params.section import Count
-from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 if TYPE_CHECKING:
@@ -44,10 +43,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
-        if min(images.height, images.width) < PATCH:
-            raise Refusal(
-                f"model.name: airbench needs images of at least {PATCH}x{PATCH}, but these are {images.height}x{images.width}: write `model.name: mlp`"
-            )
+        images.refuse_smaller(PATCH, model=self.name, instead="mlp")
         filters = 2 * images.channels * PATCH**2
         whitening = nn.Conv2d(images.channels, filters, PATCH)
         whitening.weight.requires_grad_(False)

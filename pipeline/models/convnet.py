@@ -7,7 +7,6 @@ from torch import nn
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import ModelSettings
 from pipeline.params.section import Share, Width
-from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 SMALLEST = 4
@@ -24,10 +23,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
-        if min(images.height, images.width) < SMALLEST:
-            raise Refusal(
-                f"model.name: convnet needs images of at least {SMALLEST}x{SMALLEST}, but these are {images.height}x{images.width}: write `model.name: mlp`"
-            )
+        images.refuse_smaller(SMALLEST, model=self.name, instead="mlp")
         first, second, third = self.width, 2 * self.width, 4 * self.width
         return nn.Sequential(
             stage(images.channels, first),

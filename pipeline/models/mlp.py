@@ -25,9 +25,5 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         widths = [prod(ImageInputs.of(spec).row_shape), *[self.width] * self.depth]
-        layers = [hidden(before, after, self.dropout) for before, after in pairwise(widths)]
+        layers = [nn.Sequential(nn.Linear(before, after), nn.ReLU(), nn.Dropout(self.dropout)) for before, after in pairwise(widths)]
         return nn.Sequential(nn.Flatten(), *layers, nn.Linear(self.width, spec.num_outputs))
-
-
-def hidden(inputs: int, outputs: int, dropout: float) -> nn.Module:
-    return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout))

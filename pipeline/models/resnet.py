@@ -8,7 +8,6 @@ from torch.nn.functional import max_pool2d, relu
 
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.params.model import ModelSettings
-from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
 SMALLEST = 8
@@ -30,10 +29,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         images = ImageInputs.of(spec)
-        if min(images.height, images.width) < SMALLEST:
-            raise Refusal(
-                f"model.name: resnet needs images of at least {SMALLEST}x{SMALLEST}, but these are {images.height}x{images.width}: write `model.name: convnet`"
-            )
+        images.refuse_smaller(SMALLEST, model=self.name, instead="convnet")
         if self.depth == NINE:
             return nine_layers(images.channels, spec.num_outputs, width=self.width)
         return stages_of_blocks(images.channels, spec.num_outputs, width=self.width, counts=BLOCKS[self.depth])

@@ -91,22 +91,16 @@ class Settings(ModelSettings):
             published(self.architecture, self.pretrained)
 
 
-def cached(architecture: str, weights: str) -> Path:
-    """Return the path of torch's cache file for the downloaded `weights` of `architecture`."""
-    return Path(torch.hub.get_dir(), "checkpoints", models.get_model_weights(architecture)[weights].url.rpartition("/")[2])
-
-
 def published(architecture: str, weights: str) -> dict[str, Tensor]:
     """Return the published tensors by name. Downloads them if they are not in torch's cache.
 
     Raises Refusal if the tensors cannot be downloaded or read.
     """
+    entry = models.get_model_weights(architecture)[weights]
     try:
-        found: dict[str, Tensor] = models.get_model_weights(architecture)[weights].get_state_dict(
-            progress=True, check_hash=True, weights_only=True
-        )
+        found: dict[str, Tensor] = entry.get_state_dict(progress=True, check_hash=True, weights_only=True)
     except Exception as error:  # the network, the archive and the restricted unpickler raise exceptions of many types
-        path = cached(architecture, weights)
+        path = Path(torch.hub.get_dir(), "checkpoints", entry.url.rpartition("/")[2])  # in torch's cache
         if path.exists():  # do not show torch's message: it advises to unpickle the file, which may run code in it
             raise Refusal(
                 f"model.pretrained: {path}: is not a complete weights file: remove this file, and it is downloaded again"

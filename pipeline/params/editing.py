@@ -12,7 +12,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.io.untrusted import shown
 from pipeline.params import commented_yaml
 from pipeline.params.commented_yaml import on_one_line
-from pipeline.params.load import Problem, SectionTypes, dotted, section_types, suggestion, unknown_name, validate, without_echoes
+from pipeline.params.load import Problem, SectionTypes, dotted, keys_of, section_types, suggestion, unknown_name, validate, without_echoes
 from pipeline.params.section import SECTIONS
 from pipeline.params.stages import STAGE_PARAMS
 from pipeline.params.yaml_document import MAX_BYTES, Document, Location, to_plain_data
@@ -61,13 +61,9 @@ class Assignment:
 
 def nearest(location: Location) -> str:
     """Return a suggestion for a key that does not begin with a section: the same key in a section that has it, or the name of a section."""
-    owners = [section for params in STAGE_PARAMS.values() for section, field in params.model_fields.items() if owns(field, location[-1])]
+    fields = {name: field for params in STAGE_PARAMS.values() for name, field in params.model_fields.items()}
+    owners = [name for name, field in fields.items() if location[-1] in keys_of(field.annotation)]
     return f"did you mean `{owners[0]}.{location[-1]}`?" if owners and len(location) == 1 else suggestion(location[0], SECTIONS)
-
-
-def owns(field: Any, key: object) -> bool:
-    """Return True if the section that the pydantic field `field` describes has the key `key`."""
-    return any(key in getattr(kind, "model_fields", ()) for kind in (field.annotation, *getattr(field.annotation, "__args__", ())))
 
 
 def edited(text: str, assignments: Sequence[str]) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -100,9 +101,13 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
     return value
 
 
-def with_lines(document: Document, refusal: Refusal) -> Refusal:
-    """Return the refusal with file and line added to each of its lines that begins with a key of `params.yaml`, such as `train.steps: `."""
-    return Refusal("\n".join(with_line(document, line) for line in str(refusal).splitlines()))
+@contextmanager
+def adding_lines(document: Document) -> Iterator[None]:
+    """Within this context, add file and line to each line of a Refusal that begins with a key of `params.yaml`, such as `train.steps: `."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise Refusal("\n".join(with_line(document, line) for line in str(refusal).splitlines())) from None
 
 
 def with_line(document: Document, text: str) -> str:

@@ -3,13 +3,13 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -191,13 +191,13 @@ def read_files(members: Iterable[Member], reader: Reader, workers: int, advance:
             yield from without_failure(member.name, partial(reader.read, member))
             advance(1)
         return
-    for _, readings in on_threads(partial(readings_of, reader=reader), members, workers=workers):
+
+    def readings_of(member: Member) -> list[Reading]:
+        return list(without_failure(member.name, partial(reader.read, member)))
+
+    for _, readings in on_threads(readings_of, members, workers=workers):
         yield from readings
         advance(1)
-
-
-def readings_of(member: Member, *, reader: Reader) -> Sequence[Reading]:
-    return list(without_failure(member.name, partial(reader.read, member)))
 
 
 def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> Iterator[Reading]:
@@ -231,11 +231,7 @@ def without_failure(name: str, read: Callable[[], Iterable[Reading]]) -> Iterato
 
 def open_array(name: str, path: Path, reader: Reader) -> Source:
     """Open an `.npy` file whose rows are stored samples. Raises Refusal if its rows do not fit the model."""
-
-    def stream() -> IO[bytes]:
-        return path.open("rb")
-
-    array = ArrayFile.open(name, stream, untrusted.size_bytes(path))
+    array = ArrayFile.open(name, lambda: path.open("rb"), untrusted.size_bytes(path))
     if not array.shape or not array.shape[0]:
         raise Refusal(f"has shape {array.shape}, so it has no rows")
     row: Any = np.broadcast_to(np.zeros((), array.dtype), array.shape[1:])  # one element in memory, whatever the header says

@@ -33,11 +33,6 @@ def peak_bytes(device: torch.device) -> int:
     return peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def current_bytes(device: torch.device) -> int:
-    """Return the memory in use: that of the tensors on the GPU, or this process's resident memory on a CPU."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else int(psutil.Process().memory_info().rss)
-
-
 def available_bytes() -> int:
     """Return how much memory a new process can use: the free memory of the machine, or what the limit of a cgroup leaves, if that is less."""
     return min([psutil.virtual_memory().available, *map(left_bytes, cgroup.folders("memory"))])

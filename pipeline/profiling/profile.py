@@ -1,7 +1,5 @@
 """Profiles some steps of a training, and describes the result as text, JSON, a trace and a table of memory."""
 
-import csv
-import io
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +9,7 @@ from typing import Any
 from pipeline.data.prepared import Prepared
 from pipeline.engine.fit import Report
 from pipeline.inputs.image.description import ImageInputs
+from pipeline.io import files
 from pipeline.params.train import TrainParams
 from pipeline.profiling import cpu_contention, memory, remedy
 from pipeline.profiling.shares import BLOCKS, Shares, Timed, block, shares, timed
@@ -87,11 +86,7 @@ class Profile:
 
     def memory_table(self) -> str:
         """Return the memory peaks of the steps as CSV."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["step", "peak_bytes"])
-        writer.writerows(enumerate(self.memory_bytes, 1))
-        return text.getvalue()
+        return files.as_csv(["step", "peak_bytes"], enumerate(self.memory_bytes, 1))
 
 
 def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Profile:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.params.load import load, with_lines
+from pipeline.params.load import adding_lines, load
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
@@ -36,15 +36,13 @@ def ready(paths: Paths, environment: Environment) -> Iterator[Setup]:
 
     if environment.processes != 1:
         print("note: PIPELINE_PROCESSES: one process with the whole batch is measured", file=sys.stderr)
-    try:
+    with adding_lines(document):
         claimed = machine.Machine.claim(environment.model_copy(update={"local_world_size": 1}))
         machine.set_determinism(params.train.deterministic)
         yield Setup(params, Prepared.open(paths.prepared), claimed)
-    except Refusal as refusal:
-        raise with_lines(document, refusal) from None
 
 
-def refuse_below(option: str, number: int | None, least: int = 1) -> None:
-    """Raise Refusal if `number`, the value of the command line's `option`, is below `least`. None stands for the default."""
-    if number is not None and number < least:
-        raise Refusal(f"{option}: is {number}: write a number from {least} on")
+def refuse_steps_below_one(steps: int | None) -> None:
+    """Raise Refusal if `steps`, the value of the option `--steps`, is below 1. None stands for the default."""
+    if steps is not None and steps < 1:
+        raise Refusal(f"--steps: is {steps}: write a number from 1 on")

@@ -136,7 +136,7 @@ def compare_options(params: TrainParams, prepared: Prepared, claimed: Machine, *
 def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Machine) -> Candidate:
     """Begin the training with `option`, and return it. Raises Refusal if the option does not fit the model, the data or the machine."""
     device = torch.device(option.device) if option.device else claimed.device
-    held_bytes = memory.current_bytes(device) if device.type == "cuda" else 0
+    held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     trial = Trial.of(params, prepared, Machine(device, claimed.threads), changes={"report_every_steps": NEVER, **option.changes})
     if option.unfused:
         unfuse(trial.state.optimizer)

@@ -1,6 +1,5 @@
 """Gathers what is known about one model: its file, its scores, the data it was trained on, its history and its run."""
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pipeline.engine.model_file import Manifest
 from pipeline.flatten import Scalar, flatten
 from pipeline.io import files
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import load, with_lines
+from pipeline.params.load import adding_lines, load
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST
@@ -27,8 +26,6 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 from pipeline.stages import evaluate
 from pipeline.tracking import journal, model_source
-
-Row = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,7 @@ class Evaluation:
     def table(self, name: str) -> list[dict[str, str]] | None:
         """Return the rows of the CSV file `name`; None if the task writes no such file. Raises Refusal if it cannot be parsed."""
         path = self.tables / name
-        if not path.is_file():
-            return None
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                return list(csv.DictReader(file))
-        except (OSError, ValueError, csv.Error) as error:
-            raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f evaluate`") from None
+        return recorded.read_table(path, "evaluate") if path.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class Evidence:
     manifest: Manifest
     evaluation: Evaluation
     trained: Mapping[str, Any] | None
-    history: Sequence[Row] | None
+    history: Sequence[recorded.Row] | None
     prepared: Prepared | None
     run: RunRecord | None
     params: Mapping[str, Scalar]
@@ -99,7 +90,7 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
             manifest=manifest,
             evaluation=evaluation,
             trained=trained,
-            history=recorded.read_history(paths.history) if trained is not None else run.history if run else None,
+            history=recorded.read_table(paths.history, "train") if trained is not None else run.history if run else None,
             prepared=prepared,
             run=run,
             params=params_of(manifest, run, paths, of_checkout=of_checkout),
@@ -153,10 +144,8 @@ def evaluate_anew(
             "check out the commit that contains its results, then run `dvc checkout`"
         )
     document = Document.read(paths.params)
-    try:
+    with adding_lines(document):
         evaluator, scores = evaluate.judge(model, manifest, prepared, Machine.claim(environment), load(document, EvaluateParams))
-    except Refusal as refusal:
-        raise with_lines(document, refusal) from None
     evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
     model.cpu()
     return Evaluation(scores, folder, "")

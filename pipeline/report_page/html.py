@@ -89,10 +89,6 @@ def cell(content: Cell) -> str:
     return f"<code>{content}</code>" if DIGEST.fullmatch(content) else f"<bdi>{html_text(content)}</bdi>"
 
 
-def paragraph(content: Paragraph) -> str:
-    return f'<p class="note">{html_text(content.text)}</p>'
-
-
 def headline(content: Headline) -> str:
     return f'<p class="headline"><span class="label">{html_text(content.name)}</span>{cell(content.number)} <span class="label">{html_text(content.note)}</span></p>'
 
@@ -171,17 +167,13 @@ def excerpt(content: Excerpt) -> str:
     return f'<div class="excerpt"><span class="label"><bdi>{heading}</bdi></span><pre dir="auto">{text}</pre></div>'
 
 
-def commands(content: Commands) -> str:
-    return f"<pre>{html_text(chr(10).join(content.lines), lines=True)}</pre>"
-
-
 def details(content: Details) -> str:
     inner = "\n".join(map(block, content.blocks))
     return f"<details><summary>{html_text(content.summary)}</summary>\n{inner}\n</details>"
 
 
 RENDERERS: dict[type, Callable[[Any], str]] = {
-    Paragraph: paragraph,
+    Paragraph: lambda content: f'<p class="note">{html_text(content.text)}</p>',
     Headline: headline,
     Pairs: pairs,
     Table: table,
@@ -190,6 +182,6 @@ RENDERERS: dict[type, Callable[[Any], str]] = {
     Confusion: confusion,
     Gallery: gallery,
     Excerpt: excerpt,
-    Commands: commands,
+    Commands: lambda content: f"<pre>{html_text(chr(10).join(content.lines), lines=True)}</pre>",
     Details: details,
 }

@@ -1,10 +1,11 @@
-"""Reads `metrics/evaluate.json` and the training history, which the stages wrote. The model's label is the first digits of its file's
-SHA-256.
+"""Reads what the stages wrote: `metrics/evaluate.json`, tables and the training history. The model's label is the first digits of its
+file's SHA-256.
 """
 
 import csv
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pipeline.io import files, untrusted
 from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
 
+Row = Mapping[str, object]
+"""A row of the training history. Its values may be text or numbers."""
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
 HEADLINES = ("perplexity", "accuracy", "loss")
@@ -86,10 +89,18 @@ def result_line(scores: Mapping[str, Any]) -> str:
     return f"test {name} {scores[name]:.4f}{between} on {scores['samples']} samples"
 
 
-def read_history(path: Path) -> list[dict[str, str]]:
-    """Return the rows of `plots/train/history.csv`, with cells as text. Raises Refusal if the file is missing or cannot be parsed."""
+def read_table(path: Path, stage: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that `stage` wrote, with cells as text. Raises Refusal if the file is missing or cannot be parsed."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
     except (OSError, ValueError, csv.Error) as error:
-        raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f train`") from None
+        raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f {stage}`") from None
+
+
+def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
+    """Yield the step and the value of the column `name`, for each row of the history in which this value is a finite number."""
+    for row in rows:
+        cell = row.get(name)
+        if cell not in (None, "") and math.isfinite(value := float(str(cell))):
+            yield int(float(str(row["step"]))), value

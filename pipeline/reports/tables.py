@@ -1,7 +1,5 @@
 """Writes the CSV tables from which `dvc plots` plots."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -46,8 +44,4 @@ def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, t
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file atomically, with numbers at full precision."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    files.write_text(path, text.getvalue())
+    files.write_text(path, files.as_csv(header, rows))

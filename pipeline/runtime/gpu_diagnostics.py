@@ -52,6 +52,11 @@ def oldest_capability(cuda: str | None) -> tuple[int, int]:
     return OLDEST_CAPABILITY.get(major(cuda or ""), (0, 0))
 
 
+def dot(capability: tuple[int, int]) -> str:
+    """Return a compute capability as text, such as `8.0`."""
+    return f"{capability[0]}.{capability[1]}"
+
+
 def driver_version(system: Path) -> str | None:
     """Return the version of the NVIDIA driver, or None if no driver is loaded. Also works in a container without access to the GPU."""
     try:

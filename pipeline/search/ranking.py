@@ -1,12 +1,11 @@
 """The ranked table of the trials of a search, on the terminal and as CSV."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipeline.io import files
 from pipeline.search.settings import Value
-from pipeline.stages.run_description import SHORT, short
+from pipeline.stages.run_description import short, short_keys
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -54,12 +53,6 @@ def best(rows: Sequence[Row]) -> Row | None:
     return rows[0] if rows and rows[0].outcome == COMPLETE else None
 
 
-def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each dotted key: its last part, abbreviated, or the whole key if two have the same last part."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return {key: SHORT.get(part, part) if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)}
-
-
 def described(params: Mapping[str, Value]) -> str:
     """Return parameters in short form, such as "lr=3e-3 width=16"."""
     names = short_keys(list(params))
@@ -100,10 +93,5 @@ def print_table(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> None:
 
 def as_csv(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> str:
     """Return ranked rows as CSV, with all digits. `keys` are the searched parameters."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "outcome", metric, "step", *keys, "run", "reason"])
-    for row in rows:
-        value = "" if row.value is None else row.value
-        writer.writerow([row.number, row.outcome, value, row.step, *(row.params.get(key) for key in keys), row.run, row.reason])
-    return text.getvalue()
+    cells = ((row.number, row.outcome, row.value, row.step, *(row.params.get(key) for key in keys), row.run, row.reason) for row in rows)
+    return files.as_csv(["trial", "outcome", metric, "step", *keys, "run", "reason"], cells)

@@ -32,8 +32,10 @@ UNSEARCHED = {
 DIRECTIONS: dict[Direction, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
 
 
-class FloatRange(Section):
-    type: Literal["float"]
+class NumberRange(Section):
+    """The keys that `float` and `int` have in common."""
+
+    type: str
     low: float
     high: float
     log: bool = False
@@ -41,7 +43,9 @@ class FloatRange(Section):
     @field_validator("high")
     @classmethod
     def refuse_empty(cls, high: float, info: ValidationInfo) -> float:
-        return above_low(high, info)
+        if high <= info.data.get("low", -float("inf")):
+            raise ValueError(f"is not above `low`, which is {info.data['low']}: write a larger number")
+        return high
 
     @field_validator("log")
     @classmethod
@@ -55,23 +59,15 @@ class FloatRange(Section):
         return {"low": [self.low], "high": [self.high]}
 
 
-class IntRange(Section):
+class FloatRange(NumberRange):
+    type: Literal["float"]
+
+
+class IntRange(NumberRange):
     type: Literal["int"]
     low: int
     high: int
-    log: bool = False
     step: PositiveInt = 1
-
-    @field_validator("high")
-    @classmethod
-    def refuse_empty(cls, high: int, info: ValidationInfo) -> int:
-        above_low(high, info)
-        return high
-
-    @field_validator("log")
-    @classmethod
-    def refuse_log_of_zero(cls, log: bool, info: ValidationInfo) -> bool:
-        return FloatRange.refuse_log_of_zero(log, info)
 
     @field_validator("step")
     @classmethod
@@ -82,10 +78,6 @@ class IntRange(Section):
         if (high - low) % step:
             raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
         return step
-
-    @property
-    def ends(self) -> Mapping[str, list[Value]]:
-        return {"low": [self.low], "high": [self.high]}
 
 
 class Choices(Section):
@@ -131,12 +123,6 @@ class SearchSettings(Section):
     """Range of each searched parameter, by its key, such as `optimizer.learning_rate`."""
 
 
-def above_low(high: float, info: ValidationInfo) -> float:
-    if high <= info.data.get("low", -float("inf")):
-        raise ValueError(f"is not above `low`, which is {info.data['low']}: write a larger number")
-    return high
-
-
 @dataclass(frozen=True)
 class Search:
     """A valid search file. `params` is the text of `params.yaml`, in which each trial replaces the values of the keys in `space`."""
@@ -177,10 +163,6 @@ class Search:
         """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
         return edited(self.params, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
-    def refuse(self, key: str, message: str) -> Refusal:
-        """Return a Refusal with the line of `key`, a key at the top level of the search file."""
-        return refusal(self.document, [((key,), message)])
-
     def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
         """Return the metric of the search, and its direction.
 
@@ -194,7 +176,7 @@ class Search:
             reason = (
                 "the test split must not select parameters" if metric.startswith("test/") else "a validation does not report this metric"
             )
-            raise self.refuse("metric", f"{metric}: {reason}: choose one of {', '.join(known)}")
+            raise refusal(self.document, [(("metric",), f"{metric}: {reason}: choose one of {', '.join(known)}")])
         return metric, self.settings.direction or DIRECTIONS[known[metric]]
 
 

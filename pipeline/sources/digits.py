@@ -1,13 +1,13 @@
 """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn: real data, no download."""
 
-from collections.abc import Generator
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.params.source import SourceSettings
-from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
+from pipeline.raw_dataset import TRAIN, RawDataset, blocks_of
 from pipeline.tasks.classification.targets import ClassTargets
 
 LEVELS = 16
@@ -28,11 +28,6 @@ class Settings(SourceSettings):
 
         digits = load_digits()
         inputs = np.round(digits.images[..., None] * (255 / LEVELS)).astype(np.uint8)
-        targets = digits.target.astype(np.int64)
-
-        def blocks() -> Generator[SampleBlock]:
-            yield SampleBlock(TRAIN, np.arange(len(targets)), inputs)
-
-        return RawDataset(
-            ClassTargets(classes=tuple(map(str, digits.target_names))), Statistics(inputs.shape[1:]), {TRAIN: targets}, blocks
-        )
+        task, statistics = ClassTargets(classes=tuple(map(str, digits.target_names))), Statistics(inputs.shape[1:])
+        targets, blocks = digits.target.astype(np.int64), partial(blocks_of, {TRAIN: inputs}, len(inputs))
+        return RawDataset(task, statistics, {TRAIN: targets}, blocks)

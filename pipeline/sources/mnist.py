@@ -3,7 +3,6 @@
 import gzip
 import struct
 import zlib
-from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,7 +14,7 @@ from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading import download
 from pipeline.params.source import SourceSettings
-from pipeline.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
+from pipeline.raw_dataset import TEST, TRAIN, RawDataset, blocks_of
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import ClassTargets
 
@@ -57,7 +56,9 @@ class Settings(SourceSettings):
                 "remove the files train-* and t10k-*, and they are downloaded again"
             )
         height, width = inputs[TRAIN].shape[1:3]
-        return RawDataset(ClassTargets(classes=tuple(dataset.classes)), Statistics((height, width, 1)), targets, partial(blocks, inputs))
+        return RawDataset(
+            ClassTargets(classes=tuple(dataset.classes)), Statistics((height, width, 1)), targets, partial(blocks_of, inputs, BLOCK_SAMPLES)
+        )
 
 
 def torchvision_class(variant: str) -> Any:
@@ -128,10 +129,3 @@ def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np
             f"source.root: {root}: {split} has the label {targets.max()}, but the labels are 0 to {num_classes - 1}: "
             f"remove the files {PREFIXES[split]}-*, and they are downloaded again"
         )
-
-
-def blocks(inputs: dict[str, NDArray[np.uint8]]) -> Generator[SampleBlock]:
-    for split, images in inputs.items():
-        for start in range(0, len(images), BLOCK_SAMPLES):
-            rows = images[start : start + BLOCK_SAMPLES]
-            yield SampleBlock(split, np.arange(start, start + len(rows)), rows)

@@ -45,7 +45,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
     evaluator, scores = judge(model, manifest, prepared, claimed, params)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
-    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=recorded.read_history(paths.history), model=model)
+    history = recorded.read_table(paths.history, "train")
+    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=history, model=model)
     run_description.record_evaluation(sections, paths, environment, manifest=manifest, scores=scores)
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)

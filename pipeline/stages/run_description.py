@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -133,21 +133,20 @@ def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment)
 
 
 def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
-    """Return `key=value` for each parameter that differs from the last commit's params.yaml; [] if git cannot read that file.
-
-    `key` is the last part of the dotted key, or its abbreviation in `SHORT`. If two changed parameters have the same last part, `key` is
-    the whole dotted key.
-    """
+    """Return `key=value` for each parameter that differs from the last commit's params.yaml; [] if git cannot read that file."""
     try:
         committed = params_of(parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0])
     except Exception:  # a run without changes in its name is better than a failure
         return []
     changed = {name: value for name, value in params_of(document).items() if name not in NAMED and committed.get(name) != value}
-    keys = [name.rpartition(".")[2] for name in changed]
-    return [
-        f"{SHORT.get(key, key) if keys.count(key) == 1 else name}={short(value)}"
-        for key, (name, value) in zip(keys, changed.items(), strict=True)
-    ]
+    keys = short_keys(list(changed))
+    return [f"{keys[name]}={short(value)}" for name, value in changed.items()]
+
+
+def short_keys(names: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each dotted key: its last part, abbreviated, or the whole key if two have the same last part."""
+    last = [name.rpartition(".")[2] for name in names]
+    return {name: SHORT.get(part, part) if last.count(part) == 1 else name for name, part in zip(names, last, strict=True)}
 
 
 def short(value: Scalar) -> str:

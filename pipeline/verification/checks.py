@@ -11,7 +11,7 @@ from pipeline.engine.model_file import Manifest
 from pipeline.io import files, tensor_file
 from pipeline.io.tensor_file import Damaged, Tensors
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import from_data, load, with_lines
+from pipeline.params.load import adding_lines, from_data, load
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
@@ -131,10 +131,8 @@ def compare_scores(
     path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
     expected, label = recorded.read(path)
     model = model_file.rebuild(weights, manifest, subject.model)
-    try:
+    with adding_lines(document):
         _, found = evaluate.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
-    except Refusal as refusal:
-        raise with_lines(document, refusal) from None
     sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
     yield Comparison.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
     if subject.record:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from pipeline.params.load import from_data, load, shown, with_lines
+from pipeline.params.load import adding_lines, from_data, load, shown
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.stages import STAGE_PARAMS
 from pipeline.params.train import TrainParams
@@ -67,7 +67,9 @@ def test_a_later_refusal_gets_the_line_of_the_key_that_it_begins_with() -> None:
     document = Document.read(TOP / "presets/digits.yaml")
     line = document.line(("source", "root"))
     text = "source.root: a: b\ndata/x: source.root: no\nsource.nothing: c\nPIPELINE_DEVICE=cuda: d"
-    assert str(with_lines(document, Refusal(text))).splitlines() == [
+    with pytest.raises(Refusal) as caught, adding_lines(document):
+        raise Refusal(text)
+    assert str(caught.value).splitlines() == [
         f"{document.path}:{line}: source.root: a: b",
         "data/x: source.root: no",
         f"{document.path}:{document.line(('source',))}: source.nothing: c",

@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline import spec
+from pipeline.refusal import Refusal
 
 Extent = Annotated[int, Field(ge=1, le=65_535)]
 Mean = Annotated[float, Field(ge=0, le=1)]
@@ -42,6 +43,14 @@ class ImageInputs(spec.Inputs):
     def row_shape(self) -> tuple[int, int, int]:
         """Return height, width and channels."""
         return self.height, self.width, self.channels
+
+    def refuse_smaller(self, side: int, *, model: str, instead: str) -> None:
+        """Raise Refusal if a side is shorter than `side`, which `model` needs. `instead` is a model for smaller images."""
+        if min(self.height, self.width) < side:
+            raise Refusal(
+                f"model.name: {model} needs images of at least {side}x{side}, but these are {self.height}x{self.width}: "
+                f"write `model.name: {instead}`"
+            )
 
 
 Inputs = ImageInputs

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from pipeline.params.evaluate import Views
 
-Weighted = Iterator[tuple[float, Tensor]]
-
 
 class Averaged(nn.Module):
     """Averages the logits of a model over several views of each image, such as its mirror image. `requested` names the views (see `views`).
@@ -28,7 +26,7 @@ class Averaged(nn.Module):
         return torch.stack([weight * self.model(view).float() for weight, view in views(images, self.requested)]).sum(dim=0)
 
 
-def views(images: Tensor, requested: Views) -> Weighted:
+def views(images: Tensor, requested: Views) -> Iterator[tuple[float, Tensor]]:
     """Yield each view of the images with its weight; the weights sum to 1.
 
     `none` yields the images alone. `mirror` yields the images and their mirror images, with weight 1/2 each. `mirror_translate` yields

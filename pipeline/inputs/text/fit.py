@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def fit(
     normalized = (normalize(text, normalization) for text in texts)
     if kind == "bpe":
         return TokenizerDescription(kind=kind, normalization=normalization, merges=find_merges(normalized, most_tokens, min_count))
-    counts = count_characters(normalized) if kind == "character" else count_words(normalized)
+    counts = count_characters(normalized) if kind == "character" else Counter(chain.from_iterable(map(words, normalized)))
     frequent = sorted((-count, token) for token, count in counts.items() if count >= min_count and len(token) <= LONGEST_TOKEN)
     vocabulary = tuple(token for _, token in frequent[: most_tokens - NUM_SPECIAL])
     if len(vocabulary) < 2:
@@ -62,13 +63,6 @@ def count_characters(texts: Iterable[str]) -> dict[str, int]:
             found, times = np.unique(code_points(text[start : start + BLOCK_CHARACTERS]), return_counts=True)
             counts[found] += times
     return {chr(number): int(counts[number]) for number in np.flatnonzero(counts)}
-
-
-def count_words(texts: Iterable[str]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(words(text))
-    return counts
 
 
 def find_merges(texts: Iterable[str], most_tokens: int, min_count: int) -> tuple[str, ...]:

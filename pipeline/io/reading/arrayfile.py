@@ -1,7 +1,6 @@
 """Reads an array from an `.npy` file or from a member of an `.npz` file: first the header, then the rows in blocks. Never uses pickle."""
 
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +14,11 @@ from numpy.typing import NDArray
 
 from pipeline.io import untrusted
 from pipeline.io.reading.archives import COMPRESSION_METHODS
-from pipeline.io.reading.file_tree import refuse_bomb
+from pipeline.io.reading.file_tree import READ_ERRORS, refuse_bomb
 from pipeline.io.untrusted import shown
 from pipeline.refusal import Refusal
 
 MAX_ARRAYS = 100
-READ_ERRORS = (OSError, EOFError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 

@@ -100,13 +100,9 @@ def refuse_too_large(path: Path, name: str, size_bytes: int) -> None:
         raise Refusal(f"source.root: {path}: {shown(name)}: has {size_bytes} bytes, more than {MAX_MEMBER_BYTES}: remove or shrink it")
 
 
-def max_unpacked_bytes(packed_bytes: int) -> int:
-    return max(MAX_UNPACKED_BYTES, MAX_COMPRESSION_RATIO * packed_bytes)
-
-
 def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
-    """Raise Refusal if an archive of `packed_bytes` would unpack to more than `max_unpacked_bytes(packed_bytes)`."""
-    if unpacked_bytes > max_unpacked_bytes(packed_bytes):
+    """Raise Refusal if an archive of `packed_bytes` would unpack to more than MAX_COMPRESSION_RATIO allows."""
+    if unpacked_bytes > max(MAX_UNPACKED_BYTES, MAX_COMPRESSION_RATIO * packed_bytes):
         raise Refusal(
             f"source.root: {path}: has {packed_bytes} bytes that unpack to {unpacked_bytes} or more, over {MAX_COMPRESSION_RATIO} times as many: "
             "images do not compress this well; if you trust the archive, extract it and use the folder instead"

@@ -48,7 +48,8 @@ def section(evidence: Evidence) -> Section:
     if settings.weights is not None:
         facts.append(("started from", f"{settings.weights} (SHA-256 {manifest.inputs.get('weights', 'unknown')})"))
     if preset:
-        facts.append(("preset", describe_preset(preset)))
+        others = f", with other values of {', '.join(preset.changed)}" if preset.changed else ""
+        facts.append(("preset", f"{preset.name}{others}"))
     return Section("Model", (Pairs(tuple(facts)), parameters(evidence.params, preset), layers(evidence.model.network)))
 
 
@@ -85,12 +86,6 @@ def nearest_preset(params: Mapping[str, Scalar], folder: Path) -> Preset | None:
     if nearest is None or len(nearest.changed) > MOST_CHANGED or nearest.params.get("model.name") != params.get("model.name"):
         return None
     return nearest
-
-
-def describe_preset(preset: Preset) -> str:
-    if not preset.changed:
-        return preset.name
-    return f"{preset.name}, with other values of {', '.join(preset.changed)}"
 
 
 def parameters(params: Mapping[str, Scalar], preset: Preset | None) -> Details:

@@ -1,12 +1,11 @@
 """The sections on the training: the curves of loss, metric, learning rate and gradient norm, and the cost."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pipeline.report_page.content import Chart, Charts, Number, Pairs, Paragraph, Section, Series
-from pipeline.report_page.evidence import Evidence, Row
+from pipeline.report_page.evidence import Evidence
 from pipeline.report_page.run_record import Cost
-from pipeline.reports.recorded import HEADLINES
+from pipeline.reports.recorded import HEADLINES, Row, points
 from pipeline.terminal.training_lines import duration
 
 WIDE = 20.0
@@ -48,14 +47,6 @@ def chart(title: str, rows: Sequence[Row], columns: dict[str, str]) -> Chart | N
     values = [value for each in plotted for _, value in each.points]
     logarithmic = bool(values) and title != "learning rate" and min(values) > 0 and max(values) / min(values) >= WIDE
     return Chart(title, "step", plotted, logarithmic) if plotted else None
-
-
-def points(rows: Sequence[Row], column: str) -> Iterator[tuple[float, float]]:
-    """Yield the step and the value of a column, for each row in which the value is a finite number."""
-    for row in rows:
-        cell = row.get(column)
-        if cell not in (None, "") and math.isfinite(value := float(str(cell))):
-            yield float(str(row["step"])), value
 
 
 def cost(evidence: Evidence) -> Section | None:

@@ -75,17 +75,13 @@ def label(name: str, number: int, longest: int) -> str:
     of the class. If the text has more than `longest` characters, `…` replaces its middle. The backslashes of the escapes are not counted.
     """
     words = " ".join(name.split())
-    plottable = "".join(letter for letter in words if has_glyph(letter))
+    plottable = "".join(letter for letter in words if letter.isprintable() and font().get_char_index(ord(letter)) != 0)
     if plottable != words or not words:
         plottable = f"#{number} {' '.join(plottable.split())}".rstrip()
     if len(plottable) > longest:
         tail = (longest - 1) // 2
         plottable = f"{plottable[: longest - 1 - tail]}…{plottable[len(plottable) - tail :]}"
     return plottable.replace("$", r"\$")  # matplotlib parses text between two `$` as a formula
-
-
-def has_glyph(letter: str) -> bool:
-    return letter.isprintable() and font().get_char_index(ord(letter)) != 0
 
 
 @cache

@@ -1,15 +1,14 @@
 """Plots the training history: losses, accuracies and the learning rate by step."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from pipeline.reports.figures import canvas
+from pipeline.reports.recorded import Row, points
 
-Row = Mapping[str, object]
 CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
 LOSSES = {"train": "train/objective", "valid": "valid/loss"}
 ACCURACIES = {"train": "train/accuracy", "valid": "valid/accuracy"}
@@ -73,11 +72,3 @@ def plot_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> No
 def columns(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:
     found = list(points(rows, name))
     return [step for step, _ in found], [value for _, value in found]
-
-
-def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
-    """Yield the step and the value of the column `name`, for each row in which this value is a finite number."""
-    for row in rows:
-        cell = row.get(name)
-        if cell not in (None, "") and math.isfinite(value := float(str(cell))):
-            yield int(float(str(row["step"]))), value

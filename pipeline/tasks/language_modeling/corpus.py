@@ -1,7 +1,8 @@
 """A corpus for language models: documents, divided into splits, as rows of consecutive tokens."""
 
 import hashlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from pipeline.inputs.text.description import END, PAD, UNKNOWN
 from pipeline.inputs.text.settings import TextSettings
 from pipeline.inputs.text.statistics import Statistics
 from pipeline.inputs.text.tokenizer import Tokenizer
-from pipeline.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
+from pipeline.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
 from pipeline.refusal import Refusal
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
@@ -56,7 +57,8 @@ class CorpusSettings(TextSettings):
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
         statistics = Statistics(self.max_length, tokenizer.description)
-        return RawDataset(NextTokenTargets(), statistics, targets, lambda: blocks(rows), report)
+        blocks = partial(blocks_of, rows, max(1, BLOCK_TOKENS // self.max_length))
+        return RawDataset(NextTokenTargets(), statistics, targets, blocks, report)
 
     def rows(self, tokenizer: Tokenizer, documents: Sequence[Document], split: str) -> NDArray[np.int32]:
         """Return the tokens of the split called `split` in rows, (n, max_length). `documents` are the documents of this split.
@@ -138,14 +140,6 @@ def without_empty(divided: Mapping[str, Sequence[Document]], *, valid: float, te
                 "with `source.name: text`, you can also write `source.divide: position`, which needs only enough characters"
             )
     return kept
-
-
-def blocks(rows: Mapping[str, NDArray[np.int32]]) -> Generator[SampleBlock]:
-    for split, array in rows.items():
-        step = max(1, BLOCK_TOKENS // array.shape[1])
-        for start in range(0, len(array), step):
-            block = array[start : start + step]
-            yield SampleBlock(split, np.arange(start, start + len(block)), block)
 
 
 def describe(rows: NDArray[np.int32], num_documents: int) -> str:
