@@ -21,28 +21,29 @@ from pipeline.registry import Registry
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
-SUGGESTED = re.compile(r"(?:did you mean|is now) `(\w+)`")
+SUGGESTED = re.compile(r"did you mean `(\w+)`")
 MAX_SHOWN = 60
 SIMILARITY = 0.7
-RENAMED = {
-    "model.name: speedy": "airbench",
-    "model.width": "block1_width",
-    "model.later_width": "block2_width",
-    "model.whitening_images": "whiten_images",
-    "model.whitening_epsilon": "whiten_eps",
-    "optimizer.vector_factor": "bias_lr_scale",
-    "optimizer.outer_factor": "outer_lr_scale",
-    "optimizer.outer_momentum": "sgd_momentum",
-    "optimizer.iterations": "ns_steps",
-    "optimizer.normalise": "normalize_weights",
-    "schedule.warmup": "warmup_ratio",
-    "augment.crop": "crop_padding",
-    "train.average_decay": "ema_decay",
-    "train.precision: half": "bf16-true",
-    "train.keep": "export_weights",
-    "evaluate.interval": "confidence_level",
+COMMON_NAMES = {
+    **dict.fromkeys(("amp", "use_amp", "mixed_precision", "fp16", "bf16", "dtype"), "train.precision"),
+    **dict.fromkeys(
+        ("accumulation_steps", "gradient_accumulation_steps", "grad_accumulation", "accumulate_grad_batches"), "train.micro_batch_size"
+    ),
+    **dict.fromkeys(("gradient_checkpointing", "checkpoint_activations"), "train.activation_checkpointing"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "train.clip_norm"),
+    **dict.fromkeys(("num_epochs", "max_epochs"), "train.epochs"),
+    **dict.fromkeys(("max_steps", "num_steps"), "train.steps"),
+    "early_stopping": "train.patience",
+    **dict.fromkeys(("lr", "learning_rate"), "optimizer.learning_rate"),
+    "weight_decay": "optimizer.weight_decay",
+    **dict.fromkeys(("device", "gpu"), "PIPELINE_DEVICE` in the environment, not `params.yaml"),
+    **dict.fromkeys(("num_workers", "workers"), "PIPELINE_WORKERS` in the environment, not `params.yaml"),
+    **dict.fromkeys(("gpus", "devices", "num_gpus", "nproc_per_node"), "PIPELINE_PROCESSES` in the environment, not `params.yaml"),
+    **dict.fromkeys(("rnn", "gru", "lstm"), "recurrent` and `cell"),
+    "cnn": "convnet",
+    **dict.fromkeys(("mobilenet", "mobilenet_v3", "mobilenet_v3_small", "mobilenet_v3_large"), "torchvision` and `architecture"),
 }
-"""Maps a key of an earlier version, or `key: value` for a renamed value, to the present name."""
+"""Maps a word of tutorials and other libraries to the parameter, variable or model that it stands for."""
 EXPECTED = {
     "int_type": "should be a whole number",
     "int_from_float": "should be a whole number",
@@ -194,8 +195,6 @@ def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
 def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> Problem:
     if "name" in section:
         location, chosen = (name, "name"), section["name"]
-        if message := renamed_value(location, chosen):
-            return location, message
         return location, f"there is no {types.noun} {shown(chosen)}: {suggestion(chosen, types.names)}"
     misspelled = get_close_matches("name", section, n=1, cutoff=SIMILARITY)
     if misspelled:
@@ -216,11 +215,7 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             return location, f"is missing: add {line} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
             siblings = keys_beside(location, resolved)
-            if (new_name := RENAMED.get(dotted(location))) in siblings:
-                return location, f"is now `{new_name}`: rename it"
             return location, f"is not a key here: {suggestion(location[-1], siblings)}"
-        case "literal_error" if message := renamed_value(location, problem["input"]):
-            return location, message
         case "value_error":
             return location, problem["msg"].removeprefix("Value error, ")
     expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
@@ -247,23 +242,18 @@ def keys_of(section: Any) -> tuple[str, ...]:
 def without_echoes(problems: list[Problem]) -> list[Problem]:
     """Return the problems without those that only repeat another problem, so that a misspelled key gives one message, not two.
 
-    If a key is misspelled or has its old name, the right key is missing, too. The problem of the first key suggests the right key, so the
-    problem "is missing" of the right key is dropped.
+    If a key is misspelled, the right key is missing, too. The problem of the first key suggests the right key, so the problem "is missing" of
+    the right key is dropped.
     """
     suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
     return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
 
 
-def renamed_value(location: Location, value: object) -> str | None:
-    """Return a message with the new name of `value`, if it was renamed since an earlier version. Return None if it was not renamed.
-
-    `location` is the location of the key that has this value.
-    """
-    new_name = RENAMED.get(f"{dotted(location)}: {value}")
-    return f"`{value}` is now `{new_name}`: rename it" if new_name else None
-
-
 def suggestion(name: object, known: tuple[str, ...]) -> str:
+    meant = COMMON_NAMES.get(str(name).lower())
+    if meant:
+        key = meant.rpartition(".")[2]
+        return f"did you mean `{key}`?" if key in known else f"write `{meant}`"
     close = get_close_matches(str(name), known, n=1, cutoff=SIMILARITY)
     return f"did you mean `{close[0]}`?" if close else f"choose one of {', '.join(known)}"
 

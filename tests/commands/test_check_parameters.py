@@ -10,7 +10,7 @@ import pytest
 from torch.torch_version import TorchVersion
 
 from pipeline.__main__ import main
-from pipeline.params.load import RENAMED
+from pipeline.params.load import COMMON_NAMES
 from tests import project
 from tests.commands.parameters import Parameters
 from tests.imports import TOP
@@ -25,7 +25,6 @@ VALUES = [
     ("train.micro_batch_size", "65", "is larger than train.batch_size: write at most 64"),
     ("train.steps", "3", "set either `epochs` or `steps`, and write null for the other"),
     ("train.validate_every_steps", "55", "is not a multiple of train.report_every_steps (10): write 60"),
-    ("train.precision", "half", "`half` is now `bf16-true`: rename it"),
     ("train.precision", "fp8", "should be 'auto', 'bf16', 'fp16', 'fp32' or 'bf16-true', not \"fp8\""),
     ("train.deterministic", "yes", 'should be `true` or `false`, not "yes"'),
     *(
@@ -309,33 +308,40 @@ def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters
         assert code == 0 or all("source.root: " in line and "does not exist" in line for line in said.err.splitlines()), preset
 
 
-def test_a_renamed_key_is_answered_with_its_new_name_and_no_second_line(parameters: Parameters, refused: Refused) -> None:
-    renamed = {"bias_lr_scale": "optimizer.vector_factor", "warmup_ratio": "schedule.warmup", "crop_padding": "augment.crop"}
-    renamed |= {"ema_decay": "train.average_decay", "export_weights": "train.keep", "confidence_level": "evaluate.interval"}
-    lines = [parameters.rename(f"{old.partition('.')[0]}.{new}", old.partition(".")[2]) for new, old in renamed.items()]
+@pytest.mark.parametrize(
+    ("key", "other", "message"),
+    [
+        ("train.precision", "amp", "train.amp: is not a key here: did you mean `precision`?"),
+        (
+            "train.patience",
+            "num_workers",
+            "train.num_workers: is not a key here: write `PIPELINE_WORKERS` in the environment, not `params.yaml`",
+        ),
+        ("optimizer.learning_rate", "lr", "optimizer.lr: is not a key here: did you mean `learning_rate`?"),
+        ("train.patience", "lr", "train.lr: is not a key here: write `optimizer.learning_rate`"),
+    ],
+)
+def test_a_word_of_tutorials_is_answered_with_the_parameter(
+    parameters: Parameters, refused: Refused, key: str, other: str, message: str
+) -> None:
+    line = parameters.rename(key, other)
     parameters.write()
-    expected = [f"params.yaml:{line}: {old}: is now `{new}`: rename it" for line, (new, old) in zip(lines, renamed.items(), strict=True)]
-    assert refused("check") == expected
+    assert f"params.yaml:{line}: {message}" in refused("check")
 
 
-def test_the_old_name_of_a_model_and_those_of_its_keys_are_answered_with_the_new_ones(parameters: Parameters, refused: Refused) -> None:
-    parameters.section(
-        "model", "name: speedy", "weights: null", "width: 8", "later_width: 8", "whitening_images: 9", "whitening_epsilon: 1e-3"
-    )
-    line = parameters.line("model.name")
+@pytest.mark.parametrize(
+    ("name", "message"), [("LSTM", "write `recurrent` and `cell`"), ("mobilenet_v3_small", "write `torchvision` and `architecture`")]
+)
+def test_a_model_of_tutorials_is_answered_with_the_model(parameters: Parameters, refused: Refused, name: str, message: str) -> None:
+    parameters.put("model.name", name)
     parameters.write()
-    assert refused("check") == [f"params.yaml:{line}: model.name: `speedy` is now `airbench`: rename it"]
-    parameters.put("model.name", "airbench")
-    parameters.write()
-    missing, *renamed = refused("check")
-    assert missing.startswith(f"params.yaml:{line - 1}: model.block3_width: is missing")
-    new_names = ("block1_width", "block2_width", "whiten_images", "whiten_eps")
-    assert [message.partition("is now")[2] for message in renamed] == [f" `{name}`: rename it" for name in new_names]
+    [said] = refused("check")
+    assert said.endswith(f'model.name: there is no model "{name}": {message}')
 
 
-def test_every_renamed_key_is_known_under_its_new_name_only() -> None:
+def test_every_parameter_for_a_word_of_tutorials_exists() -> None:
     known = re.findall(r"^\| `([\w.]+)`", (TOP / "docs/parameters.md").read_text(encoding="utf-8"), re.MULTILINE)
-    for old, new in RENAMED.items():
-        if ": " not in old and old != "model.width":
-            assert old not in known, old
-            assert f"{old.partition('.')[0]}.{new}" in known, new
+    variables = "".join((TOP / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("training", "several-gpus"))
+    for word, meant in COMMON_NAMES.items():
+        name = meant.partition("`")[0]
+        assert name in known or f"| `{name}` |" in variables or name in ("recurrent", "torchvision", "convnet"), word
