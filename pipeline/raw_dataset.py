@@ -129,15 +129,24 @@ class RawDataset:
 
     def __post_init__(self) -> None:
         """Raise Refusal if a split has an unknown name, if there is no train split, or if targets are not those of the task."""
+        import numpy as np
+
         if TRAIN not in self.targets or self.targets.keys() - set(SPLITS):
             raise Refusal(
                 f"source.name: this source returns the splits {', '.join(self.targets) or 'none'}: "
                 "correct its `open`: it must return `train`, and may return `valid` and `test`"
             )
         for split, targets in self.targets.items():
+            if self.task.per_token:
+                continue
+            if not isinstance(targets, np.ndarray):
+                raise Refusal(
+                    f"source.name: this source returns the targets of {split} as a {type(targets).__name__}: return a NumPy array"
+                )
             expected = (len(targets), *self.task.row_shape)
-            if not self.task.per_token and (targets.dtype != self.task.dtype or targets.shape != expected):
+            if targets.dtype != self.task.dtype or targets.shape != expected:
                 raise misfit(f"the array of targets of {split}", targets, self.task.dtype, expected, method="open")
+            self.task.refuse_invalid(targets, f"source.name: {split}")
 
     def store(self, place: "Place[Result]", cluster: Cluster | None = None) -> "Generator[Result]":
         """Store every sample except corrupt ones at its destination, and yield the results. Close the generator if you stop early.
@@ -150,15 +159,27 @@ class RawDataset:
             yield from self.decode_and_store(place, cluster)
         else:
             with closing(self.blocks()) as blocks:
+                last = dict.fromkeys(self.targets, -1)
                 for block in blocks:
-                    if block.split not in self.targets:
-                        raise Refusal(
-                            f"source.name: this source has a block of {block.split!r}, but no targets for it: correct its `blocks`"
-                        )
-                    expected = (len(block.positions), *self.statistics.row_shape)
-                    if block.inputs.dtype != self.statistics.dtype or block.inputs.shape != expected:
-                        raise misfit(f"a block of {block.split}", block.inputs, self.statistics.dtype, expected, method="blocks")
+                    self.refuse_misfit(block, last.get(block.split, -1))
+                    last[block.split] = int(max(block.positions, default=last[block.split]))
                     yield place(block.split, block.positions).store(block.inputs, np.ones(len(block.positions), dtype=bool))
+
+    def refuse_misfit(self, block: SampleBlock, last: int) -> None:
+        """Raise Refusal if `block` is not one that `blocks()` may yield. `last` is the last position before it in its split, or -1."""
+        import numpy as np
+
+        if block.split not in self.targets:
+            raise Refusal(f"source.name: this source has a block of {block.split!r}, but no targets for it: correct its `blocks`")
+        expected = (len(block.positions), *self.statistics.row_shape)
+        if block.inputs.dtype != self.statistics.dtype or block.inputs.shape != expected:
+            raise misfit(f"a block of {block.split}", block.inputs, self.statistics.dtype, expected, method="blocks")
+        samples = len(self.targets[block.split])
+        if (np.diff(block.positions, prepend=last, append=samples) < 1).any():
+            raise Refusal(
+                f"source.name: in this source, the positions in the blocks of {block.split} do not ascend from 0 to {samples - 1}: correct its "
+                "`blocks`: a position counts the samples of the whole split, in the order of its targets"
+            )
 
 
 def misfit(what: str, found: "NDArray[Any]", dtype: "type[np.generic]", shape: tuple[int, ...], *, method: str) -> Refusal:

@@ -4,6 +4,7 @@ import json
 import re
 import tracemalloc
 import weakref
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import numpy as np
@@ -126,6 +127,16 @@ def test_rows_are_digested_before_the_last_sample_is_stored(tmp_path, monkeypatc
     monkeypatch.setattr(files, "CHUNK_BYTES", 200)
     monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     digested, before_the_last = [], []
+
+    class AtOnce(ThreadPoolExecutor):
+        """Ends each call before `submit` returns, so that nothing depends on the speed of a thread."""
+
+        def submit(self, *call):
+            future = super().submit(*call)
+            wait([future])
+            return future
+
+    monkeypatch.setattr(files, "digest_threads", AtOnce)
     monkeypatch.setattr(
         files, "digest_at", lambda path, start, real=files.digest_at: (digested.append((path.name, start)), real(path, start))[1]
     )
@@ -223,6 +234,8 @@ def test_an_array_that_is_a_pickle_is_not_opened(tmp_path):
             {TRAIN: TARGETS / 2},
             r"source.name: in this source, the array of targets of train has float64 (60,), not int64 (60,): correct its `open`",
         ),
+        ({TRAIN: TARGETS.tolist()}, "source.name: this source returns the targets of train as a list: return a NumPy array"),
+        ({TRAIN: TARGETS, TEST: TARGETS + 1}, "source.name: test has targets from 1 to 3, but the numbers of its 3 classes are 0 to 2"),
         ({TRAIN: TARGETS[:, None]}, "source.name: in this source, the array of targets of train has int64 (60, 1), not int64 (60,)"),
     ],
 )
@@ -245,5 +258,19 @@ def test_a_block_of_an_unknown_split_is_refused(tmp_path):
     source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock("training", np.arange(60), INPUTS)]))
     with pytest.raises(
         Refusal, match=r"^source\.name: this source has a block of 'training', but no targets for it: correct its `blocks`$"
+    ):
+        write(source, {TRAIN: ASSIGNED}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [[range(30), range(30)], [range(30, 60), range(30)], [range(59), [60]], [[0, 0]]],
+    ids=["restart", "order", "beyond", "twice"],
+)
+def test_positions_that_do_not_ascend_within_the_split_are_refused(tmp_path, positions):
+    blocks = [SampleBlock(TRAIN, np.array(chosen), INPUTS[: len(chosen)]) for chosen in positions]
+    source = replace(raw_dataset(), blocks=lambda: (block for block in blocks))
+    with pytest.raises(
+        Refusal, match=r"^source\.name: in this source, the positions in the blocks of train do not ascend from 0 to 59: correct its"
     ):
         write(source, {TRAIN: ASSIGNED}, tmp_path)
