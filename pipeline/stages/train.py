@@ -190,7 +190,7 @@ def print_size(training: Training) -> None:
     settings, state = training.params.train, training.state
     lane_size = settings.batch_size // max(settings.lanes, training.processes.size)
     measured = model_size.ModelSize.of(
-        state, training.params, training.prepared.spec, micro_batch_size=min(training.progress.micro_batch_size, lane_size)
+        state, training.params, training.prepared, micro_batch_size=min(training.progress.micro_batch_size, lane_size)
     )
     for line in measured.lines(state.device):
         print(f"train: {line}", flush=True)

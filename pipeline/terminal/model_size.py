@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipeline.batch import without_padding
+from pipeline.data.prepared import Prepared
 from pipeline.engine import activation_checkpointing, freezing, meta_model, precision
 from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.sharding import local
@@ -46,9 +48,9 @@ class ModelSize:
     optimizer_bytes: int
 
     @classmethod
-    def of(cls, state: TrainState, params: TrainParams, spec: Spec, *, micro_batch_size: int) -> "ModelSize":
+    def of(cls, state: TrainState, params: TrainParams, prepared: Prepared, *, micro_batch_size: int) -> "ModelSize":
         """Measure the model of a training before its first step. Computes nothing on the device, and does not change the random state."""
-        parameters = state.parameters
+        parameters, lengths = state.parameters, prepared.train.lengths
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         trained_bytes = sum(local(parameter).nbytes for parameter in trained)
         existing = sum(
@@ -58,7 +60,9 @@ class ModelSize:
             num_parameters=sum(parameter.numel() for parameter in parameters),
             num_trained=sum(parameter.numel() for parameter in trained),
             micro_batch_size=micro_batch_size,
-            forward=count_forward(params, spec, state.precision, micro_batch_size),
+            forward=count_forward(
+                params, prepared.spec, state.precision, micro_batch_size, longest=None if lengths is None else int(lengths.max())
+            ),
             used_bytes=used_bytes(state.device),
             gradient_bytes=trained_bytes,
             optimizer_bytes=max(0, tensors_per_weight(params.optimizer) * trained_bytes - existing),
@@ -100,16 +104,18 @@ def used_bytes(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else int(psutil.Process().memory_info().rss)
 
 
-def count_forward(params: TrainParams, spec: Spec, chosen: precision.ChosenPrecision, micro_batch_size: int) -> Forward | None:
+def count_forward(
+    params: TrainParams, spec: Spec, chosen: precision.ChosenPrecision, micro_batch_size: int, *, longest: int | None = None
+) -> Forward | None:
     """Count the forward pass of a micro-batch on torch's meta device, where nothing is computed.
 
-    Texts count with their full length. With autocast, the network is counted as if all of it ran in 16 bits. Returns None if the network
-    cannot run on the meta device.
+    All samples count with the length to which a batch with the `longest` one is cut; if it is None, with the full length. With autocast,
+    the network is counted as if all of it ran in 16 bits. Returns None if the network cannot run on the meta device.
     """
     try:
         with torch.random.fork_rng(devices=[]):
             model = on_meta(params, spec, half=chosen != "fp32")
-            return None if model is None else measured(model, spec, micro_batch_size, casts_weights=chosen in precision.DTYPES)
+            return None if model is None else measured(model, spec, micro_batch_size, longest, casts_weights=chosen in precision.DTYPES)
     except Exception:  # a model of the user may do what the meta device cannot; the training needs no such number
         return None
 
@@ -129,11 +135,12 @@ def on_meta(params: TrainParams, spec: Spec, *, half: bool) -> Model | None:
     return model.train()
 
 
-def measured(model: nn.Module, spec: Spec, samples: int, *, casts_weights: bool) -> Forward:
-    """Run a forward pass of `samples` samples on the meta device. If `casts_weights`, the 16-bit copies of the weights count too."""
+def measured(model: nn.Module, spec: Spec, samples: int, longest: int | None, *, casts_weights: bool) -> Forward:
+    """Run a forward pass of `samples` samples of the length `longest` on the meta device. If `casts_weights`, the 16-bit copies of the weights count too."""
     inputs = torch.from_numpy(np.empty((0, *spec.inputs.row_shape), spec.inputs.dtype)).new_empty(
         (samples, *spec.inputs.row_shape), device="meta"
     )
+    inputs = without_padding(inputs, None if longest is None else torch.tensor([longest]))
     own = set() if casts_weights else {parameter.untyped_storage()._cdata for parameter in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 

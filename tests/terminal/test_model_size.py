@@ -1,7 +1,9 @@
 """The size of a model before its first step, compared with what a training really takes."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ COMMON = {"learning_rate": 1e-3, "weight_decay": 0.0, "bias_lr_scale": 1.0, "lay
 
 
 def size_of(training, micro_batch_size: int = 16) -> ModelSize:
-    return ModelSize.of(training.state, training.params, training.prepared.spec, micro_batch_size=micro_batch_size)
+    return ModelSize.of(training.state, training.params, training.prepared, micro_batch_size=micro_batch_size)
 
 
 def test_parameters_and_flops_of_an_mlp_are_those_that_one_counts_by_hand(train_params, prepared) -> None:
@@ -102,6 +104,19 @@ def test_the_flops_of_recurrent_cells_are_counted(train_params, cell: str) -> No
     forward = model_size.count_forward(params, spec, "fp32", 16)
     assert forward
     assert forward.flops >= 2 * 16 * texts.LENGTH * weights > 0
+
+
+def test_texts_count_with_the_length_to_which_the_longest_is_cut(train_params) -> None:
+    found = texts.texts()
+    training = building.begin(train_params({**texts.UNAUGMENTED, "model": texts.TRANSFORMER}), found)
+    full = size_of(training).forward
+    short = replace(found.train, lengths=np.minimum(found.train.lengths, texts.LENGTH // 2))
+    training.prepared = replace(found, splits={**found.splits, "train": short})
+    half = size_of(training).forward
+    assert full
+    assert half
+    assert 0.4 * full.flops < half.flops <= 0.5 * full.flops
+    assert half.activation_bytes < 0.6 * full.activation_bytes
 
 
 def test_frozen_parameters_have_no_gradient_and_no_optimizer_state(train_params, prepared) -> None:
