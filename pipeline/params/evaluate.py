@@ -27,7 +27,9 @@ class EvaluateSettings(Section):
     def refuse_other_task(self, task: str) -> None:
         """Raise Refusal if `task`, the task of the dataset, differs from `evaluate.name`, the task of these settings."""
         if self.name != task:
-            raise Refusal(f"evaluate.name: this dataset belongs to the task {task}: write `name: {task}`, and the other keys of that task")
+            raise Refusal(
+                f"evaluate.name: this dataset belongs to the task {task}: run `python -m pipeline set evaluate={task}`, or write `name: {task}` and its keys"
+            )
 
     def refuse_misfit(self, num_outputs: int) -> None:
         """Raise Refusal if a setting does not fit a model with `num_outputs` outputs. A classification has one output for each class.
