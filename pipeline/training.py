@@ -81,7 +81,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
     model = Model(
         network,
         preprocessing(spec.inputs, channels_last=settings.channels_last),
-        half=chosen == "bf16-true",
+        bf16_weights=chosen == "bf16-true",
         channels_last=settings.channels_last,
     )
     params.model.initialize_from_data(network, partial(example_inputs, model, prepared.train))

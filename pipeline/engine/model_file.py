@@ -83,13 +83,16 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
 
     `path` is used only in the error message.
     """
-    settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
+    settings, spec, bf16_weights = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
     channels_last = manifest.inference.train.channels_last
     try:
         with refusing(path):
-            meta_model.compare(weights, settings, spec, half=half)
+            meta_model.compare(weights, settings, spec, bf16_weights=bf16_weights)
             model = Model(
-                settings.build(spec), preprocessing(spec.inputs, channels_last=channels_last), half=half, channels_last=channels_last
+                settings.build(spec),
+                preprocessing(spec.inputs, channels_last=channels_last),
+                bf16_weights=bf16_weights,
+                channels_last=channels_last,
             )
             model.network.load_state_dict(weights)
     except RuntimeError as error:

@@ -45,7 +45,7 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
         if state.lanes and state.lanes.processes.size > 1:
             raise Shared(state.step + 1, smaller(state, progress, largest))
         make_room(state)
-        halve(state, progress, largest)
+        halve_micro_batch(state, progress, largest)
 
 
 def make_room(state: TrainState) -> None:
@@ -59,7 +59,7 @@ def make_room(state: TrainState) -> None:
         torch.cuda.empty_cache()
 
 
-def halve(state: TrainState, progress: Progress, largest: int) -> None:
+def halve_micro_batch(state: TrainState, progress: Progress, largest: int) -> None:
     """Halve the micro-batch size from the current step on, and print the new size. Raises Refusal if the size is already 1."""
     size = smaller(state, progress, largest)
     progress.switch(state.step + 1, size)

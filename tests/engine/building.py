@@ -75,8 +75,8 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return first.keys() == second.keys() and all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
 
 
-def model_of(network: nn.Module, spec: Spec, *, channels_last: bool = False, half: bool = False) -> Model:
-    return Model(network, preprocessing(spec.inputs, channels_last=channels_last), half=half, channels_last=channels_last)
+def model_of(network: nn.Module, spec: Spec, *, channels_last: bool = False, bf16_weights: bool = False) -> Model:
+    return Model(network, preprocessing(spec.inputs, channels_last=channels_last), bf16_weights=bf16_weights, channels_last=channels_last)
 
 
 def objective_of(label_smoothing: float = 0.0, num_classes: int = 3) -> Objective:
