@@ -99,10 +99,10 @@ class Parts:
     def lane_size(self) -> int:
         return self.num_targets
 
-    def num_parts(self, most: int) -> int:
+    def num_parts(self, max_size: int) -> int:
         return len(self.given)
 
-    def parts(self, most: int, lane: int = 0):
+    def parts(self, max_size: int, lane: int = 0):
         return (Batch(*part) for part in self.given)
 
 

@@ -106,16 +106,17 @@ class BlockBatch:
         """Return the number of samples of a lane."""
         return self.batch_size // self.shard.count // self.shard.lanes
 
-    def num_parts(self, most: int) -> int:
-        """Return the number of micro-batches of a lane, if each has at most `most` samples."""
-        return -(-self.lane_size // most)
+    def num_parts(self, max_size: int) -> int:
+        """Return the number of micro-batches of a lane, if each has at most `max_size` samples."""
+        return -(-self.lane_size // max_size)
 
-    def parts(self, most: int, lane: int = 0) -> Iterator[Batch]:
-        """Yield the micro-batches of lane number `lane` of this process. They have at most `most` samples; their sizes differ by at most one.
+    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
+        """Yield the micro-batches of lane number `lane` of this process. They have at most `max_size` samples. Their sizes differ by at most
+        one.
 
         If mixup or CutMix is on, the targets are class probabilities (n, classes).
         """
-        num_parts, first = self.num_parts(most), lane * self.lane_size
+        num_parts, first = self.num_parts(max_size), lane * self.lane_size
         for number in range(num_parts):
             cut = bounds(number, num_parts, self.lane_size)
             yield self.part(slice(first + cut.start, first + cut.stop))
