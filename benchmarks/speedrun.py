@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def compared(folder: Path, runs: int) -> str:
-    machine, prepared = Machine.claim(Environment.read()), Prepared.open(folder)
+    machine, prepared = Machine.set_up(Environment.read()), Prepared.open(folder)
     refuse_unfit(prepared, machine)
     params = load(Document.read(PRESET), TrainParams)
     print(f"{machine.name}, torch {torch.__version__}, airbench {metadata.version('airbench')}, data {prepared.digest}", flush=True)

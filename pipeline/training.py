@@ -84,7 +84,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
         bf16_weights=chosen == "bf16-true",
         channels_last=settings.channels_last,
     )
-    params.model.initialize_from_data(network, partial(example_inputs, model, prepared.train))
+    params.model.initialize_weights(network, partial(example_inputs, model, prepared.train))
     untrained = starting_weights.load(network, params.model, spec)
     if settings.freeze:
         model.frozen_norms = freezing.freeze(network, settings.freeze, untrained=untrained)

@@ -51,7 +51,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     digest = tensor_file.digest(weights, metadata)
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
-    params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.claim(environment)
+    params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
     yield from compare_inputs(manifest, paths, machine, weights=params.model.weights_file)
     if record:
         yield from compare_commit(record, environment)

@@ -27,7 +27,7 @@ from pipeline.tasks.classification.objective import Objective
 from pipeline.training import Training
 from tests.specs import image_spec
 
-HERE = Machine.claim(Environment(PIPELINE_DEVICE=os.environ.get("TEST_DEVICE", "cpu"), PIPELINE_THREADS=torch.get_num_threads()))
+HERE = Machine.set_up(Environment(PIPELINE_DEVICE=os.environ.get("TEST_DEVICE", "cpu"), PIPELINE_THREADS=torch.get_num_threads()))
 
 
 def begin(params: TrainParams, prepared: Prepared, folder: Path = Path("/nonexistent")) -> Training:
