@@ -100,7 +100,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
         lanes=settings.lanes,
         sharded=sharded,
     )
-    if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
+    if settings.activation_checkpointing and not activation_checkpointing.apply(model.network):
         raise Refusal(
             f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"
         )

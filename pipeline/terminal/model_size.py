@@ -128,7 +128,7 @@ def on_meta(params: TrainParams, spec: Spec, *, in_16_bits: bool) -> Model | Non
     if settings.freeze:
         model.frozen_norms = freezing.freeze(network, settings.freeze)
     if settings.activation_checkpointing:
-        activation_checkpointing.recompute(network)
+        activation_checkpointing.apply(network)
     return model.train()
 
 
