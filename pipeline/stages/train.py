@@ -83,10 +83,10 @@ def begin(params: TrainParams, prepared: Prepared, machine: Machine, work: Work,
         if group.size > 1:
             checkpoints.newest()
     group.wait()  # until the first process has claimed the folder and read the checkpoints
-    switches = work.switches()
+    micro_batch_changes = work.micro_batch_changes()
     with torch_errors.with_remedies(size="model"):
-        training = Training.begin(params, prepared, machine, checkpoints, switches=switches, processes=group)
-    group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": switches})
+        training = Training.begin(params, prepared, machine, checkpoints, micro_batch_changes=micro_batch_changes, processes=group)
+    group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": micro_batch_changes})
     return training
 
 
@@ -153,9 +153,9 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         )
         print(f"train: {after}", flush=True)
         raise
-    except oom_retry.Shared as shared:
-        work.add_switch(shared.switch)
-        print(f"train: rank {training.processes.rank}: {shared}", file=sys.stderr, flush=True)
+    except oom_retry.RestartWithSmallerMicroBatch as restart:
+        work.add_micro_batch_change(restart.change)
+        print(f"train: rank {training.processes.rank}: {restart}", file=sys.stderr, flush=True)
         os._exit(processes.OUT_OF_MEMORY)  # not by an exception: the other processes wait for this one
     finally:
         training.saver.wait()
@@ -219,7 +219,7 @@ def write_results(training: Training, exported: tuple[Tensors, int], paths: Path
         spec=training.prepared.spec,
         precision=training.state.precision,
         step=step,
-        switches=training.progress.switches,
+        switches=training.progress.micro_batch_changes,
         inputs=identity.digests,
         fingerprint=dict(identity.fingerprint),
     )

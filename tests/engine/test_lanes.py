@@ -17,7 +17,7 @@ from pipeline.params.train import TrainParams
 from tests import texts
 from tests.conftest import MLP, preset
 from tests.engine.building import Identity, begin, exchanging, group_of_one, objective_of, run, same
-from tests.faults.test_memory import STEP, Shortage, switched
+from tests.faults.test_memory import STEP, Shortage, with_micro_batch_changes
 from tests.laws.test_resuming import AIRBENCH, COMMON, CONVNET, MUON, OF_TEXT
 from tests.laws.test_step_costs import AUGMENTED, CHANGES, SOME, ours
 
@@ -170,12 +170,12 @@ def test_a_step_that_ran_out_of_memory_in_a_lane_is_repeated_as_if_it_had_begun_
 ) -> None:
     """Each lane of 5 samples is one micro-batch before, and micro-batches of at most 2 samples after."""
     params = train_params({**COMMON, "model": CONVNET, "train.lanes": 4})
-    expected, training = switched(params, prepared, (STEP, 2)), begin(params, prepared)
+    expected, training = with_micro_batch_changes(params, prepared, (STEP, 2)), begin(params, prepared)
     with monkeypatch.context() as patch:
         shortage = Shortage(training, patch, where=where, call=call)
         run(training)
     assert shortage.times == 0
-    assert training.progress.switches == [{"step": STEP, "micro_batch_size": 2}]
+    assert training.progress.micro_batch_changes == [{"step": STEP, "micro_batch_size": 2}]
     assert same(training.state.tensors(), expected.state.tensors())
     assert training.progress.rows == expected.progress.rows
 

@@ -225,7 +225,7 @@ def test_memory_that_runs_out_halves_the_micro_batch(train_params, begin, capsys
         list(training.reports())
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert training.progress.switches[0]["step"] == 1
+    assert training.progress.micro_batch_changes[0]["step"] == 1
     assert "train: out of memory at step 1: using micro-batches of" in capsys.readouterr().out
 
 
