@@ -88,7 +88,7 @@ def main(arguments: argparse.Namespace) -> None:
 def parse_arguments() -> argparse.Namespace:
     from pipeline.runtime.environment import Environment
 
-    threads = Machine.claim(Environment.read()).threads
+    threads = Machine.set_up(Environment.read()).threads
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS))

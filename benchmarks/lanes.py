@@ -20,7 +20,7 @@ from pipeline.runtime.machine import Machine
 
 def main(path: str, count: str) -> None:
     data, environment = Document.read(Path(path)).data, Environment.read()
-    machine = Machine.claim(environment)
+    machine = Machine.set_up(environment)
     prepared = random_images(data["source"]["size"], 4 * data["train"]["batch_size"])
     with processes.joined(environment, machine.device) as group, ExitStack() as closing:
         steps = {}

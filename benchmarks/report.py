@@ -49,7 +49,7 @@ def machine() -> dict[str, Any]:
     from pipeline.runtime.environment import Environment
     from pipeline.runtime.machine import Machine
 
-    return Machine.claim(Environment.read()).fingerprint()
+    return Machine.set_up(Environment.read()).fingerprint()
 
 
 def write(path: Path, measurements: list["Measurement"]) -> None:

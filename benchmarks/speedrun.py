@@ -63,7 +63,7 @@ def train_pipeline(params: TrainParams, prepared: Prepared, machine: Machine) ->
         first_s = time.perf_counter()
         for _ in training.reports():
             pass
-    if training.progress.switches:
+    if training.progress.micro_batch_changes:
         raise Refusal("this run used smaller micro-batches, because the GPU's memory ran out: end other programs that use it")
     averaged, test = tta.Averaged(training.state.scored, "mirror_translate"), loader.SplitTensors(prepared.split(TEST), machine.device)
     batches = partial(loader.scoring, test, batch_size=min(SCORED_AT_ONCE, len(test)))
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def compared(folder: Path, runs: int) -> str:
-    machine, prepared = Machine.claim(Environment.read()), Prepared.open(folder)
+    machine, prepared = Machine.set_up(Environment.read()), Prepared.open(folder)
     refuse_unfit(prepared, machine)
     params = load(Document.read(PRESET), TrainParams)
     print(f"{machine.name}, torch {torch.__version__}, airbench {metadata.version('airbench')}, data {prepared.digest}", flush=True)

@@ -92,7 +92,7 @@ def work_of(name: str, params: TrainParams, spec: Spec) -> Work:
         raise Refusal(f"{name}: model.name: this network cannot be built without memory, so its operations cannot be counted")
     freezing.freeze(network, params.train.freeze)
     full = trained_bytes(network)
-    precision.halve(network)
+    precision.to_bf16(network)
     two, four = count(network, spec, 2), count(network, spec, 4)
     sample_bytes = (four.moved_bytes - two.moved_bytes) / 2
     return Work(

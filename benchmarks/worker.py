@@ -129,7 +129,7 @@ def work(loop: str, job: Job, connection: Connection) -> None:
         del os.environ[variable]
     # with a time interval, the pause between blocks would trigger a checkpoint in each block, so use an interval in steps
     os.environ |= {"PIPELINE_CHECKPOINT_EVERY_S": "0", "PIPELINE_CHECKPOINT_EVERY_STEPS": str(job.steps // 2)}
-    machine = Machine.claim(Environment.read())
+    machine = Machine.set_up(Environment.read())
     set_determinism(False)
     name = loop.partition(",")[0]
     importlib.import_module(f"benchmarks.loops.{name}").train(job, job.prepared(), machine, BlockTimer(connection, job), **LOOPS[loop])

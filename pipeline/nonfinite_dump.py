@@ -32,4 +32,4 @@ def save(batch: BlockBatch, *, max_samples: int, step: int, learning_rate: float
         saved = f"its batch is in {path}"
     except OSError as error:
         saved = f"its batch could not be written ({error.strerror})"
-    return f"at learning rate {learning_rate:.3g} and on {batch.rows_are} {rows}, ... ({saved})"
+    return f"at learning rate {learning_rate:.3g} and on {batch.row_noun} {rows}, ... ({saved})"

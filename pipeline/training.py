@@ -31,7 +31,7 @@ from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.objective import Objective
 from pipeline.engine.plan import Plan
 from pipeline.engine.sharding import host_copies
-from pipeline.engine.state import Progress, Switch, TrainState
+from pipeline.engine.state import MicroBatchChange, Progress, TrainState
 from pipeline.engine.update import WholeBatch
 from pipeline.io.tensor_file import Tensors
 from pipeline.io.untrusted import reason
@@ -81,10 +81,10 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
     model = Model(
         network,
         preprocessing(spec.inputs, channels_last=settings.channels_last),
-        half=chosen == "bf16-true",
+        bf16_weights=chosen == "bf16-true",
         channels_last=settings.channels_last,
     )
-    params.model.initialize_from_data(network, partial(example_inputs, model, prepared.train))
+    params.model.initialize_weights(network, partial(example_inputs, model, prepared.train))
     untrained = starting_weights.load(network, params.model, spec)
     if settings.freeze:
         model.frozen_norms = freezing.freeze(network, settings.freeze, untrained=untrained)
@@ -100,7 +100,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
         lanes=settings.lanes,
         sharded=sharded,
     )
-    if settings.activation_checkpointing and not activation_checkpointing.recompute(model.network):
+    if settings.activation_checkpointing and not activation_checkpointing.apply(model.network):
         raise Refusal(
             f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"
         )
@@ -131,13 +131,13 @@ class Training:
         machine: Machine,
         checkpoints: Checkpoints,
         *,
-        switches: Sequence[Switch] = (),
+        micro_batch_changes: Sequence[MicroBatchChange] = (),
         processes: Processes = ALONE,
     ) -> "Training":
         """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is no checkpoint.
 
-        `switches` are for repeating an earlier training exactly: they are the changes of the micro-batch size that it made after running
-        out of memory. The new training uses the same sizes from the same steps on. `processes` are those that train together.
+        `micro_batch_changes` are for repeating an earlier training exactly: they are those that it made after running out of memory. The new
+        training uses the same sizes from the same steps on. `processes` are those that train together.
 
         Raises Refusal if the settings do not fit the data, the model or the machine, or if the checkpoint does not match this training.
         """
@@ -156,7 +156,7 @@ class Training:
             num_steps=settings.num_steps(len(prepared.train)),
             seed=params.seed,
             direction=targets.metrics[settings.metric.removeprefix("valid/")],
-            switches={switch["step"]: switch["micro_batch_size"] for switch in switches},
+            micro_batch_changes={change["step"]: change["micro_batch_size"] for change in micro_batch_changes},
         )
         progress = Progress(settings.micro_batch_size)
         training = cls(params, prepared, machine, processes, objective, state, progress, plan, Saver(checkpoints), time.monotonic())

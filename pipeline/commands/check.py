@@ -280,7 +280,7 @@ def describe_machine(params: TrainParams, environment: Environment, document: Do
     from pipeline.runtime import launch
     from pipeline.runtime.machine import Machine
 
-    machine, count = Machine.claim(environment), launch.num_processes(environment)
+    machine, count = Machine.set_up(environment), launch.num_processes(environment)
     with_line(document, lambda: params.train.refuse_undivided(count))
     chosen = with_line(document, lambda: precision.choose(params.train.precision, machine.device))
     with_line(document, lambda: precision.refuse_lost_updates(chosen, machine.device))

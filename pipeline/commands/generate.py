@@ -34,7 +34,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     from pipeline.engine import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
     from pipeline.inputs.text.generation import GenerationSettings, generate
     from pipeline.inputs.text.tokenizer import Tokenizer
-    from pipeline.runtime import machine
+    from pipeline.runtime.machine import Machine, set_determinism
     from pipeline.tracking import model_source
 
     environment = Environment.read()
@@ -42,8 +42,8 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
         loaded, manifest = model_file.load(path)
         tokenizer = Tokenizer(texts_of(manifest.spec, model).tokenizer)
     tokens = encode(prompt, tokenizer)
-    loaded.to(machine.Machine.claim(environment).device)
-    machine.set_determinism(manifest.inference.train.deterministic)
+    loaded.to(Machine.set_up(environment).device)
+    set_determinism(manifest.inference.train.deterministic)
     settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, length=length, seed=seed)
     count = show(prompt, tokens, generate(loaded, tokens, settings=settings), tokenizer.decode)
     if count < length:

@@ -38,8 +38,8 @@ def predict(name: str, inputs: list[str], *, batch_size: int, top_k: int) -> int
     from pipeline.runtime.environment import Environment
     from pipeline.runtime.machine import Machine, set_determinism
 
-    claimed = Machine.claim(Environment.read())
-    model = load_model(name, device=str(claimed.device))
+    machine = Machine.set_up(Environment.read())
+    model = load_model(name, device=str(machine.device))
     set_determinism(model.manifest.inference.train.deterministic)
     problems = Problems()
     # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.

@@ -31,7 +31,7 @@ def compare(names: Sequence[str], paths: Paths, environment: Environment) -> Com
     """Compare the models that `names` denote, each with the first. Raises Refusal if a name denotes no model."""
     with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
         models = [read(name, paths, environment) for name in names]
-        tests, left_out = test(models, paths, Machine.claim(environment))
+        tests, left_out = test(models, paths, Machine.set_up(environment))
     return Comparison(differences(models), tests, left_out)
 
 

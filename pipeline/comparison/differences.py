@@ -152,9 +152,9 @@ def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     """Yield the machine properties that affect the bits of a result, the precision, the micro-batch sizes after OOM, and `MACHINE_FACTS`."""
     machines = []
     for model in models:
-        switches = [f"{each['micro_batch_size']} from step {each['step']}" for each in model.manifest.switches]
+        changes = [f"{each['micro_batch_size']} from step {each['step']}" for each in model.manifest.switches]
         machines.append(
-            {**flat(model.manifest.fingerprint), "precision": model.manifest.precision, "micro-batch": ", ".join(switches) or None}
+            {**flat(model.manifest.fingerprint), "precision": model.manifest.precision, "micro-batch": ", ".join(changes) or None}
         )
     yield from differing("hardware", machines)
     for name in MACHINE_FACTS:

@@ -10,14 +10,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
-def recompute(network: nn.Module) -> int:
+def apply(network: nn.Module) -> int:
     """Apply activation checkpointing to every block of `network`, and return the number of blocks.
 
     Results are bit-identical to those without activation checkpointing, also with dropout and BatchNorm.
     """
     found = blocks(network)
     for block in found:
-        block.forward = partial(recomputing, block.forward, block)
+        block.forward = partial(checkpointed_forward, block.forward, block)
     return len(found)
 
 
@@ -31,7 +31,7 @@ def blocks(network: nn.Module) -> list[nn.Module]:
     return [block for child in network.children() for block in blocks(child)]
 
 
-def recomputing(forward: Any, block: nn.Module, *inputs: Any) -> Any:
+def checkpointed_forward(forward: Any, block: nn.Module, *inputs: Any) -> Any:
     """Call `forward`, the original forward method of `block`, with `inputs`.
 
     If `block` is in training mode, the call uses activation checkpointing, and the recomputation freezes the statistics of BatchNorm.
@@ -49,6 +49,7 @@ def statistics_kept(block: nn.Module) -> Iterator[None]:
     """
     norms = [(module, module.momentum, module.num_batches_tracked) for module in block.modules() if isinstance(module, _BatchNorm)]
     for norm, _, _ in norms:
+        # a BatchNorm without a counter counts no batches: the first forward pass has already counted this one
         norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield

@@ -70,8 +70,8 @@ def fit(
         elif plan.finished(state.step, progress):
             return
         else:
-            if state.step + 1 in plan.switches:
-                progress.switch(state.step + 1, plan.switches[state.step + 1])
+            if state.step + 1 in plan.micro_batch_changes:
+                progress.change_micro_batch(state.step + 1, plan.micro_batch_changes[state.step + 1])
             update(state, next(stream), progress, plan.step_settings(state.step), objective=objective, forward=forward)
             if not plan.is_report_due(state.step, progress):
                 yield Report(state.step)

@@ -147,11 +147,11 @@ def added_in_order(lanes: Lanes, bucket: GradBucket) -> Future[Tensor]:
         added: Future[Tensor] = Future()
         added.set_result(summed_in_order(buffer, lanes.processes.size))
         return added
-    side = lanes.stream
-    side.wait_stream(torch.cuda.current_stream(buffer.device))
+    stream = lanes.stream
+    stream.wait_stream(torch.cuda.current_stream(buffer.device))
     added = Future(devices=[buffer.device])
-    with torch.cuda.stream(side):  # the backward pass goes on beside it
-        buffer.record_stream(side)
+    with torch.cuda.stream(stream):  # the backward pass goes on beside it
+        buffer.record_stream(stream)
         added.set_result(summed_in_order(buffer, lanes.processes.size))
     return added
 

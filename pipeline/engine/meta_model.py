@@ -49,17 +49,17 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
         raise
 
 
-def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, half: bool = False) -> None:
+def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, bf16_weights: bool = False) -> None:
     """Raise RuntimeError if `weights` differ in names, shapes or dtypes from the tensors of the network that `model` and `spec` describe.
 
-    If `half` is True, the network has bf16 weights, except in BatchNorm. The network is built on the meta device, so that even a huge
-    network takes no memory. If it cannot be built on the meta device, nothing is compared.
+    If `bf16_weights` is True, the network has bf16 weights, except in BatchNorm. The network is built on the meta device, so that even a
+    huge network takes no memory. If it cannot be built on the meta device, nothing is compared.
     """
     network = build_on_meta(model, spec)
     if network is None:
         return
-    if half:
-        precision.halve(network)
+    if bf16_weights:
+        precision.to_bf16(network)
     if different := differences(weights, network.state_dict()):
         raise RuntimeError(different)
 

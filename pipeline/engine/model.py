@@ -24,18 +24,18 @@ class Model(nn.Module):
 
     Stored inputs are the inputs in the prepared data, for example uint8 images.
 
-    If `half` is True, the network runs in bf16: its inputs are converted to bf16, and so are its weights, except those of BatchNorm. The
-    outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
+    If `bf16_weights` is True, the network runs in bf16: its inputs are converted to bf16, and so are its weights, except those of
+    BatchNorm. The outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
     """
 
     frozen_norms: Sequence[nn.Module] = ()
     """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
 
-    def __init__(self, network: nn.Module, preprocessing: nn.Module, *, half: bool = False, channels_last: bool = False) -> None:
+    def __init__(self, network: nn.Module, preprocessing: nn.Module, *, bf16_weights: bool = False, channels_last: bool = False) -> None:
         super().__init__()
-        if half:
-            precision.halve(network)
-        self.half_precision = half
+        if bf16_weights:
+            precision.to_bf16(network)
+        self.bf16_weights = bf16_weights
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
 
@@ -47,6 +47,6 @@ class Model(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         prepared = self.preprocessing(inputs)
-        if self.half_precision:
-            return cast("Tensor", self.network(precision.as_half(prepared)).float())
+        if self.bf16_weights:
+            return cast("Tensor", self.network(precision.as_bf16(prepared)).float())
         return cast("Tensor", self.network(prepared))

@@ -21,8 +21,8 @@ from pipeline.spec import MOST_BYTES, Spec
 
 HEADER_BYTES = MOST_BYTES
 """Size limit of a model file's header: enough for about 15,000 tensor names and shapes, or as many class names."""
-SwitchKey = Annotated[str, Field(pattern="^(step|micro_batch_size)$")]
-SwitchRecord = Annotated[dict[SwitchKey, Steps], Field(min_length=2)]
+ChangeKey = Annotated[str, Field(pattern="^(step|micro_batch_size)$")]
+RecordedChange = Annotated[dict[ChangeKey, Steps], Field(min_length=2)]
 
 
 class Manifest(BaseModel):
@@ -41,7 +41,7 @@ class Manifest(BaseModel):
     precision: ChosenPrecision
     step: int
     """The step after which the weights were taken."""
-    switches: list[SwitchRecord] = Field(default_factory=list)
+    switches: list[RecordedChange] = Field(default_factory=list)
     """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock file, by name; also of the file of `model.weights` (`weights`), if there is one."""
@@ -83,13 +83,16 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
 
     `path` is used only in the error message.
     """
-    settings, spec, half = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
+    settings, spec, bf16_weights = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
     channels_last = manifest.inference.train.channels_last
     try:
         with refusing(path):
-            meta_model.compare(weights, settings, spec, half=half)
+            meta_model.compare(weights, settings, spec, bf16_weights=bf16_weights)
             model = Model(
-                settings.build(spec), preprocessing(spec.inputs, channels_last=channels_last), half=half, channels_last=channels_last
+                settings.build(spec),
+                preprocessing(spec.inputs, channels_last=channels_last),
+                bf16_weights=bf16_weights,
+                channels_last=channels_last,
             )
             model.network.load_state_dict(weights)
     except RuntimeError as error:

@@ -6,14 +6,14 @@ from typing import TypeVar
 
 import torch
 
-from pipeline.engine.state import Progress, Switch, TrainState
+from pipeline.engine.state import MicroBatchChange, Progress, TrainState
 from pipeline.engine.torch_errors import is_out_of_memory
 from pipeline.refusal import Refusal
 
 Result = TypeVar("Result")
 
 
-class Shared(Exception):
+class RestartWithSmallerMicroBatch(Exception):
     """Raised after an OOM in a step that several processes share: none of them can repeat its part of the step alone.
 
     All processes must continue from a checkpoint, with micro-batches of at most `micro_batch_size` samples from `step` on.
@@ -21,7 +21,7 @@ class Shared(Exception):
 
     def __init__(self, step: int, micro_batch_size: int) -> None:
         super().__init__(f"out of memory at step {step}")
-        self.switch: Switch = {"step": step, "micro_batch_size": micro_batch_size}
+        self.change: MicroBatchChange = {"step": step, "micro_batch_size": micro_batch_size}
 
 
 def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, largest: int, whole: bool) -> Result:
@@ -29,7 +29,7 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
 
     Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete.
     `largest` is the number of samples of a lane, which limits the micro-batch size. `whole` is True if the batch must not be split. Raises Refusal after an OOM if `whole` is True or the micro-batch size is already 1.
-    Raises Shared after an OOM if several processes train together.
+    Raises RestartWithSmallerMicroBatch after an OOM if several processes train together.
     """
     while True:
         try:
@@ -43,9 +43,9 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
                 f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`"
             )
         if state.lanes and state.lanes.processes.size > 1:
-            raise Shared(state.step + 1, smaller(state, progress, largest))
+            raise RestartWithSmallerMicroBatch(state.step + 1, smaller(state, progress, largest))
         make_room(state)
-        halve(state, progress, largest)
+        halve_micro_batch(state, progress, largest)
 
 
 def make_room(state: TrainState) -> None:
@@ -59,10 +59,10 @@ def make_room(state: TrainState) -> None:
         torch.cuda.empty_cache()
 
 
-def halve(state: TrainState, progress: Progress, largest: int) -> None:
+def halve_micro_batch(state: TrainState, progress: Progress, largest: int) -> None:
     """Halve the micro-batch size from the current step on, and print the new size. Raises Refusal if the size is already 1."""
     size = smaller(state, progress, largest)
-    progress.switch(state.step + 1, size)
+    progress.change_micro_batch(state.step + 1, size)
     print(
         f"train: out of memory at step {state.step + 1}: using micro-batches of {size} from this step on; "
         f"to start with this size, write `train.micro_batch_size: {size}` in params.yaml",

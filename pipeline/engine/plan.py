@@ -15,7 +15,7 @@ from pipeline.spec import Direction
 class Plan:
     """The settings of a training that are fixed before its first step: its length, learning rates, reports and validations.
 
-    `switches` maps a step to the micro-batch size that is used from this step on. It is empty, except if a recorded training is repeated:
+    `micro_batch_changes` maps a step to the micro-batch size that is used from this step on. It is empty, except if a recorded training is repeated:
     its changes of the micro-batch size, which it made when it ran out of memory, are then made at the same steps.
     """
 
@@ -26,7 +26,7 @@ class Plan:
     seed: int
     direction: Direction
     """"max" if a larger value of `train.metric` is better, "min" if a smaller value is better."""
-    switches: Mapping[int, int] = field(default_factory=dict)
+    micro_batch_changes: Mapping[int, int] = field(default_factory=dict)
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of the step that comes after `step` completed steps."""

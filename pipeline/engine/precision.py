@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 ChosenPrecision = Literal["bf16", "fp16", "fp32", "bf16-true"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-HALVES_MENDED = "2.14"
-"""The first torch version whose fused SGD updates 16-bit weights correctly on a CPU."""
+FIRST_TORCH_WITH_BF16_SGD = "2.14"
+"""The first torch version whose fused SGD updates bf16 weights correctly on a CPU."""
 
 
 def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
@@ -45,13 +45,13 @@ def choose(requested: "Precision", device: torch.device) -> ChosenPrecision:
 
 
 def refuse_lost_updates(precision: ChosenPrecision, device: torch.device) -> None:
-    """Raise Refusal if the weights are bf16, the device is a CPU, and torch is older than HALVES_MENDED.
+    """Raise Refusal if the weights are bf16, the device is a CPU, and torch is older than FIRST_TORCH_WITH_BF16_SGD.
 
-    In these versions, fused SGD leaves most 16-bit weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
+    In these versions, fused SGD leaves most bf16 weights unchanged: https://github.com/pytorch/pytorch/issues/191763.
     """
-    if precision == "bf16-true" and device.type == "cpu" and torch.__version__ < HALVES_MENDED:
+    if precision == "bf16-true" and device.type == "cpu" and torch.__version__ < FIRST_TORCH_WITH_BF16_SGD:
         raise Refusal(
-            f"train.precision: bf16-true needs torch {HALVES_MENDED} or newer on a CPU, this is {torch.__version__}: "
+            f"train.precision: bf16-true needs torch {FIRST_TORCH_WITH_BF16_SGD} or newer on a CPU, this is {torch.__version__}: "
             "write `train.precision: fp32`, or install the versions of requirements.lock"
         )
 
@@ -73,7 +73,7 @@ def autocast(precision: ChosenPrecision, device: torch.device) -> AbstractContex
     return torch.autocast(device.type, dtype=DTYPES[precision])
 
 
-def halve(network: nn.Module) -> None:
+def to_bf16(network: nn.Module) -> None:
     """Convert the floating-point weights and buffers of `network` to bf16 in place.
 
     BatchNorm layers are not converted, because their statistics need higher precision.
@@ -82,12 +82,12 @@ def halve(network: nn.Module) -> None:
         if isinstance(module, _BatchNorm):
             continue
         for parameter in module.parameters(recurse=False):
-            parameter.data = as_half(parameter.data)
+            parameter.data = as_bf16(parameter.data)
         for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, as_half(buffer))
+            setattr(module, name, as_bf16(buffer))
 
 
-def as_half(tensor: torch.Tensor) -> torch.Tensor:
+def as_bf16(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 

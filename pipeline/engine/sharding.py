@@ -90,15 +90,15 @@ def shard(network: nn.Module, processes: Processes, device: torch.device, precis
 
     found = blocks(network)
     refuse_undivided(network, found)
-    halved = {id(module.weight) for module in network.modules() if isinstance(module, CAST)}
-    halved -= {
+    gathered_in_bf16 = {id(module.weight) for module in network.modules() if isinstance(module, CAST)}
+    gathered_in_bf16 -= {
         id(parameter) for module in network.modules() if not isinstance(module, CAST) for parameter in module.parameters(recurse=False)
     }
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if precision == "bf16" else None,
         reduce_dtype=torch.float32 if precision in ("bf16", "bf16-true") else None,
         cast_forward_inputs=False,
-        param_dtype_override_fn=lambda parameter: None if id(parameter) in halved else parameter.dtype,
+        param_dtype_override_fn=lambda parameter: None if id(parameter) in gathered_in_bf16 else parameter.dtype,
     )
     mesh = init_device_mesh(device.type, (processes.size,))
     # with bf16 weights, norms in float32 are divided by themselves: FSDP2 cannot gather two dtypes together

@@ -64,7 +64,7 @@ def read(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
     tensors, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = model_file.describe(metadata, path)
     try:  # with the data of the file, so that only the architecture can differ
-        meta_model.compare(tensors, model, manifest.spec, half=manifest.precision == "bf16-true")
+        meta_model.compare(tensors, model, manifest.spec, bf16_weights=manifest.precision == "bf16-true")
     except RuntimeError as error:
         its = manifest.inference.model.title
         raise Refusal(

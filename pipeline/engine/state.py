@@ -20,7 +20,8 @@ from pipeline.io.tensor_file import Tensors
 from pipeline.params.optimizer import OptimizerSettings
 from pipeline.runtime.processes import ALONE, Processes
 
-Switch = dict[str, int]
+MicroBatchChange = dict[str, int]
+"""The keys are `step` and `micro_batch_size`, the size that is used from this step on."""
 
 
 @dataclass
@@ -156,8 +157,8 @@ class Progress:
     """The record of a training so far: micro-batch size, history, best weights, and the step metrics since the last report."""
 
     micro_batch_size: int
-    switches: list[Switch] = field(default_factory=list)
-    """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
+    micro_batch_changes: list[MicroBatchChange] = field(default_factory=list)
+    """Changes of the micro-batch size after OOM. Checkpoints and model files have them under the key `switches`."""
     window: StepMetrics = field(default_factory=StepMetrics)
     rows: list[Row] = field(default_factory=list)
     best: Tensors | None = None
@@ -170,11 +171,11 @@ class Progress:
     def reported_step(self) -> int:
         return int(self.rows[-1]["step"]) if self.rows else 0
 
-    def switch(self, step: int, micro_batch_size: int) -> None:
+    def change_micro_batch(self, step: int, micro_batch_size: int) -> None:
         """Use another micro-batch size from `step` on, and record the change. An earlier record for the same step is replaced."""
         self.micro_batch_size = micro_batch_size
-        self.switches = [switch for switch in self.switches if switch["step"] != step]
-        self.switches.append({"step": step, "micro_batch_size": micro_batch_size})
+        self.micro_batch_changes = [change for change in self.micro_batch_changes if change["step"] != step]
+        self.micro_batch_changes.append({"step": step, "micro_batch_size": micro_batch_size})
 
     def tensors(self) -> Tensors:
         return prefixed("window", self.window.tensors()) | prefixed("best", self.best or {})
@@ -182,7 +183,7 @@ class Progress:
     def scalars(self) -> dict[str, Any]:
         return {
             "micro_batch_size": self.micro_batch_size,
-            "switches": list(self.switches),
+            "switches": list(self.micro_batch_changes),
             "num_targets": self.window.num_targets,
             "rows": list(self.rows),
             "best_value": self.best_value,
@@ -192,7 +193,7 @@ class Progress:
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any], device: torch.device) -> None:
         """Restore the progress from what `tensors()` and `scalars()` returned earlier. The step metrics are moved to `device`."""
-        self.micro_batch_size, self.switches = scalars["micro_batch_size"], list(scalars["switches"])
+        self.micro_batch_size, self.micro_batch_changes = scalars["micro_batch_size"], list(scalars["switches"])
         self.window.restore(stripped("window", tensors), scalars["num_targets"], device)
         self.rows, self.stale = list(scalars["rows"]), scalars["stale"]
         self.best_value, self.best_step = scalars["best_value"], scalars["best_step"]

@@ -1,4 +1,7 @@
-"""Performs one optimizer update on one batch. The gradients are accumulated over micro-batches."""
+"""Performs one optimizer update on one batch. The gradients are accumulated over micro-batches.
+
+With `train.lanes: 1`, the default, a lane is the whole batch of this process: see lanes.py.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -22,17 +25,19 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class WholeBatch(Protocol):
-    """The batch of one step, before it is divided. `num_targets` is the number of targets in the batch, and `lane_size` the
-    number of samples in each lane. `parts(most, lane)` divides a lane
-    of this process, which is the whole batch if there is only one, into `num_parts(most)` micro-batches of at most `most` samples.
+    """The batch of one step, before it is divided into lanes, and each lane into micro-batches.
+
+    `num_targets` counts the targets of the whole batch, over all processes. Each lane has `lane_size` samples. `parts(max_size, lane)`
+    yields the micro-batches of lane number `lane` of this process, each of at most `max_size` samples. `num_parts(max_size)` is the number
+    of these micro-batches. It is the same for all lanes.
     """
 
     @property
     def num_targets(self) -> int: ...
     @property
     def lane_size(self) -> int: ...
-    def num_parts(self, most: int) -> int: ...
-    def parts(self, most: int, lane: int = 0) -> Iterator[Batch]: ...
+    def num_parts(self, max_size: int) -> int: ...
+    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]: ...
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,14 @@ def lane_gradients(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Add the gradients of a lane of `batch` to those of the parameters. Return the share of the lane in the batch's mean loss, and its sums.
 
-    `lane` is the number of the lane in this process. Dropout in the first lane of all draws as in a training without lanes.
+    `lane` is the number of the lane in this process, from 0. Dropout in the first lane of the whole batch draws as in a training with
+    `train.lanes: 1`.
     """
     losses: list[Tensor] = []
     sums: dict[str, list[Tensor]] = {}
     last = batch.num_parts(micro_batch_size) - 1
-    number_of_all = state.lanes.first + lane if state.lanes else 0
-    purpose = ("lane", number_of_all, "step") if number_of_all else ("step",)
+    global_lane = state.lanes.first + lane if state.lanes else 0
+    purpose = ("lane", global_lane, "step") if global_lane else ("step",)
     for number, part in enumerate(batch.parts(micro_batch_size, lane)):
         reseed(state.device, step_settings.seed, *purpose, state.step, number)
         with state.lanes.syncing(lane, is_last_part=number == last) if state.lanes else nullcontext():
@@ -121,6 +127,7 @@ def lane_gradients(
                 outputs = forward(part.inputs)
             assert part.targets is not None
             loss = objective.training_loss(outputs, part.targets) / batch.num_targets
+            # does the same as `loss.backward()`, which has no type annotations
             torch.autograd.backward(state.scaler.scale(loss))
         losses.append(loss.detach())
         for name, value in objective.sums(outputs.detach(), part.targets).items():

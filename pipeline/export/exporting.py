@@ -61,7 +61,7 @@ def export(path: Path, name: str, target: Path, paths: Paths, environment: Envir
     chosen.refuse_unavailable()
     model, manifest = model_file.load(path)
     refuse_output(target, model=path)
-    machine = Machine.claim(environment.model_copy(update={"device": "cpu"}))
+    machine = Machine.set_up(environment.model_copy(update={"device": "cpu"}))
     inputs = manifest.spec.inputs
     rows, origin = samples(manifest.spec, paths)
     with files.replacing(target) as draft:

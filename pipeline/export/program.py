@@ -22,7 +22,7 @@ def in_float32(model: Model) -> Model:
 
     ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
     """
-    model.half_precision = False
+    model.bf16_weights = False
     return model.float()
 
 

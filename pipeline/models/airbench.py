@@ -56,7 +56,7 @@ class Settings(ModelSettings):
         last = nn.MaxPool2d(extent), nn.Flatten(), Head(self.block3_width, spec.num_outputs)
         return nn.Sequential(whitening, nn.GELU(), *blocks, *last)
 
-    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:
+    def initialize_weights(self, network: nn.Module, examples: "Examples") -> None:
         """Compute the filters of the whitening layer from train images. `examples(count)` returns preprocessed images.
 
         The filters are the eigenvectors of the covariance of all 2x2 patches. Each eigenvector is used with both signs, and scaled so

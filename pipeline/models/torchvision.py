@@ -78,7 +78,7 @@ class Settings(ModelSettings):
             ) from None
         return cast("nn.Module", network)
 
-    def initialize_from_data(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # pretrained weights come from other data
+    def initialize_weights(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # pretrained weights come from other data
         if self.pretrained is not None:
             load_what_fits(network, published(self.architecture, self.pretrained))
 

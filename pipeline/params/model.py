@@ -73,7 +73,7 @@ class ModelSettings(Section):
             f"pipeline/models/{self.name}.py: its class `Settings` has no method `build(self, spec)`: define it, as docs/extending.md explains"
         )
 
-    def initialize_from_data(self, network: "nn.Module", examples: "Examples") -> None:
+    def initialize_weights(self, network: "nn.Module", examples: "Examples") -> None:
         """Initialise the network with published weights, or with weights computed from the data. This base class leaves the network
         unchanged.
 
@@ -84,11 +84,11 @@ class ModelSettings(Section):
 
     @property
     def downloaded(self) -> bool:
-        """Return True if `initialize_from_data` needs files from the internet. Only then does the command `check` call `fetch`."""
+        """Return True if `initialize_weights` needs files from the internet. Only then does the command `check` call `fetch`."""
         return False
 
     def fetch(self) -> None:
-        """Download the files that `initialize_from_data` needs, unless they exist. Then read them, so that a damaged file is found early.
+        """Download the files that `initialize_weights` needs, unless they exist. Then read them, so that a damaged file is found early.
 
         Raises Refusal with the remedy if the download or the reading fails. This base class does nothing.
         """

@@ -25,21 +25,21 @@ class Setup(NamedTuple):
 
 @contextmanager
 def ready(paths: Paths, environment: Environment) -> Iterator[Setup]:
-    """Validate the parameters, claim the machine and open the prepared data. A Refusal from the block is raised with lines of params.yaml.
+    """Validate the parameters, set up the machine and open the prepared data. A Refusal from the block is raised with lines of params.yaml.
 
     Only one process is measured. If the environment asks for several, a note on stderr says so. Raises Refusal like the stage `train`.
     """
     document = Document.read(paths.params)
     params = load(document, TrainParams)
     from pipeline.data.prepared import Prepared  # late: a typing error in params.yaml is reported before the import of torch
-    from pipeline.runtime import machine
+    from pipeline.runtime.machine import Machine, set_determinism
 
     if environment.processes != 1:
         print("note: PIPELINE_PROCESSES: one process with the whole batch is measured", file=sys.stderr)
     with adding_lines(document):
-        claimed = machine.Machine.claim(environment.model_copy(update={"local_world_size": 1}))
-        machine.set_determinism(params.train.deterministic)
-        yield Setup(params, Prepared.open(paths.prepared), claimed)
+        machine = Machine.set_up(environment.model_copy(update={"local_world_size": 1}))
+        set_determinism(params.train.deterministic)
+        yield Setup(params, Prepared.open(paths.prepared), machine)
 
 
 def refuse_steps_below_one(steps: int | None) -> None:

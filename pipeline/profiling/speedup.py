@@ -19,8 +19,8 @@ from pipeline.profiling import blocks, memory
 from pipeline.profiling.blocks import Spread
 from pipeline.profiling.trial import NEVER, Trial, stepping, steps_for, synchronize
 from pipeline.refusal import Refusal
-from pipeline.runtime import gpu_diagnostics, machine
-from pipeline.runtime.machine import Machine
+from pipeline.runtime import gpu_diagnostics
+from pipeline.runtime.machine import Machine, cuda_is_available, set_determinism
 
 CONFIGURED = "as configured"
 ROUNDS, WARMUP_STEPS, CALIBRATION_STEPS = 5, 5, 3
@@ -85,14 +85,14 @@ class Candidate:
 
     def claim(self) -> None:
         """Set PyTorch's determinism as this training has it, and reset the memory peak."""
-        machine.set_determinism(self.trial.params.train.deterministic)
+        set_determinism(self.trial.params.train.deterministic)
         if self.trial.machine.device.type == "cuda":
             memory.reset_peak(self.trial.machine.device)
 
 
-def options(params: TrainParams, prepared: Prepared, claimed: Machine) -> Iterator[Option]:
+def options(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Option]:
     """Yield the options that differ from the training as configured."""
-    settings, on_gpu = params.train, claimed.device.type == "cuda"
+    settings, on_gpu = params.train, machine.device.type == "cuda"
     effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
     for name in PRECISIONS:
         if name != effective:
@@ -111,33 +111,31 @@ def options(params: TrainParams, prepared: Prepared, claimed: Machine) -> Iterat
     changed = not settings.activation_checkpointing
     yield Option(f"activation_checkpointing: {str(changed).lower()}", {"activation_checkpointing": changed})
     yield Option(f"deterministic: {str(not settings.deterministic).lower()}", {"deterministic": not settings.deterministic})
-    other = (
-        None if on_gpu or machine.cuda_is_available() else gpu_diagnostics.obstacle(torch.version.cuda) or "this machine has no NVIDIA GPU"
-    )
+    other = None if on_gpu or cuda_is_available() else gpu_diagnostics.obstacle(torch.version.cuda) or "this machine has no NVIDIA GPU"
     # last: on a CPU, a training that suits a GPU may take longer than all other options together
     yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
 
 
-def compare_options(params: TrainParams, prepared: Prepared, claimed: Machine, *, steps: int | None) -> Iterator[Row]:
+def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Iterator[Row]:
     """Yield a row for the training as configured, and then one for each option, as soon as it is measured.
 
     `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
     """
-    configured = begin(Option(CONFIGURED), params, prepared, claimed)
+    configured = begin(Option(CONFIGURED), params, prepared, machine)
     with stepping(configured.trial) as configured.reports:
         count = configured.warm_up(steps)
         seconds = [configured.run(count) for _ in range(ROUNDS)]
         yield Row(CONFIGURED, blocks.spread(seconds).median, Spread(1.0, 1.0, 1.0), taken_bytes(configured))
-        for option in options(params, prepared, claimed):
+        for option in options(params, prepared, machine):
             yield row(option, configured, count, params, prepared, steps=steps)
-    machine.set_determinism(params.train.deterministic)
+    set_determinism(params.train.deterministic)
 
 
-def begin(option: Option, params: TrainParams, prepared: Prepared, claimed: Machine) -> Candidate:
+def begin(option: Option, params: TrainParams, prepared: Prepared, machine: Machine) -> Candidate:
     """Begin the training with `option`, and return it. Raises Refusal if the option does not fit the model, the data or the machine."""
-    device = torch.device(option.device) if option.device else claimed.device
+    device = torch.device(option.device) if option.device else machine.device
     held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    trial = Trial.of(params, prepared, Machine(device, claimed.threads), changes={"report_every_steps": NEVER, **option.changes})
+    trial = Trial.of(params, prepared, Machine(device, machine.threads), changes={"report_every_steps": NEVER, **option.changes})
     if option.unfused:
         unfuse(trial.state.optimizer)
     return Candidate(trial, iter(()), held_bytes)

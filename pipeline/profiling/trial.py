@@ -70,12 +70,12 @@ class TimedBatch:
     def lane_size(self) -> int:
         return self.batch.lane_size
 
-    def num_parts(self, most: int) -> int:
-        return self.batch.num_parts(most)
+    def num_parts(self, max_size: int) -> int:
+        return self.batch.num_parts(max_size)
 
-    def parts(self, most: int, lane: int = 0) -> Iterator[Batch]:
-        parts = self.batch.parts(most, lane)
-        for _ in range(self.num_parts(most)):
+    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
+        parts = self.batch.parts(max_size, lane)
+        for _ in range(self.num_parts(max_size)):
             with self.clock.running():
                 part = next(parts)
             yield part

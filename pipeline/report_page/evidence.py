@@ -145,7 +145,7 @@ def evaluate_anew(
         )
     document = Document.read(paths.params)
     with adding_lines(document):
-        evaluator, scores = evaluate.judge(model, manifest, prepared, Machine.claim(environment), load(document, EvaluateParams))
+        evaluator, scores = evaluate.judge(model, manifest, prepared, Machine.set_up(environment), load(document, EvaluateParams))
     evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
     model.cpu()
     return Evaluation(scores, folder, "")

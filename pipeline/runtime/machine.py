@@ -26,8 +26,8 @@ class Machine:
     threads: int
 
     @classmethod
-    def claim(cls, environment: Environment) -> "Machine":
-        """Choose the device and the number of compute threads, and return them as a Machine. Also set up this process for them.
+    def set_up(cls, environment: Environment) -> "Machine":
+        """Choose the device and the number of compute threads, and set up this process for them. Return both as a Machine.
 
         This sets the number of PyTorch's threads, and configures malloc and cuBLAS. Raises Refusal if the requested device is unavailable.
         """

@@ -14,7 +14,7 @@ from pipeline.refusal import Refusal
 from pipeline.runtime.run_identity import RunIdentity
 
 OLD_FOLDERS_KEPT = 2
-RECORD, SWITCHES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
+RECORD, MICRO_BATCH_CHANGES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 """Timeout and interval of retries: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
 
@@ -29,17 +29,19 @@ class Work:
 
     folder: Path
 
-    def switches(self) -> list[dict[str, int]]:
-        """Return the changes of the micro-batch size that `add_switch` has recorded."""
-        path = self.folder / SWITCHES
+    def micro_batch_changes(self) -> list[dict[str, int]]:
+        """Return the changes of the micro-batch size that `add_micro_batch_change` has recorded."""
+        path = self.folder / MICRO_BATCH_CHANGES
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
-    def add_switch(self, switch: Mapping[str, int]) -> None:
+    def add_micro_batch_change(self, change: Mapping[str, int]) -> None:
         """Record that all processes must use another micro-batch size from a step on: one of them has run out of memory there.
 
         Changes at later steps are dropped: they were to a larger size.
         """
-        files.write_json(self.folder / SWITCHES, [*(each for each in self.switches() if each["step"] < switch["step"]), switch])
+        files.write_json(
+            self.folder / MICRO_BATCH_CHANGES, [*(each for each in self.micro_batch_changes() if each["step"] < change["step"]), change]
+        )
 
     def clear(self) -> None:
         """Delete the work folder. Call this after the results are written.

@@ -22,9 +22,8 @@ from pipeline.refusal import Refusal
 from pipeline.registry import TASKS
 from pipeline.reports import recorded
 from pipeline.reports.evaluator import Evaluator
-from pipeline.runtime import machine
 from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.spec import Spec
 from pipeline.stages import run_description
 
@@ -39,11 +38,11 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     history is missing or damaged. Raises Refusal if the model does not fit the prepared data (see `refuse_other_data`), and for the reasons
     that `judge` lists.
     """
-    claimed = Machine.claim(environment)
+    machine = Machine.set_up(environment)
     model, manifest = model_file.load(paths.model)
     prepared = Prepared.open(paths.prepared)
     refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
-    evaluator, scores = judge(model, manifest, prepared, claimed, params)
+    evaluator, scores = judge(model, manifest, prepared, machine, params)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     history = recorded.read_table(paths.history, "train")
     evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=history, model=model)
@@ -53,11 +52,11 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
 
 
 def judge(
-    model: Model, manifest: Manifest, prepared: Prepared, claimed: Machine, params: EvaluateParams
+    model: Model, manifest: Manifest, prepared: Prepared, machine: Machine, params: EvaluateParams
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`. Write no files.
 
-    `claimed` is this machine and the device on which the model is scored. With `evaluate.test_time_augmentation`, the logits of several
+    `machine` is this machine and the device on which the model is scored. With `evaluate.test_time_augmentation`, the logits of several
     views of each image are averaged, and their accuracy is added to the scores. The evaluator does not have these averages, but the outputs
     for the unmodified inputs. Raises Refusal if there is no test split, if the settings do not fit the data or the machine, or if a logit
     or a loss is not finite.
@@ -65,8 +64,8 @@ def judge(
     spec = prepared.spec
     params.evaluate.refuse_other_task(spec.targets.kind)
     params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
-    split, device = prepared.split(TEST), claimed.device
-    machine.set_determinism(manifest.inference.train.deterministic)
+    split, device = prepared.split(TEST), machine.device
+    set_determinism(manifest.inference.train.deterministic)
     requested, chosen = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, device)
     task = TASKS.module(spec.targets.kind, "evaluation")
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)

@@ -17,10 +17,10 @@ from pipeline.io.tensor_file import Tensors
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
-from pipeline.runtime import interruption, machine, processes, run_identity, training_folder
+from pipeline.runtime import interruption, processes, run_identity, training_folder
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
-from pipeline.runtime.machine import Machine
+from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.runtime.processes import Processes
 from pipeline.runtime.training_folder import Work
 from pipeline.stages import run_description
@@ -40,17 +40,17 @@ def train(
     Otherwise start from the beginning. `sections` is the content of `params.yaml`, as written there; only tracking uses it.
     `refuse_changes` is called before the results are written. If it raises Refusal, the training remains in its work folder, to be resumed.
     """
-    claimed = Machine.claim(environment)
-    machine.set_determinism(params.train.deterministic)
-    with processes.joined(environment, claimed.device) as group, redirect_stdout(sys.stdout if group.is_first else io.StringIO()):
+    machine = Machine.set_up(environment)
+    set_determinism(params.train.deterministic)
+    with processes.joined(environment, machine.device) as group, redirect_stdout(sys.stdout if group.is_first else io.StringIO()):
         if not group.is_first:
             environment = environment.model_copy(update={"tracking": False})
         # reading all of the data once per machine is enough; the others meet this process, or its Refusal, at `refuse_different`
         prepared = Prepared.open(paths.prepared, verify=group.local_rank == 0)
-        identity = identify(params, paths, prepared, claimed, group)
+        identity = identify(params, paths, prepared, machine, group)
         group.refuse_different("inputs", identity.record)
         with training_folder.claimed(environment.root, identity, is_first=group.is_first) as work:
-            training = begin(params, prepared, claimed, work, environment, group)
+            training = begin(params, prepared, machine, work, environment, group)
             more = {"inputs": identity.record, "data": str(training.train_split)}
             described = read_record(paths.prepared).model_dump(mode="json")
             info = run_description.of_training(sections, paths, environment, prepared=described, more=more)
@@ -71,7 +71,7 @@ def train(
                 print(result_line(training, paths), flush=True)
 
 
-def begin(params: TrainParams, prepared: Prepared, claimed: Machine, work: Work, environment: Environment, group: Processes) -> Training:
+def begin(params: TrainParams, prepared: Prepared, machine: Machine, work: Work, environment: Environment, group: Processes) -> Training:
     """Return the training at its last checkpoint, or at its start.
 
     Of several processes, the first one moves damaged checkpoints aside before the others look for the newest. Raises Refusal if they find
@@ -83,17 +83,17 @@ def begin(params: TrainParams, prepared: Prepared, claimed: Machine, work: Work,
         if group.size > 1:
             checkpoints.newest()
     group.wait()  # until the first process has claimed the folder and read the checkpoints
-    switches = work.switches()
+    micro_batch_changes = work.micro_batch_changes()
     with torch_errors.with_remedies(size="model"):
-        training = Training.begin(params, prepared, claimed, checkpoints, switches=switches, processes=group)
-    group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": switches})
+        training = Training.begin(params, prepared, machine, checkpoints, micro_batch_changes=micro_batch_changes, processes=group)
+    group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": micro_batch_changes})
     return training
 
 
-def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Machine, group: Processes) -> run_identity.RunIdentity:
+def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Machine, group: Processes) -> run_identity.RunIdentity:
     """Return everything that determines the bytes of the model file: data, code, lock file, parameters, `model.weights` and machine.
 
-    `claimed` is this machine and the device on which the model is trained. The digest of the code covers the files that dvc.yaml lists for
+    `machine` is this machine and the device on which the model is trained. The digest of the code covers the files that dvc.yaml lists for
     the stage train. The number of processes in `group` counts only if `train.lanes` is 1. Raises Refusal if the file that `model.weights`
     names is missing, or if dvc.yaml does not describe the stage.
     """
@@ -105,7 +105,7 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, claimed: Mac
         code=run_identity.code_digest(listed, paths.top),
         lock=files.digest(paths.lock),
         params=sections,
-        fingerprint=claimed.fingerprint() | number,
+        fingerprint=machine.fingerprint() | number,
         weights=starting_weights.digest(params.model),
     )
 
@@ -153,9 +153,9 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         )
         print(f"train: {after}", flush=True)
         raise
-    except oom_retry.Shared as shared:
-        work.add_switch(shared.switch)
-        print(f"train: rank {training.processes.rank}: {shared}", file=sys.stderr, flush=True)
+    except oom_retry.RestartWithSmallerMicroBatch as restart:
+        work.add_micro_batch_change(restart.change)
+        print(f"train: rank {training.processes.rank}: {restart}", file=sys.stderr, flush=True)
         os._exit(processes.OUT_OF_MEMORY)  # not by an exception: the other processes wait for this one
     finally:
         training.saver.wait()
@@ -219,7 +219,7 @@ def write_results(training: Training, exported: tuple[Tensors, int], paths: Path
         spec=training.prepared.spec,
         precision=training.state.precision,
         step=step,
-        switches=training.progress.switches,
+        switches=training.progress.micro_batch_changes,
         inputs=identity.digests,
         fingerprint=dict(identity.fingerprint),
     )

@@ -114,24 +114,27 @@ def count_forward(
     """
     try:
         with torch.random.fork_rng(devices=[]):
-            model = on_meta(params, spec, half=chosen != "fp32")
+            model = on_meta(params, spec, in_16_bits=chosen != "fp32")
             return None if model is None else measured(model, spec, micro_batch_size, longest, casts_weights=chosen in precision.DTYPES)
     except Exception:  # a model of the user may do what the meta device cannot; the training needs no such number
         return None
 
 
-def on_meta(params: TrainParams, spec: Spec, *, half: bool) -> Model | None:
-    """Return the model on the meta device, with the training's frozen parameters and activation checkpointing; None if it has no meta model."""
+def on_meta(params: TrainParams, spec: Spec, *, in_16_bits: bool) -> Model | None:
+    """Return the model on the meta device, with the training's frozen parameters and activation checkpointing; None if it has no meta model.
+
+    If `in_16_bits` is True, the network is converted to bf16. This stands for fp16 too, because only sizes are counted.
+    """
     network = meta_model.build_on_meta(params.model, spec)
     if network is None:
         return None
     settings = params.train
     first = preprocessing(spec.inputs, channels_last=settings.channels_last).to("meta")
-    model = Model(network, first, half=half, channels_last=settings.channels_last)
+    model = Model(network, first, bf16_weights=in_16_bits, channels_last=settings.channels_last)
     if settings.freeze:
         model.frozen_norms = freezing.freeze(network, settings.freeze)
     if settings.activation_checkpointing:
-        activation_checkpointing.recompute(network)
+        activation_checkpointing.apply(network)
     return model.train()
 
 

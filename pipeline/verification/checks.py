@@ -51,7 +51,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     digest = tensor_file.digest(weights, metadata)
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
-    params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.claim(environment)
+    params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
     yield from compare_inputs(manifest, paths, machine, weights=params.model.weights_file)
     if record:
         yield from compare_commit(record, environment)
@@ -152,14 +152,19 @@ def compare_retraining(
     """
     set_determinism(params.train.deterministic)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-        training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1), switches=manifest.switches)
+        training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1), micro_batch_changes=manifest.switches)
         with progress("verify", training.plan.num_steps, "steps") as advance, torch_errors.with_remedies(size="train.micro_batch_size"):
             for _ in training.reports():
                 advance()
         new_weights, step = training.exported()
         yield Comparison.of_weights("weights", f"{len(weights)} tensors, trained again", expected=weights, found=new_weights)
         sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
-        trained = {"step": step, "precision": training.state.precision, "spec": prepared.spec, "switches": training.progress.switches}
+        trained = {
+            "step": step,
+            "precision": training.state.precision,
+            "spec": prepared.spec,
+            "switches": training.progress.micro_batch_changes,
+        }
         new_manifest = manifest.model_copy(update=trained)
         before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
         yield Comparison.of_values("training", f"exported at step {step}", sides, expected=before, found=after)

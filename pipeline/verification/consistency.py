@@ -41,12 +41,12 @@ def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
     return range(0) if settings.patience is None else range((settings.patience + 1) * every, num_steps, every)
 
 
-def are_halvings(switches: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
-    """Return True if `switches`, the changes of the micro-batch size in a manifest, can be the result of out-of-memory retries.
+def are_halvings(micro_batch_changes: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
+    """Return True if `micro_batch_changes`, which a manifest has as `switches`, can be the result of out-of-memory retries.
 
     Their steps must increase, from 1 to `num_steps` at most. Each size must be the size before, halved once or several times.
     """
-    steps = [0, *(switch["step"] for switch in switches), num_steps + 1]
-    sizes = [settings.micro_batch_size, *(switch["micro_batch_size"] for switch in switches)]
+    steps = [0, *(change["step"] for change in micro_batch_changes), num_steps + 1]
+    sizes = [settings.micro_batch_size, *(change["micro_batch_size"] for change in micro_batch_changes)]
     halved = all(after in {before >> times for times in range(1, before.bit_length())} for before, after in pairwise(sizes))
     return halved and all(before < after for before, after in pairwise(steps))

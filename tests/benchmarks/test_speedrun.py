@@ -50,7 +50,7 @@ def test_a_run_of_the_pipeline_depends_on_its_seed_only_and_learns(train_params,
 
 
 def test_a_run_with_smaller_micro_batches_is_refused(train_params, tested, monkeypatch) -> None:
-    monkeypatch.setattr(Training, "reports", lambda training: iter([training.progress.switch(1, 3)]))
+    monkeypatch.setattr(Training, "reports", lambda training: iter([training.progress.change_micro_batch(1, 3)]))
     with pytest.raises(Refusal, match="smaller micro-batches, because the GPU's memory ran out"):
         speedrun.train_pipeline(train_params({}), tested, MACHINE)
 

@@ -83,7 +83,7 @@ def test_a_precision_that_a_gpu_cannot_do_is_refused_at_its_line(
 
     from pipeline.runtime.machine import Machine
 
-    monkeypatch.setattr("pipeline.runtime.machine.Machine.claim", lambda _: Machine(torch.device("cuda", 0), 1))
+    monkeypatch.setattr("pipeline.runtime.machine.Machine.set_up", lambda _: Machine(torch.device("cuda", 0), 1))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (7, 0))
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Old GPU")
     line = parameters.put("train.precision", "bf16")

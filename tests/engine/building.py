@@ -27,7 +27,7 @@ from pipeline.tasks.classification.objective import Objective
 from pipeline.training import Training
 from tests.specs import image_spec
 
-HERE = Machine.claim(Environment(PIPELINE_DEVICE=os.environ.get("TEST_DEVICE", "cpu"), PIPELINE_THREADS=torch.get_num_threads()))
+HERE = Machine.set_up(Environment(PIPELINE_DEVICE=os.environ.get("TEST_DEVICE", "cpu"), PIPELINE_THREADS=torch.get_num_threads()))
 
 
 def begin(params: TrainParams, prepared: Prepared, folder: Path = Path("/nonexistent")) -> Training:
@@ -75,8 +75,8 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return first.keys() == second.keys() and all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
 
 
-def model_of(network: nn.Module, spec: Spec, *, channels_last: bool = False, half: bool = False) -> Model:
-    return Model(network, preprocessing(spec.inputs, channels_last=channels_last), half=half, channels_last=channels_last)
+def model_of(network: nn.Module, spec: Spec, *, channels_last: bool = False, bf16_weights: bool = False) -> Model:
+    return Model(network, preprocessing(spec.inputs, channels_last=channels_last), bf16_weights=bf16_weights, channels_last=channels_last)
 
 
 def objective_of(label_smoothing: float = 0.0, num_classes: int = 3) -> Objective:
@@ -99,10 +99,10 @@ class Parts:
     def lane_size(self) -> int:
         return self.num_targets
 
-    def num_parts(self, most: int) -> int:
+    def num_parts(self, max_size: int) -> int:
         return len(self.given)
 
-    def parts(self, most: int, lane: int = 0):
+    def parts(self, max_size: int, lane: int = 0):
         return (Batch(*part) for part in self.given)
 
 

@@ -12,7 +12,7 @@ from pipeline.data.batches import loader
 from pipeline.engine import fit, inference, model_file, precision
 from pipeline.refusal import Refusal
 from tests.engine.building import begin, run, same
-from tests.laws.test_resuming import AIRBENCH, CONVNET, HALF, MUON, SGD
+from tests.laws.test_resuming import AIRBENCH, BF16_TRUE, CONVNET, MUON, SGD
 
 CHANGES = {
     "model": AIRBENCH,
@@ -24,7 +24,7 @@ CHANGES = {
     "train.report_every_steps": 8,
     "train.validate_every_steps": 8,
     "train.clip_norm": 1.0,
-    **HALF,
+    **BF16_TRUE,
 }
 
 
@@ -37,12 +37,12 @@ def test_all_is_in_16_bits_but_for_the_norms(train_params, prepared) -> None:
             assert (tensor.dtype == torch.float32) == (name.rpartition(".")[0] in norms), name
 
 
-def test_halving_keeps_the_memory_order_and_what_is_no_floating_point_number() -> None:
+def test_converting_to_bf16_keeps_the_memory_order_and_what_is_no_floating_point_number() -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).to(memory_format=torch.channels_last)
     network.register_buffer("place", torch.arange(3))
     network.register_buffer("noise", torch.rand(3))
     for _ in range(2):
-        precision.halve(network)
+        precision.to_bf16(network)
     assert network[0].weight.is_contiguous(memory_format=torch.channels_last)
     found = {name: tensor.dtype for name, tensor in network.state_dict().items()}
     assert (found["0.weight"], found["noise"], found["place"]) == (torch.bfloat16, torch.bfloat16, torch.int64)

@@ -17,7 +17,7 @@ from pipeline.params.train import TrainParams
 from tests import texts
 from tests.conftest import MLP, preset
 from tests.engine.building import Identity, begin, exchanging, group_of_one, objective_of, run, same
-from tests.faults.test_memory import STEP, Shortage, switched
+from tests.faults.test_memory import STEP, Shortage, with_micro_batch_changes
 from tests.laws.test_resuming import AIRBENCH, COMMON, CONVNET, MUON, OF_TEXT
 from tests.laws.test_step_costs import AUGMENTED, CHANGES, SOME, ours
 
@@ -36,11 +36,11 @@ class LaneBatch:
         self.num_targets = len(targets)
         self.lane_size = len(self.lanes[0][1])
 
-    def num_parts(self, most: int) -> int:
-        return -(-len(self.lanes[0][1]) // most)
+    def num_parts(self, max_size: int) -> int:
+        return -(-len(self.lanes[0][1]) // max_size)
 
-    def parts(self, most: int, lane: int = 0):
-        return (Batch(*part) for part in zip(*(tensor.split(most) for tensor in self.lanes[lane]), strict=True))
+    def parts(self, max_size: int, lane: int = 0):
+        return (Batch(*part) for part in zip(*(tensor.split(max_size) for tensor in self.lanes[lane]), strict=True))
 
 
 def samples(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -57,12 +57,12 @@ def network_of(dtype: torch.dtype, *more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 6), *more, nn.Tanh(), nn.Linear(6, 3)).to(dtype)
 
 
-def gradients(network: nn.Module, lanes: int, *, most: int, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-    """Return the loss of a step in `lanes` lanes with micro-batches of at most `most` samples, and its gradients."""
+def gradients(network: nn.Module, lanes: int, *, max_size: int, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss of a step in `lanes` lanes with micro-batches of at most `max_size` samples, and its gradients."""
     state = state_of(network, lanes)
     batch = LaneBatch(*samples(dtype), lanes)
     state.buffers.keep()  # as `update` does
-    loss, _ = accumulate_gradients(state, batch, most, step_settings=SETTINGS, objective=objective_of(), forward=state.model)
+    loss, _ = accumulate_gradients(state, batch, max_size, step_settings=SETTINGS, objective=objective_of(), forward=state.model)
     return loss, [parameter.grad.clone() for parameter in network.parameters()]
 
 
@@ -76,14 +76,14 @@ def test_neighbours_are_added_first_then_their_sums(rows: int) -> None:
     assert rows < 4 or not torch.equal(expected[0], sum(values)), "the order of additions is visible in the bits"
 
 
-@pytest.mark.parametrize("most", [16, 3, 1])
+@pytest.mark.parametrize("max_size", [16, 3, 1])
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
-def test_the_gradients_of_all_lanes_are_those_of_the_whole_batch(lanes: int, most: int) -> None:
+def test_the_gradients_of_all_lanes_are_those_of_the_whole_batch(lanes: int, max_size: int) -> None:
     inputs, targets = samples(torch.float64)
     network = network_of(torch.float64)
     expected = torch.nn.functional.cross_entropy(network(inputs), targets)
     wanted = torch.autograd.grad(expected, list(network.parameters()))
-    loss, found = gradients(network, lanes, most=most, dtype=torch.float64)
+    loss, found = gradients(network, lanes, max_size=max_size, dtype=torch.float64)
     assert abs(loss - expected) < 1e-12
     assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(found, wanted, strict=True))
 
@@ -97,7 +97,7 @@ def test_the_gradients_of_lanes_are_added_along_the_tree(lanes: int) -> None:
     for lane in zip(inputs.chunk(lanes), targets.chunk(lanes), strict=True):
         loss = torch.nn.functional.cross_entropy(network(lane[0]), lane[1], reduction="sum") / SIZE
         rows.append(torch.autograd.grad(loss, list(network.parameters())))
-    _, found = gradients(network, lanes, most=SIZE, dtype=torch.float32)
+    _, found = gradients(network, lanes, max_size=SIZE, dtype=torch.float32)
     assert all(torch.equal(one, tree_sum(torch.stack(each))) for one, each in zip(found, zip(*rows, strict=True), strict=True))
 
 
@@ -117,21 +117,21 @@ class Forgetful(nn.Module):
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_each_lane_begins_with_the_buffers_before_the_step(lanes: int) -> None:
     """As the first lane of another process does."""
-    _, plain = gradients(network_of(torch.float32), lanes, most=SIZE, dtype=torch.float32)
+    _, plain = gradients(network_of(torch.float32), lanes, max_size=SIZE, dtype=torch.float32)
     network = network_of(torch.float32, Forgetful())
-    _, found = gradients(network, lanes, most=SIZE, dtype=torch.float32)
+    _, found = gradients(network, lanes, max_size=SIZE, dtype=torch.float32)
     assert all(torch.equal(*pair) for pair in zip(found, plain, strict=True))
     assert network[1].factor == 0.5
 
 
-@pytest.mark.parametrize("most", [16, 2])
+@pytest.mark.parametrize("max_size", [16, 2])
 @pytest.mark.parametrize("lanes", [2, 4])
-def test_the_buffers_are_those_of_the_first_lane(lanes: int, most: int) -> None:
+def test_the_buffers_are_those_of_the_first_lane(lanes: int, max_size: int) -> None:
     network = network_of(torch.float32, nn.BatchNorm1d(6))
-    gradients(network, lanes, most=most, dtype=torch.float32)
+    gradients(network, lanes, max_size=max_size, dtype=torch.float32)
     alone = network_of(torch.float32, nn.BatchNorm1d(6))
     with torch.no_grad():
-        for part in samples(torch.float32)[0].chunk(lanes)[0].split(most):
+        for part in samples(torch.float32)[0].chunk(lanes)[0].split(max_size):
             alone(part)
     assert same(network.state_dict(), alone.state_dict())
 
@@ -170,12 +170,12 @@ def test_a_step_that_ran_out_of_memory_in_a_lane_is_repeated_as_if_it_had_begun_
 ) -> None:
     """Each lane of 5 samples is one micro-batch before, and micro-batches of at most 2 samples after."""
     params = train_params({**COMMON, "model": CONVNET, "train.lanes": 4})
-    expected, training = switched(params, prepared, (STEP, 2)), begin(params, prepared)
+    expected, training = with_micro_batch_changes(params, prepared, (STEP, 2)), begin(params, prepared)
     with monkeypatch.context() as patch:
         shortage = Shortage(training, patch, where=where, call=call)
         run(training)
     assert shortage.times == 0
-    assert training.progress.switches == [{"step": STEP, "micro_batch_size": 2}]
+    assert training.progress.micro_batch_changes == [{"step": STEP, "micro_batch_size": 2}]
     assert same(training.state.tensors(), expected.state.tensors())
     assert training.progress.rows == expected.progress.rows
 

@@ -113,12 +113,12 @@ def test_divided_weights_give_the_bytes_of_whole_weights(tmp_path: Path, prepare
         for number, more in enumerate(({}, {"train.precision": "bf16"}, {"train.precision": "bf16-true", "train.ema_decay": 0.0}))
         for mode in ("full", "none")
     ]
-    full, none, bf16, bf16_of_whole, half, half_of_whole = train(2, *runs)
+    full, none, bf16, bf16_of_whole, bf16_true, bf16_true_of_whole = train(2, *runs)
     assert full.share < 0.55 < none.share
     assert difference(full.state, none.state) == 0
     assert difference(bf16.state, bf16_of_whole.state) < 1e-6
-    assert difference(half.state, half_of_whole.state) < 0.1
-    momentum = {tensor.dtype for name, tensor in half.state.items() if name.startswith("optimizer/")}
+    assert difference(bf16_true.state, bf16_true_of_whole.state) < 0.1
+    momentum = {tensor.dtype for name, tensor in bf16_true.state.items() if name.startswith("optimizer/")}
     assert torch.bfloat16 in momentum
 
 

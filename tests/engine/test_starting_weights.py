@@ -38,10 +38,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     WEIGHTS_FOLDER.mkdir(parents=True)
 
 
-def write(model: ModelSettings, spec: Spec, *, half: bool = False) -> dict[str, torch.Tensor]:
+def write(model: ModelSettings, spec: Spec, *, bf16_weights: bool = False) -> dict[str, torch.Tensor]:
     """Write the file of a model with random weights and statistics, and return its tensors."""
     torch.manual_seed(7)
-    kind = torch.bfloat16 if half else torch.float32
+    kind = torch.bfloat16 if bf16_weights else torch.float32
     tensors = {
         name: torch.rand(tensor.shape).to(kind if "running" not in name and ".1." not in name and ".4." not in name else tensor.dtype)
         if tensor.is_floating_point()
@@ -49,7 +49,7 @@ def write(model: ModelSettings, spec: Spec, *, half: bool = False) -> dict[str, 
         for name, tensor in model.build(spec).state_dict().items()
     }
     params: dict[str, Any] = {"model": model.model_dump(mode="json"), "train": {"deterministic": True, "channels_last": False}}
-    precision = "bf16-true" if half else "fp32"
+    precision = "bf16-true" if bf16_weights else "fp32"
     model_file.export(BASE, tensors, Manifest(params=params, spec=spec, precision=precision, step=1, inputs={}, fingerprint={}))  # type: ignore[arg-type]
     return tensors
 
@@ -98,7 +98,7 @@ def test_images_of_other_channels_begin_with_an_untrained_first_layer() -> None:
 
 
 def test_weights_in_bf16_become_those_of_the_network() -> None:
-    expected = write(settings(), TWO, half=True)
+    expected = write(settings(), TWO, bf16_weights=True)
     assert expected["8.weight"].dtype == torch.bfloat16
     tensors, _ = loaded(settings(), TWO)
     assert tensors["8.weight"].dtype == torch.float32

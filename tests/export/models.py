@@ -32,19 +32,26 @@ CLASSES = ("cat", "dog", "eel")
 
 
 def write(
-    path: Path, settings: dict[str, Any], *, shape: tuple[int, int, int] = (8, 8, 3), half: bool = False, channels_last: bool = False
+    path: Path,
+    settings: dict[str, Any],
+    *,
+    shape: tuple[int, int, int] = (8, 8, 3),
+    bf16_weights: bool = False,
+    channels_last: bool = False,
 ) -> Path:
     """Write a model file with random weights, and BatchNorm statistics of random images."""
     spec = image_spec(shape=shape, classes=CLASSES, mean=(0.4,) * shape[2], std=(0.3,) * shape[2])
     seeding.reseed(CPU, 1, "weights")
-    model = model_of(MODELS.settings(settings["name"])(**settings).build(spec), spec, half=half, channels_last=channels_last)
+    model = model_of(
+        MODELS.settings(settings["name"])(**settings).build(spec), spec, bf16_weights=bf16_weights, channels_last=channels_last
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.05)  # the last layer of some is zero at first
         for _ in range(3):
             model(torch.from_numpy(spec.inputs.random_samples(8)))
     params = {"model": settings, "train": {"deterministic": True, "channels_last": channels_last}}
-    manifest = Manifest(params=params, spec=spec, precision="bf16-true" if half else "fp32", step=3, inputs={}, fingerprint={})
+    manifest = Manifest(params=params, spec=spec, precision="bf16-true" if bf16_weights else "fp32", step=3, inputs={}, fingerprint={})
     model_file.export(path, model.network.state_dict(), manifest)
     return path
 
@@ -52,5 +59,5 @@ def write(
 def in_float32(path: Path) -> Model:
     """Return the model of a file, computing in float32."""
     model, _ = model_file.load(path)
-    model.half_precision = False
+    model.bf16_weights = False
     return model.float()

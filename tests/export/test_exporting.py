@@ -72,7 +72,7 @@ IMAGE_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mlp": (models.MLP, {}),
     "convnet": (models.CONVNET, {"channels_last": True}),
     "resnet": (models.RESNET, {"shape": (9, 12, 1)}),
-    "airbench-bf16": (models.AIRBENCH, {"half": True, "channels_last": True}),
+    "airbench-bf16": (models.AIRBENCH, {"bf16_weights": True, "channels_last": True}),
     "mobilenet": (models.MOBILENET, {}),
     "vit": (models.VIT, {"shape": (64, 64, 3)}),
 }

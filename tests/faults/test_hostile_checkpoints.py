@@ -36,7 +36,7 @@ def work_folder() -> Path:
     environment = Environment.read()
     paths = Paths()
     params = load(Document.read(paths.params), TrainParams)
-    identity = identify(params, paths, Prepared.open(hostile.PREPARED), Machine.claim(environment), ALONE)
+    identity = identify(params, paths, Prepared.open(hostile.PREPARED), Machine.set_up(environment), ALONE)
     place = environment.root / ".pipeline/work" / identity.key
     place.mkdir(parents=True)
     return place

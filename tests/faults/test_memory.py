@@ -53,9 +53,9 @@ class Shortage:
             raise torch.OutOfMemoryError(MESSAGE)
 
 
-def switched(params, prepared, *switches: tuple[int, int]) -> Training:
-    planned = [{"step": step, "micro_batch_size": size} for step, size in switches]
-    training = Training.begin(params, prepared, HERE, begin(params, prepared).saver.checkpoints, switches=planned)
+def with_micro_batch_changes(params, prepared, *changes: tuple[int, int]) -> Training:
+    planned = [{"step": step, "micro_batch_size": size} for step, size in changes]
+    training = Training.begin(params, prepared, HERE, begin(params, prepared).saver.checkpoints, micro_batch_changes=planned)
     run(training)
     return training
 
@@ -67,7 +67,7 @@ def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
     train_params, prepared, monkeypatch, capsys, where: str, call: int, optimizer
 ) -> None:
     params = train_params(CHANGES | ({"optimizer": optimizer, "train.channels_last": True} if optimizer else {}))
-    expected = switched(params, prepared, (STEP, 3))
+    expected = with_micro_batch_changes(params, prepared, (STEP, 3))
     training = begin(params, prepared)
     with monkeypatch.context() as patch:
         shortage = Shortage(training, patch, where=where, call=call)
@@ -75,7 +75,7 @@ def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
     assert shortage.times == 0
     assert same(training.state.tensors(), expected.state.tensors())
     assert training.progress.rows == expected.progress.rows
-    assert training.progress.switches == expected.progress.switches == [{"step": STEP, "micro_batch_size": 3}]
+    assert training.progress.micro_batch_changes == expected.progress.micro_batch_changes == [{"step": STEP, "micro_batch_size": 3}]
     assert (
         f"out of memory at step {STEP}: using micro-batches of 3 from this step on; to start with this size, write `train.micro_batch_size: 3`"
         in capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
 
 def test_it_would_differ_without_the_buffers_put_back(train_params, prepared, monkeypatch) -> None:
     params = train_params(CHANGES)
-    expected, training = switched(params, prepared, (STEP, 3)), begin(params, prepared)
+    expected, training = with_micro_batch_changes(params, prepared, (STEP, 3)), begin(params, prepared)
     monkeypatch.setattr(training.state.buffers, "put_back", lambda: None)
     Shortage(training, monkeypatch, where="forward", call=1)
     run(training)
@@ -93,7 +93,9 @@ def test_it_would_differ_without_the_buffers_put_back(train_params, prepared, mo
 
 def test_another_cut_is_another_result_so_the_switch_is_named(train_params, prepared) -> None:
     params = train_params(CHANGES)
-    assert not same(switched(params, prepared).state.tensors(), switched(params, prepared, (STEP, 3)).state.tensors())
+    assert not same(
+        with_micro_batch_changes(params, prepared).state.tensors(), with_micro_batch_changes(params, prepared, (STEP, 3)).state.tensors()
+    )
 
 
 def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(train_params, prepared, monkeypatch) -> None:
@@ -101,7 +103,7 @@ def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(t
     training = begin(params, prepared)
     Shortage(training, monkeypatch, where="forward", call=0, times=2)
     run(training)
-    assert training.progress.switches == [{"step": STEP, "micro_batch_size": 1}]
+    assert training.progress.micro_batch_changes == [{"step": STEP, "micro_batch_size": 1}]
 
 
 def test_a_batch_that_cuda_graphs_take_whole_is_not_cut(train_params, prepared, monkeypatch) -> None:
@@ -126,7 +128,7 @@ def test_below_one_sample_there_is_a_clear_end(train_params, prepared, monkeypat
 
 def test_a_resume_goes_on_with_the_micro_batch_that_fitted(train_params, prepared, tmp_path: Path, monkeypatch) -> None:
     params = train_params(CHANGES)
-    expected, training = switched(params, prepared, (STEP, 3)), begin(params, prepared, tmp_path)
+    expected, training = with_micro_batch_changes(params, prepared, (STEP, 3)), begin(params, prepared, tmp_path)
     with monkeypatch.context() as patch:
         Shortage(training, patch, where="backward", call=2)
         for report in training.reports():
@@ -138,7 +140,7 @@ def test_a_resume_goes_on_with_the_micro_batch_that_fitted(train_params, prepare
     assert again.state.step == STEP + 2
     run(again)
     assert same(again.state.tensors(), expected.state.tensors())
-    assert again.progress.switches == expected.progress.switches
+    assert again.progress.micro_batch_changes == expected.progress.micro_batch_changes
 
 
 NO_ENGINE = "GET was unable to find an engine to execute this computation"
@@ -167,7 +169,7 @@ def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_p
 
     monkeypatch.setattr(update, "accumulate_gradients", fail_once)
     run(training)
-    assert training.progress.switches == [{"step": 1, "micro_batch_size": 3}]
+    assert training.progress.micro_batch_changes == [{"step": 1, "micro_batch_size": 3}]
 
 
 def test_an_allocation_that_a_cpu_refuses_is_a_shortage() -> None:

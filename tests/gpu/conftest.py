@@ -28,7 +28,7 @@ def begin(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Return a function: `begin(params, name, data)` is a training on the GPU, from the last checkpoint of this name if there is one."""
     monkeypatch.setenv("PIPELINE_DEVICE", "cuda")
     monkeypatch.setenv("PIPELINE_THREADS", str(torch.get_num_threads()))
-    here = Machine.claim(Environment.read())
+    here = Machine.set_up(Environment.read())
 
     def begun(params: TrainParams, name: str = "work", data: Prepared = prepared) -> Training:
         set_determinism(params.train.deterministic)

@@ -65,7 +65,7 @@ AIRBENCH = {
     "whiten_images": 40,
     "whiten_eps": 5e-4,
 }
-HALF = {"model": AIRBENCH, "train.precision": "bf16-true", "train.ema_decay": 0.0, "train.clip_norm": None}
+BF16_TRUE = {"model": AIRBENCH, "train.precision": "bf16-true", "train.ema_decay": 0.0, "train.clip_norm": None}
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def test_no_step_waits_for_the_gpu(train_params, begin, monkeypatch, precision: 
     refuse_to_wait(begin(train_params(CHANGES | {"train.precision": precision, "train.on_nonfinite": "skip"})))
 
 
-@pytest.mark.parametrize("recipe", [{"train.precision": "bf16"}, {"train.precision": "fp16"}, HALF], ids=["bf16", "fp16", "bf16-true"])
+@pytest.mark.parametrize("recipe", [{"train.precision": "bf16"}, {"train.precision": "fp16"}, BF16_TRUE], ids=["bf16", "fp16", "bf16-true"])
 def test_muon_does_not_wait_either(train_params, begin, recipe: dict) -> None:
     refuse_to_wait(begin(train_params(CHANGES | {"optimizer": MUON, **recipe, "train.on_nonfinite": "skip"})))
 
@@ -143,7 +143,7 @@ RECIPES = {
     "adamw in fp16": {"train.precision": "fp16"},
     "adamw in bf16": {"train.precision": "bf16"},
     "muon in bf16": {"optimizer": MUON, "train.precision": "bf16"},
-    "airbench and muon in bf16-true": {"optimizer": MUON, **HALF},
+    "airbench and muon in bf16-true": {"optimizer": MUON, **BF16_TRUE},
 }
 
 
@@ -225,7 +225,7 @@ def test_memory_that_runs_out_halves_the_micro_batch(train_params, begin, capsys
         list(training.reports())
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert training.progress.switches[0]["step"] == 1
+    assert training.progress.micro_batch_changes[0]["step"] == 1
     assert "train: out of memory at step 1: using micro-batches of" in capsys.readouterr().out
 
 

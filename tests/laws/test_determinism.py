@@ -186,7 +186,7 @@ def test_no_byte_depends_on_the_surroundings_of_a_run(open_folder: Path, strengt
 
 
 def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
-    first, second = (Machine.claim(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
+    first, second = (Machine.set_up(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
     assert first | {"threads": 2} == second
     inputs = RunIdentity(data="d", code="c", lock="l", params={"seed": 0}, fingerprint=first)
     assert inputs.key != replace(inputs, fingerprint=second).key
@@ -195,11 +195,11 @@ def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
 def test_the_instruction_set_and_the_libraries_are_in_the_fingerprint() -> None:
     code = (
         "import json; from pipeline.runtime.environment import Environment; from pipeline.runtime.machine import Machine;"
-        "print(json.dumps(Machine.claim(Environment(PIPELINE_DEVICE='cpu')).fingerprint()))"
+        "print(json.dumps(Machine.set_up(Environment(PIPELINE_DEVICE='cpu')).fingerprint()))"
     )
     variables = {**os.environ, "PYTHONPATH": str(TOP), "ATEN_CPU_CAPABILITY": "default"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables)
-    plain, machine = json.loads(done.stdout), Machine.claim(Environment(PIPELINE_DEVICE="cpu")).fingerprint()
+    plain, machine = json.loads(done.stdout), Machine.set_up(Environment(PIPELINE_DEVICE="cpu")).fingerprint()
     assert plain["name"].endswith(("DEFAULT", "NO AVX"))
     assert machine["name"].endswith(torch.backends.cpu.get_cpu_capability())
     assert machine["libraries"].keys() == {"torch", "torchvision", "numpy"}

@@ -229,13 +229,13 @@ def test_a_careless_way_to_go_on_with_texts_is_noticed(train_params, tmp_path: P
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_careless_way_to_go_on_is_noticed(train_params, prepared, tmp_path: Path, monkeypatch, name: str) -> None:
-    changes, mutate, switches = WAYS[name]
+    changes, mutate, micro_batch_changes = WAYS[name]
     params = train_params(changes)
     whole = begin(params, prepared)
-    whole.plan.switches.update(dict(switches))
+    whole.plan.micro_batch_changes.update(dict(micro_batch_changes))
     run(whole)
     training = begin(params, prepared, tmp_path)
-    training.plan.switches.update(dict(switches))
+    training.plan.micro_batch_changes.update(dict(micro_batch_changes))
     mutate(monkeypatch)
     for _ in itertools.islice(training.reports(), STOP):
         training.save_when_due(EVERY_STEP)

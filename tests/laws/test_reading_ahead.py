@@ -72,7 +72,7 @@ def test_a_step_that_runs_out_of_memory_reads_the_same_batch_again(
     train_params, prepared, monkeypatch, ahead, where: str, call: int
 ) -> None:
     params = train_params(CHANGES)
-    whole = test_memory.switched(params, prepared, (STEP, 3))
+    whole = test_memory.with_micro_batch_changes(params, prepared, (STEP, 3))
     ahead()
     training = begin(params, prepared)
     shortage = Shortage(training, monkeypatch, where=where, call=call)

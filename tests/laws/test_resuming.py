@@ -72,7 +72,7 @@ MUON = {
     "ns_steps": 3,
     "normalize_weights": True,
 }
-HALF = {"train.precision": "bf16-true", "train.ema_decay": 0.0}
+BF16_TRUE = {"train.precision": "bf16-true", "train.ema_decay": 0.0}
 GROUPED = {
     "optimizer.layer_decay": 0.75,
     "optimizer.groups": [
@@ -89,8 +89,8 @@ VARIANTS = {
     "muon in fp16": {"model": CONVNET, "optimizer": MUON, "train.precision": "fp16"},
     "fp16 with its scaler": {"model": {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"},
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
-    "bf16-true": {"model": AIRBENCH, "optimizer": MUON, **HALF},
-    "bf16-true with sgd": {"model": CONVNET, "optimizer": SGD, **HALF},
+    "bf16-true": {"model": AIRBENCH, "optimizer": MUON, **BF16_TRUE},
+    "bf16-true with sgd": {"model": CONVNET, "optimizer": SGD, **BF16_TRUE},
     "airbench": {"model": AIRBENCH, "optimizer": MUON, "train.label_smoothing": 0.2},
     "frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], **GROUPED},
     "muon, frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], "optimizer": {**MUON, "normalize_weights": False}, **GROUPED},
@@ -119,7 +119,7 @@ TEXT_VARIANTS = {
     "gru, recomputed": ("texts", {"model": texts.LSTM | {"cell": "gru"}, "train.activation_checkpointing": True}),
     "transformer": ("texts", {"model": texts.TRANSFORMER, "train.label_smoothing": 0.1, "train.metric": "valid/accuracy"}),
     "language model: lstm": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL, "train.metric": "valid/bits_per_byte"}),
-    "language model: rnn in bf16-true": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"cell": "rnn"}, "optimizer": SGD, **HALF}),
+    "language model: rnn in bf16-true": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"cell": "rnn"}, "optimizer": SGD, **BF16_TRUE}),
     "language model: transformer": ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "train.metric": "valid/perplexity"}),
     "language model: transformer with muon, recomputed": (
         "corpus",

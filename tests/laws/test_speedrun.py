@@ -60,7 +60,7 @@ def test_the_preset_takes_the_steps_of_airbench() -> None:
     images = 2 * avg_pool2d(torch.randn(200, 3, 36, 36), 5, stride=1).double()
     model = params.model.model_copy(update={"block1_width": 16, "block2_width": 32, "block3_width": 32})
     ours = model.build(SPEC).double()
-    model.initialize_from_data(ours, lambda count: images[:count])
+    model.initialize_weights(ours, lambda count: images[:count])
     theirs, before = copy.deepcopy(ours), copy.deepcopy(ours)
     optimizer, airbench = optimizers.build(ours, params.optimizer), Airbench(theirs)
     assert (params.train.num_steps(50_000), params.train.batch_size) == (NUM_STEPS, BATCH_SIZE)

@@ -134,10 +134,10 @@ def test_the_norm_of_the_gradient_is_measured_where_somebody_wants_it(train_para
     assert (plain, measuring) == (0, SOME)
 
 
-def parts_counted(batch: BlockBatch, most: int) -> list[int]:
+def parts_counted(batch: BlockBatch, max_size: int) -> list[int]:
     """Return the number of operations of each micro-batch."""
-    counts, parts = [], batch.parts(most)
-    for _ in range(-(-batch.num_targets // most)):
+    counts, parts = [], batch.parts(max_size)
+    for _ in range(-(-batch.num_targets // max_size)):
         with Operations() as found:
             next(parts)
         counts.append(sum(found.counts.values()))
@@ -150,7 +150,7 @@ def test_no_micro_batch_however_augmented_takes_many_operations() -> None:
     augmentation = augmenting.augmentation(50, spec=augmenting.colour((8, 8, 3)), **augmenting.EVERYTHING)
     held = loader.SplitTensors(Split(images, targets), torch.device("cpu"), augmentation, resident=True)
     batches = loader.training(held, batch_size=16, seed=1, start=0)
-    first, second, cut = (parts_counted(next(batches), most) for most in (16, 16, 8))
+    first, second, cut = (parts_counted(next(batches), max_size) for max_size in (16, 16, 8))
     assert sum(first) <= 140
     assert sum(second) <= 40
     assert max(cut) <= 240

@@ -33,7 +33,7 @@ def smooth(count: int) -> torch.Tensor:
 def primed() -> nn.Sequential:
     torch.manual_seed(0)
     network = SETTINGS.build(SPEC)
-    SETTINGS.initialize_from_data(network, smooth)
+    SETTINGS.initialize_weights(network, smooth)
     assert isinstance(network, nn.Sequential)
     return network
 
@@ -52,7 +52,7 @@ def test_whitened_patches_have_a_covariance_of_one() -> None:
 
 def test_epsilon_keeps_directions_without_variance_small() -> None:
     network = SETTINGS.build(SPEC)
-    SETTINGS.model_copy(update={"whiten_eps": 0.25}).initialize_from_data(network, lambda count: torch.zeros(count, 3, 12, 12))
+    SETTINGS.model_copy(update={"whiten_eps": 0.25}).initialize_weights(network, lambda count: torch.zeros(count, 3, 12, 12))
     assert network.get_parameter("0.weight").flatten(1).norm(dim=1).tolist() == pytest.approx([2.0] * 24)
 
 

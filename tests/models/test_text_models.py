@@ -119,7 +119,7 @@ def test_recomputed_activations_give_the_same_bytes(settings: dict[str, Any]) ->
     for recomputed in (False, True):
         network = build(settings)
         if recomputed:
-            assert activation_checkpointing.recompute(network) == 2
+            assert activation_checkpointing.apply(network) == 2
         torch.manual_seed(1)
         found.append(gradient(network, texts([12, 3], padded_to=12), size=2))
     assert torch.equal(*found)

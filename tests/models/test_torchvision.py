@@ -112,7 +112,7 @@ def no_examples(count: int) -> torch.Tensor:
 def initialized(architecture: str = MOBILENET) -> nn.Module:
     chosen = settings(architecture, weights="IMAGENET1K_V1")
     network = chosen.build(spec_of(32, 32, 3))
-    chosen.initialize_from_data(network, no_examples)
+    chosen.initialize_weights(network, no_examples)
     return network
 
 
@@ -131,7 +131,7 @@ def test_no_weights_means_nothing_is_looked_for(cache: Path, monkeypatch: pytest
     chosen = settings(MOBILENET)
     network = chosen.build(spec_of(32, 32, 3))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    chosen.initialize_from_data(network, no_examples)
+    chosen.initialize_weights(network, no_examples)
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 

@@ -63,16 +63,16 @@ def test_a_gpu_that_cannot_be_used_is_spoken_of(monkeypatch: pytest.MonkeyPatch,
     assert capsys.readouterr().err == ""
 
 
-def test_a_machine_is_claimed_with_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_is_set_up_with_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:
         monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
         monkeypatch.delenv("PIPELINE_THREADS")
         monkeypatch.setattr(cgroup, "usable_cpus", lambda: 3)
-        assert Machine.claim(Environment.read()).threads == 3
+        assert Machine.set_up(Environment.read()).threads == 3
         monkeypatch.setenv("PIPELINE_THREADS", "1")
-        assert Machine.claim(Environment.read()) == Machine(torch.device("cpu"), 1)
+        assert Machine.set_up(Environment.read()) == Machine(torch.device("cpu"), 1)
         assert torch.get_num_threads() == 1
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     finally:
@@ -135,7 +135,7 @@ import resource, sys, torch
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine
 if sys.argv[1:]:
-    Machine.claim(Environment())
+    Machine.set_up(Environment())
 def step():
     return float(sum(torch.ones(size)[-1] for size in (2**19, 2**22, 2**24)))
 for _ in range(3):

@@ -117,7 +117,7 @@ def test_processes_with_different_work_folders_are_refused(server: Server, prepa
 def test_one_gpu_is_not_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = Environment(PIPELINE_DEVICE="cuda:0", LOCAL_WORLD_SIZE="2", PIPELINE_THREADS="1")
     with pytest.raises(Refusal, match="PIPELINE_DEVICE=cuda:0: is one GPU, but there are 2 processes: use `cuda` or `auto`"):
-        Machine.claim(environment)
+        Machine.set_up(environment)
 
 
 def test_each_process_on_a_machine_takes_a_gpu_of_its_own_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +128,6 @@ def test_each_process_on_a_machine_takes_a_gpu_of_its_own_and_its_share_of_the_c
     monkeypatch.setattr("pipeline.runtime.cgroup.usable_cpus", lambda: 8)
     monkeypatch.delenv("PIPELINE_THREADS")
     for local_rank, requested in ((3, "auto"), (2, "cuda")):
-        claimed = Machine.claim(Environment(PIPELINE_DEVICE=requested, LOCAL_WORLD_SIZE=4, LOCAL_RANK=local_rank))
-        assert (claimed.device.index, claimed.threads) == (local_rank, 2)
+        machine = Machine.set_up(Environment(PIPELINE_DEVICE=requested, LOCAL_WORLD_SIZE=4, LOCAL_RANK=local_rank))
+        assert (machine.device.index, machine.threads) == (local_rank, 2)
     assert chosen == [3, 2]

@@ -162,13 +162,13 @@ def test_a_model_that_cannot_run_on_the_meta_device_is_described_without_flops(
 
 def test_with_autocast_the_16_bit_copies_of_the_weights_count_too(train_params, prepared) -> None:
     params, spec = train_params({}), prepared.spec
-    half, whole, mixed = (model_size.count_forward(params, spec, name, 16) for name in ("bf16-true", "fp32", "bf16"))
-    assert half
-    assert whole
+    bf16_true, fp32, mixed = (model_size.count_forward(params, spec, name, 16) for name in ("bf16-true", "fp32", "bf16"))
+    assert bf16_true
+    assert fp32
     assert mixed
-    assert half.activation_bytes < whole.activation_bytes
-    assert mixed.activation_bytes > half.activation_bytes
-    assert half.flops == whole.flops == mixed.flops
+    assert bf16_true.activation_bytes < fp32.activation_bytes
+    assert mixed.activation_bytes > bf16_true.activation_bytes
+    assert bf16_true.flops == fp32.flops == mixed.flops
 
 
 def test_the_lines_name_what_is_counted() -> None:

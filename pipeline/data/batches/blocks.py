@@ -33,8 +33,8 @@ class Block:
         raise NotImplementedError
 
     @cached_property
-    def gathered(self) -> Tensor:
-        """Return the inputs of all samples of the block, gathered at the first access.
+    def all_inputs(self) -> Tensor:
+        """Return the augmented inputs of all samples of the block. They are gathered at the first access.
 
         This takes fewer operations than calling `gather` for each batch.
         """
@@ -69,8 +69,8 @@ class StreamedBlock(Block):
 class BlockBatch:
     """One batch: the samples at `positions` of `block`, which may contain further batches.
 
-    If `at_once` is True, the inputs of the whole block are gathered when a batch of it first needs all its inputs. This takes fewer
-    operations than gathering each batch, but more memory.
+    If `gathers_whole_block` is True, the inputs of the whole block are gathered when a batch of it first needs all its inputs. This takes
+    fewer operations than gathering each batch, but more memory.
 
     The batch has `batch_size` samples. `shard` says which of them this process trains on. Only these samples, and their partners in mixup
     and CutMix, are in the block (see `Shard.of`).
@@ -78,11 +78,11 @@ class BlockBatch:
 
     block: Block
     positions: slice
-    at_once: bool
+    gathers_whole_block: bool
     batch_size: int
     shard: Shard = WHOLE
-    rows_are: ClassVar[str] = "samples"
-    """Names, in messages, the things that the rows of the batch index count."""
+    row_noun: ClassVar[str] = "samples"
+    """What the rows of the batch index are, for messages."""
 
     @cached_property
     def batch_index(self) -> BatchIndex:
@@ -94,11 +94,11 @@ class BlockBatch:
 
         Every element of `targets` counts: only the targets of language models can be IGNORED, and WindowBatch counts those.
         """
-        return self.batch_size * (self.batch_index.targets.numel() // self.num_held)
+        return self.batch_size * (self.batch_index.targets.numel() // self.num_local_samples)
 
     @property
-    def num_held(self) -> int:
-        """Return the number of samples that this process holds: its own, and partners of them."""
+    def num_local_samples(self) -> int:
+        """Return the number of samples of the batch that this process reads: its own, and their partners in mixup and CutMix."""
         return len(self.batch_index)
 
     @property
@@ -106,16 +106,17 @@ class BlockBatch:
         """Return the number of samples of a lane."""
         return self.batch_size // self.shard.count // self.shard.lanes
 
-    def num_parts(self, most: int) -> int:
-        """Return the number of micro-batches of a lane, if each has at most `most` samples."""
-        return -(-self.lane_size // most)
+    def num_parts(self, max_size: int) -> int:
+        """Return the number of micro-batches of a lane, if each has at most `max_size` samples."""
+        return -(-self.lane_size // max_size)
 
-    def parts(self, most: int, lane: int = 0) -> Iterator[Batch]:
-        """Yield the micro-batches of lane number `lane` of this process. They have at most `most` samples; their sizes differ by at most one.
+    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
+        """Yield the micro-batches of lane number `lane` of this process. They have at most `max_size` samples. Their sizes differ by at most
+        one.
 
         If mixup or CutMix is on, the targets are class probabilities (n, classes).
         """
-        num_parts, first = self.num_parts(most), lane * self.lane_size
+        num_parts, first = self.num_parts(max_size), lane * self.lane_size
         for number in range(num_parts):
             cut = bounds(number, num_parts, self.lane_size)
             yield self.part(slice(first + cut.start, first + cut.stop))
@@ -126,7 +127,7 @@ class BlockBatch:
         if augmentation is None or not augmentation.mixing or part.draws is None:
             return Batch(inputs, part.targets)
         # Sample i is mixed with sample n - 1 - i of the whole batch, so that the micro-batch size does not change the pairs.
-        mirrored = slice(self.num_held - positions.stop, self.num_held - positions.start)
+        mirrored = slice(self.num_local_samples - positions.stop, self.num_local_samples - positions.start)
         partners = inputs if mirrored == positions else self.inputs(mirrored)
         partner_targets = self.batch_index.part(mirrored).targets
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
@@ -135,11 +136,11 @@ class BlockBatch:
         """Return the inputs at `positions` of the batch, before mixup or CutMix. Padding that no sample of the whole batch needs is cut
         off.
 
-        If `at_once` is True and `positions` is the whole batch, the inputs are taken from `block.gathered`, the inputs of the whole block.
-        Otherwise only the inputs at `positions` are gathered.
+        If `gathers_whole_block` is True and `positions` is the whole batch, the inputs are taken from `block.all_inputs`. Otherwise only the
+        inputs at `positions` are gathered.
         """
-        if self.at_once and positions == slice(0, self.num_held):
-            return without_padding(self.block.gathered[self.positions], self.batch_index.lengths)
+        if self.gathers_whole_block and positions == slice(0, self.num_local_samples):
+            return without_padding(self.block.all_inputs[self.positions], self.batch_index.lengths)
         first = self.positions.start
         gathered = self.block.gather(slice(first + positions.start, first + positions.stop))
         return without_padding(gathered, self.batch_index.lengths)
@@ -151,7 +152,7 @@ class WindowBatch(BlockBatch):
     The inputs are all tokens of the window but the last, and the targets are all but the first.
     """
 
-    rows_are = "windows from tokens"
+    row_noun = "windows from tokens"
 
     @property
     def num_targets(self) -> int:

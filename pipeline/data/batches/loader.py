@@ -109,13 +109,13 @@ def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, s
     size = batch_size * num_batches
     whole = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     mixes = tensors.augmentation is not None and tensors.augmentation.mixing is not None
-    at_once = tensors.is_small(size)
+    gathers_whole_block = tensors.is_small(size)
     batch_class = WindowBatch if tensors.split.per_token else BlockBatch
     with closing(tensors.blocks(shard.of(index, with_partners=mixes) for index in whole)) as blocks:
         for block in blocks:
-            held = len(block.batch_index) // num_batches
-            for first in range(0, len(block.batch_index), held):
-                yield batch_class(block, slice(first, first + held), at_once, batch_size, shard)
+            num_local_samples = len(block.batch_index) // num_batches
+            for first in range(0, len(block.batch_index), num_local_samples):
+                yield batch_class(block, slice(first, first + num_local_samples), gathers_whole_block, batch_size, shard)
 
 
 def scoring(tensors: SplitTensors, *, batch_size: int, shard: Shard = WHOLE) -> Iterator[tuple[Batch, int]]:

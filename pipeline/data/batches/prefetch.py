@@ -30,24 +30,24 @@ class Slot:
         self.on_device = torch.empty_like(self.host, device=device) if on_gpu else self.host
         self.copied = event(blocking=True) if on_gpu else None
         self.used = event() if on_gpu else None
-        self.leave()  # the allocator reuses freed blocks, so kernels launched earlier may still read this memory
+        self.record_use()  # the allocator reuses freed blocks, so kernels launched earlier may still read this memory
 
-    def fill(self, stored: Stored, batch_index: BatchIndex, side: torch.cuda.Stream | None) -> None:
+    def fill(self, stored: Stored, batch_index: BatchIndex, copy_stream: torch.cuda.Stream | None) -> None:
         """Read a batch into the slot and, if there is a GPU, start its copy to the GPU. The reader thread calls this method.
 
-        The copy runs on the CUDA stream `side`, after the kernels that read the previous batch from the slot. Without a GPU, `side` is
-        None.
+        The copy runs on the CUDA stream `copy_stream`, after the kernels that read the previous batch from the slot. Without a GPU,
+        `copy_stream` is None.
         """
         if self.copied:
             self.copied.synchronize()  # blocks the reader thread only, not the training loop
         stored.read(batch_index.rows.numpy(), self.host.numpy())
         self.batch_index = batch_index
-        if side and self.copied and self.used:
-            with torch.cuda.stream(side):
-                side.wait_event(self.used)
+        if copy_stream and self.copied and self.used:
+            with torch.cuda.stream(copy_stream):
+                copy_stream.wait_event(self.used)
                 self.on_device.copy_(self.host, non_blocking=True)
-                self.on_device.record_stream(side)  # otherwise the allocator could reuse the memory before the copy has run
-                self.copied.record(side)
+                self.on_device.record_stream(copy_stream)  # otherwise the allocator could reuse the memory before the copy has run
+                self.copied.record(copy_stream)
 
     def take(self) -> Tensor:
         """Return the inputs of the batch in the slot, on the device. The training loop calls this method.
@@ -58,8 +58,8 @@ class Slot:
             torch.cuda.current_stream(self.on_device.device).wait_event(self.copied)
         return self.on_device
 
-    def leave(self) -> None:
-        """Mark the slot as reusable once all kernels launched so far have run. Called by the training loop."""
+    def record_use(self) -> None:
+        """Record that all kernels launched so far may use the slot: the next copy into it waits for them. Called by the training loop."""
         if self.used:
             self.used.record(torch.cuda.current_stream(self.on_device.device))
 
@@ -81,14 +81,14 @@ class Prefetcher(threading.Thread):
         try:
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)  # the current device is per thread and defaults to the first GPU
-            side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # untyped in torch
+            copy_stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # untyped in torch
             for number, batch_index in enumerate(self.batch_indices):
                 slot = (
                     Slot(len(batch_index), self.stored.row_shape, self.stored.dtype, self.device) if number < NUM_SLOTS else self.free.get()
                 )
                 if slot is None:
                     return
-                slot.fill(self.stored, batch_index, side)
+                slot.fill(self.stored, batch_index, copy_stream)
                 self.ready.put(slot)
             self.ready.put(None)
         except BaseException as error:  # raised again by `read_ahead`, in the training loop
@@ -108,7 +108,7 @@ def read_ahead(stored: Stored, batch_indices: Iterable[BatchIndex], device: torc
             if isinstance(slot, BaseException):
                 raise slot
             yield slot.take(), slot.batch_index
-            slot.leave()
+            slot.record_use()
             prefetcher.free.put(slot)
     finally:
         prefetcher.free.put(None)

@@ -91,8 +91,8 @@ def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.devic
     images = training_images(prepared, cpu, resident=True, wishes=wishes)
     for batch in islice(loader.training(images, batch_size=size, seed=1, start=0), 4):
         whole = next(batch.parts(size))[:2]
-        for most in (1, 2, 5, 8):
-            parts = [torch.cat(tensors) for tensors in zip(*(part[:2] for part in batch.parts(most)), strict=True)]
+        for max_size in (1, 2, 5, 8):
+            parts = [torch.cat(tensors) for tensors in zip(*(part[:2] for part in batch.parts(max_size)), strict=True)]
             assert all(torch.equal(*pair) for pair in zip(whole, parts, strict=True))
 
 

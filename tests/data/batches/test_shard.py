@@ -30,11 +30,11 @@ def tensors_of(kind: str, prepared: Prepared, *, resident: bool) -> loader.Split
     return loader.SplitTensors(prepared.train, CPU, found, resident=resident)
 
 
-def batches(tensors: loader.SplitTensors, shard: Shard = WHOLE, *, most: int = SIZE) -> list[tuple[list[Batch], int]]:
+def batches(tensors: loader.SplitTensors, shard: Shard = WHOLE, *, max_size: int = SIZE) -> list[tuple[list[Batch], int]]:
     """Return the micro-batches of some batches, lane by lane, and the number of targets of each batch."""
     found = loader.training(tensors, batch_size=SIZE, seed=3, start=1, shard=shard)
     result = [
-        ([Batch(*map(torch.clone, part)) for lane in range(shard.lanes) for part in batch.parts(most, lane)], batch.num_targets)
+        ([Batch(*map(torch.clone, part)) for lane in range(shard.lanes) for part in batch.parts(max_size, lane)], batch.num_targets)
         for batch in islice(found, NUM_BATCHES)
     ]
     found.close()
@@ -51,14 +51,15 @@ def test_the_shares_of_all_processes_are_the_whole_batch(prepared: Prepared, kin
     """Padding is cut, and partners are mixed, as in the whole batch."""
     whole = batches(tensors_of(kind, prepared, resident=resident))
     for count, lanes in DIVISIONS:
-        for most in (SIZE, 2):
+        for max_size in (SIZE, 2):
             shares = [
-                batches(tensors_of(kind, prepared, resident=resident), Shard(number, count, lanes), most=most) for number in range(count)
+                batches(tensors_of(kind, prepared, resident=resident), Shard(number, count, lanes), max_size=max_size)
+                for number in range(count)
             ]
             for (expected, num_targets), *of_processes in zip(whole, *shares, strict=True):
                 assert {found for _, found in of_processes} == {num_targets}
                 together = concatenated([part for parts, _ in of_processes for part in parts])
-                assert all(torch.equal(*pair) for pair in zip(concatenated(expected), together, strict=True)), (count, lanes, most)
+                assert all(torch.equal(*pair) for pair in zip(concatenated(expected), together, strict=True)), (count, lanes, max_size)
 
 
 def test_padding_is_cut_at_several_widths() -> None:
@@ -98,9 +99,9 @@ def test_the_micro_batches_of_a_lane_have_at_most_the_size_asked_for_and_differ_
     tensors = tensors_of("plain", prepared, resident=True)
     batch = next(loader.training(tensors, batch_size=SIZE, seed=3, start=0, shard=Shard(1, 2, 2)))
     assert batch.lane_size == 6
-    for most, sizes in {6: [6], 100: [6], 4: [3, 3], 5: [3, 3], 2: [2, 2, 2], 1: [1] * 6}.items():
-        assert batch.num_parts(most) == len(sizes)
-        assert [[len(part.inputs) for part in batch.parts(most, lane)] for lane in range(2)] == [sizes, sizes]
+    for max_size, sizes in {6: [6], 100: [6], 4: [3, 3], 5: [3, 3], 2: [2, 2, 2], 1: [1] * 6}.items():
+        assert batch.num_parts(max_size) == len(sizes)
+        assert [[len(part.inputs) for part in batch.parts(max_size, lane)] for lane in range(2)] == [sizes, sizes]
 
 
 @pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])

@@ -51,9 +51,9 @@ def test_scoring_covers_each_token_once_from_the_first_row_on_and_ignores_paddin
 def test_resident_and_streamed_windows_are_equal_whatever_the_micro_batch() -> None:
     tokens = np.random.default_rng(0).integers(1, 60, TOTAL)
     found = []
-    for resident, most in ((True, 4), (True, 1), (False, 4), (False, 3)):
+    for resident, max_size in ((True, 4), (True, 1), (False, 4), (False, 3)):
         batches = loader.training(tensors(tokens, resident=resident), batch_size=4, seed=9, start=2)
-        whole = [[torch.cat(tensors) for tensors in zip(*next(batches).parts(most), strict=True)] for _ in range(6)]
+        whole = [[torch.cat(tensors) for tensors in zip(*next(batches).parts(max_size), strict=True)] for _ in range(6)]
         batches.close()
         found.append(whole)
     for other in found[1:]:
