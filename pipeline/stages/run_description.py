@@ -136,15 +136,15 @@ def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment)
 def changes_and_preset(document: Mapping[str, Any], paths: Paths) -> tuple[list[str], str]:
     """Return the parameters that differ from the last commit's params.yaml, as `changes_since` does; ([], "") if git cannot read that file.
 
-    If that file has another model or dataset, a preset with those of `document` may differ in fewer parameters. Then return its changes
-    and its name, which is otherwise "".
+    If that file has another model or dataset, and a preset differs in fewer parameters, return the changes of this preset and its name,
+    which is otherwise "".
     """
     try:
         committed = parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0]
         origins = {"": committed}
         if names(committed) != names(document):
-            presets = {path.stem: parse(path.read_text(encoding="utf-8"))[0] for path in sorted((paths.top / "presets").glob("*.yaml"))}
-            origins |= {name: preset for name, preset in presets.items() if names(preset) == names(document)}
+            presets = sorted((paths.top / "presets").glob("*.yaml"))
+            origins |= {path.stem: parse(path.read_text(encoding="utf-8"))[0] for path in presets}
         changes = {name: changes_since(origin, document) for name, origin in origins.items()}
         nearest = min(changes, key=lambda name: len(changes[name]))
         return changes[nearest], nearest

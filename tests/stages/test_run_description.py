@@ -151,6 +151,7 @@ def test_of_a_replaced_section_a_name_lists_what_differs_from_the_recommended_va
     [
         ([], "lstm-text_classification preset=trec-lstm"),
         (["model.cell=gru", "train.epochs=3"], "gru-text_classification epochs=3 preset=trec-lstm"),
+        (["model=transformer", "model.width=64"], "transformer-text_classification width=64 preset=trec-lstm"),
     ],
 )
 def test_a_name_lists_the_changes_of_a_preset_that_was_not_committed(changed: Changed, assignments: list[str], name: str) -> None:
