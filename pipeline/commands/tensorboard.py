@@ -21,8 +21,6 @@ def run(runs: list[str], output: str | None) -> None:
         raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
     for found in journals:
         name = event_files.folder_name(found)
-        if name != found.name and (folder / found.name).is_dir():
-            event_files.rename(folder / found.name, folder / name)
         written = event_files.write(folder / name, found, Paths().top)
         print(f"tensorboard: {name}: {written.points} points, {written.figures} figures")
     print(f"show them: tensorboard --logdir {folder}")

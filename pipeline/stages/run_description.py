@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, Any
 from pipeline.data.prepared import read_record
 from pipeline.flatten import Scalar, flatten, formatted
 from pipeline.io import files
+from pipeline.params.load import section_types
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import parse
 from pipeline.paths import Paths
 from pipeline.provenance import facts, revision
+from pipeline.registry import SOURCES
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
-from pipeline.tracking.run_info import Dataset, RunInfo
+from pipeline.tracking.run_info import SECTIONS, Dataset, RunInfo, architecture
 
 if TYPE_CHECKING:
     from pipeline.engine.model_file import Manifest
 
 SOURCE = {"mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
-PARAMS = tuple(dict.fromkeys((*PrepareParams.model_fields, *TrainParams.model_fields)))
+PARAMS = PrepareParams.model_fields | TrainParams.model_fields
 CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "wd"}
 MOST_CHANGES = 4
@@ -34,8 +36,6 @@ PER_CLASS = "per_class"
 DESCRIBED = ("loss", "objective", "perplexity", "accuracy")
 MOST_LISTED = 100
 """Longer lists in the description of a dataset are replaced by their length: MLflow sends all descriptions to its table of runs."""
-NAMED = ("model.name", "model.architecture", "source.name")
-"""The parameters in the subject of a run. The run's name begins with the subject, so its list of changes omits these parameters."""
 LONGEST_VALUE = 24
 
 
@@ -116,36 +116,77 @@ def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def subject(document: Mapping[str, Any]) -> str:
-    """Return model and dataset of a run, such as "convnet on digits"."""
-    return f"{document['model'].get('architecture', document['model']['name'])} on {document['source']['name']}"
+    """Return architecture and dataset of a run, such as "convnet on digits"."""
+    return f"{architecture(params_of(document))} on {document['source']['name']}"
 
 
 def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
-    """Return the run's name: model, dataset and the parameters changed since the last commit, such as "convnet-digits width=32 lr=5e-3".
+    """Return the run's name: architecture, dataset and the changed parameters, such as "convnet-digits width=32 lr=5e-3".
 
-    At most `MOST_CHANGES` parameters are listed; `+3` means that three more have changed. If there is a DVC experiment, its name follows in
-    brackets.
+    At most `MOST_CHANGES` parameters are listed; `+3` means that three more have changed. If they are changes of a preset, its name
+    follows, as `preset=cifar10-cnn`. If there is a DVC experiment, its name follows in brackets.
     """
-    changes = changed_params(document, paths)
+    changes, preset = changes_and_preset(document, paths)
     more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
+    origin = [f"preset={preset}"] if preset else []
     experiment = [f"[{environment.dvc_experiment}]"] if environment.dvc_experiment else []
-    return " ".join([subject(document).replace(" on ", "-"), *changes[:MOST_CHANGES], *more, *experiment])
+    return " ".join([subject(document).replace(" on ", "-"), *changes[:MOST_CHANGES], *more, *origin, *experiment])
 
 
-def changed_params(document: Mapping[str, Any], paths: Paths) -> list[str]:
-    """Return `key=value` for each parameter that differs from the last commit's params.yaml; [] if git cannot read that file."""
+def changes_and_preset(document: Mapping[str, Any], paths: Paths) -> tuple[list[str], str]:
+    """Return the parameters that differ from the last commit's params.yaml, as `changes_since` does; ([], "") if git cannot read that file.
+
+    If that file has another model or dataset, and a preset differs in fewer parameters, return the changes of this preset and its name,
+    which is otherwise "".
+    """
     try:
-        committed = params_of(parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0])
+        committed = parse(revision.git("show", f"HEAD:./{paths.params.as_posix()}"))[0]
+        origins = {"": committed}
+        if names(committed) != names(document):
+            presets = sorted((paths.top / "presets").glob("*.yaml"))
+            origins |= {path.stem: parse(path.read_text(encoding="utf-8"))[0] for path in presets}
+        changes = {name: changes_since(origin, document) for name, origin in origins.items()}
+        nearest = min(changes, key=lambda name: len(changes[name]))
+        return changes[nearest], nearest
     except Exception:  # a run without changes in its name is better than a failure
-        return []
-    changed = {name: value for name, value in params_of(document).items() if name not in NAMED and committed.get(name) != value}
-    keys = short_keys(list(changed))
-    return [f"{keys[name]}={short(value)}" for name, value in changed.items()]
+        return [], ""
+
+
+def names(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of model and dataset in the parameters `document`."""
+    return document["model"]["name"], document["source"]["name"]
+
+
+def changes_since(origin: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
+    """Return `key=value` for each parameter of `document` that differs from `origin`, in the order of `SECTIONS`.
+
+    A section whose `name` differs, such as another model, is compared with the values that `python -m pipeline set model=NAME` writes.
+    The parameters in the subject of the run are left out, because its name begins with them.
+    """
+    params, before = params_of(document), params_of({section: reference(section, origin, document) for section in PARAMS})
+    named = {("model.name", params["model.name"]), ("source.name", params["source.name"])}
+    named |= {(name, architecture(params)) for name in params if name.startswith("model.")}
+    changed = [name for name, value in params.items() if (name, value) not in named and before.get(name) != value]
+    changed.sort(key=lambda name: SECTIONS.index(name.partition(".")[0]))
+    keys = short_keys(changed)
+    return [f"{keys[name]}={short(params[name])}" for name in changed]
+
+
+def reference(section: str, origin: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
+    """Return the values with which a section of `document` is compared: those of `origin`, or the recommended ones of another `name`."""
+    before, present, types = origin.get(section), document[section], section_types(section, PARAMS[section])
+    if types is None or (isinstance(before, Mapping) and before.get("name") == present["name"]):
+        return before
+    settings: Any = types.settings(present["name"])
+    return settings.recommended(name=present["name"], task=SOURCES.settings(document["source"]["name"]).task)
 
 
 def short_keys(names: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each dotted key: its last part, abbreviated, or the whole key if two have the same last part."""
-    last = [name.rpartition(".")[2] for name in names]
+    """Return a short name for each dotted key: its last part, abbreviated, or the whole key if two have the same last part.
+
+    The short name of `optimizer.name` is `optimizer`.
+    """
+    last = [name.removesuffix(".name").rpartition(".")[2] for name in names]
     return {name: SHORT.get(part, part) if last.count(part) == 1 else name for name, part in zip(names, last, strict=True)}
 
 

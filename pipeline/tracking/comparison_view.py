@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.io import files
+from pipeline.tracking.run_info import SECTIONS
 from pipeline.tracking.store import NOTE_TAG
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ MOST_RUNS = 200
 MOST_PARAMS, MOST_CHARTS = 16, 80
 """The maximum number of differing parameters and of charts. They keep the view far below 20,000 characters, MLflow's limit for a tag."""
 ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
-SECTIONS_OF_PARAMS = ("source", "model", "optimizer", "schedule", "augment", "train", "evaluate", "seed")
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
 NO_BARS = ("/low", "/high", "/samples", "/tokens")
 """Suffixes of test metrics that get no bar chart, because they are bounds or counts."""
@@ -90,12 +90,15 @@ def state(runs: "Sequence[Run]") -> dict[str, Any]:
     metrics = sorted({name for run in runs for name in run.data.metrics})
     chosen = chosen_metric(runs)
     test_metric = "test/" + chosen.partition("/")[2]
-    params = differing([run.data.params for run in runs])[:MOST_PARAMS]
+    differing_params = differing([run.data.params for run in runs])
+    params = differing_params[:MOST_PARAMS]
     tags = [name for name in differing([run.data.tags for run in runs]) if name.startswith("evaluate.")]
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
     columns += [f"metrics.`{name}`" for name in (test_metric, chosen)]
-    columns += [f"params.`{name}`" for name in dict.fromkeys((*ALWAYS_SHOWN, *params))]
+    shown = dict.fromkeys((*ALWAYS_SHOWN, *params))
+    columns += [f"params.`{name}`" for name in shown if name in differing_params]
     columns += [f"tags.`{name}`" for name in tags]
+    columns += [f"params.`{name}`" for name in shown if name not in differing_params]  # at the right, where they may be out of sight
     columns += ["attributes.`Description`"]
     # MLflow's parallel coordinates chart omits a run that lacks one of the chart's parameters.
     shared = [name for name in params if all(name in run.data.params for run in runs)]
@@ -134,12 +137,12 @@ def is_better_lower(metric: str) -> bool:
 
 
 def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names of the parameters that have more than one value among the runs, in the order of `SECTIONS_OF_PARAMS`.
+    """Return the names of the parameters that have more than one value among the runs, in the order of `SECTIONS`.
 
     `values_of_runs` has one mapping for each run, from names to values. Only values that exist are compared: if one run lacks a parameter
     and the others agree, the parameter is not returned.
     """
-    rank = {section: position for position, section in enumerate(SECTIONS_OF_PARAMS)}
+    rank = {section: position for position, section in enumerate(SECTIONS)}
     names = sorted({name for values in values_of_runs for name in values})
     found = [name for name in names if len({values[name] for values in values_of_runs if name in values}) > 1]
     return sorted(found, key=lambda name: rank.get(name.partition(".")[0], len(rank)))

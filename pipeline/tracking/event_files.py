@@ -77,21 +77,6 @@ def write(folder: Path, journal: Path, top: Path) -> Written:
     return Written(len(points), len(figures))
 
 
-def rename(old: Path, new: Path) -> None:
-    """Move the event files in the folder `old` to the folder `new`, which keeps those that it has. Remove `old` if nothing else is in it.
-
-    An older version wrote the runs of a search to folders with the names of their journals.
-    """
-    new.mkdir(parents=True, exist_ok=True)
-    for name in (FIGURES, METRICS):
-        if (new / name).exists():
-            (old / name).unlink(missing_ok=True)
-        elif (old / name).is_file():
-            (old / name).rename(new / name)
-    if not any(old.iterdir()):
-        old.rmdir()
-
-
 def update(path: Path, content: bytes) -> None:
     """Write `content` to the file. If the file is a prefix of `content`, only append the rest."""
     old = path.read_bytes() if path.is_file() else b""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID
+from pipeline.tracking.run_info import architecture
 from pipeline.tracking.store import MODEL_TAG
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def split_of(metric: str) -> str:
 def name_of(run: "Run") -> str:
     """Return a name for the run's logged model, ARCHITECTURE-DATASET. Characters that MLflow rejects in names are replaced by "-"."""
     params = run.data.params
-    names = [params.get("model.architecture") or params.get("model.name"), params.get("source.name")]
+    names = [architecture(params), params.get("source.name")]
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
 
 

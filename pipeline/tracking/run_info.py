@@ -6,6 +6,9 @@ from typing import Any
 
 from pipeline.flatten import Scalar
 
+SECTIONS = ("seed", "model", "optimizer", "train", "schedule", "augment", "evaluate", "source")
+"""The order of parameters in the names of runs and in their comparison: those that people vary most come first."""
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -35,3 +38,11 @@ class RunInfo:
     """Model and dataset, as "ARCHITECTURE on DATASET", for the descriptions of the run."""
     description: str = ""
     name: str = ""
+
+
+def architecture(params: Mapping[str, Any]) -> str:
+    """Return the name of the architecture, such as "lstm", from the parameters of a run by dotted key; "" if there is none.
+
+    It is `ModelSettings.title`, but needs neither valid parameters nor torch.
+    """
+    return str(next((value for key in ("architecture", "cell", "name") if (value := params.get(f"model.{key}"))), ""))

@@ -1,20 +1,24 @@
 """What the journal is recorded of a run: where it comes from, its name, its data and its result."""
 
 import json
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.params.editing import edited
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.provenance import facts
+from pipeline.registry import MODELS
 from pipeline.runtime.environment import Environment
 from pipeline.stages import run_description
 from pipeline.tracking import events, mirror_process, run
 from tests import project
+from tests.imports import TOP
 
 NEVER_MISSING = {
     "git.commit",
@@ -50,17 +54,17 @@ Changed = Callable[..., str]
 
 @pytest.fixture
 def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
-    """Give the name of a run for the default parameters, committed and then changed line by line."""
+    """Give the name of a run for the default parameters, or those of a preset, changed by `KEY=VALUE` since a commit."""
     monkeypatch.chdir(project.make(tmp_path))
+    shutil.copytree(TOP / "presets", "presets")
+    path = Path("params.yaml")
 
-    def name(*lines: tuple[str, str], **environment: str) -> str:
+    def name(*assignments: str, preset: str = "", committed: Sequence[str] = (), **environment: str) -> str:
+        path.write_text(edited(path.read_text(), committed))
         for arguments in (["init", "-q"], ["add", "params.yaml"], ["commit", "-q", "-m", "first"]):
             subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments], cwd=tmp_path, check=True)
-        text = Path("params.yaml").read_text()
-        for old, new in lines:
-            assert old in text
-            text = text.replace(old, new)
-        Path("params.yaml").write_text(text)
+        text = Path(f"presets/{preset}.yaml").read_text() if preset else path.read_text()
+        path.write_text(edited(text, assignments))
         return info(Environment.model_validate(environment)).name
 
     return name
@@ -106,7 +110,7 @@ def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tm
 
 
 def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:
-    assert changed(("learning_rate: 0.003", "learning_rate: 5e-3"), ("seed: 1", "seed: 2")) == "mlp-digits seed=2 lr=5e-3"
+    assert changed("optimizer.learning_rate=5e-3", "seed=2") == "mlp-digits seed=2 lr=5e-3"
 
 
 def test_a_name_without_a_change_is_model_and_data(changed: Changed) -> None:
@@ -114,9 +118,56 @@ def test_a_name_without_a_change_is_model_and_data(changed: Changed) -> None:
 
 
 def test_a_name_holds_the_experiment_of_dvc_and_bounds_the_changes(changed: Changed) -> None:
-    lines = [(f"{key}: 0.0", f"{key}: 0.5") for key in ("brightness", "contrast", "saturation", "mixup", "cutmix")]
-    name = changed(*lines, DVC_EXP_NAME="murky-zoon")
+    changes = [f"augment.{key}=0.5" for key in ("brightness", "contrast", "saturation", "mixup", "cutmix")]
+    name = changed(*changes, DVC_EXP_NAME="murky-zoon")
     assert name == "mlp-digits brightness=0.5 contrast=0.5 saturation=0.5 mixup=0.5 +1 [murky-zoon]"
+
+
+def test_a_name_lists_settings_of_the_model_before_those_of_the_training_and_the_data(changed: Changed) -> None:
+    changes = ("source.test=0.3", "augment.mixup=0.1", "train.steps=9", "optimizer.learning_rate=0.01", "model.width=8")
+    assert changed(*changes) == "mlp-digits width=8 lr=0.01 steps=9 mixup=0.1 +1"
+
+
+@pytest.mark.parametrize(
+    ("assignments", "name"),
+    [
+        (["model=convnet"], "convnet-digits"),
+        (["model=convnet", "model.width=32"], "convnet-digits width=32"),
+        (["optimizer=sgd", "optimizer.learning_rate=0.05"], "mlp-digits optimizer=sgd lr=0.05"),
+        (
+            ["source=text_classification", "augment=null", "model=transformer", "model.depth=3"],
+            "transformer-text_classification depth=3",
+        ),
+    ],
+)
+def test_of_a_replaced_section_a_name_lists_what_differs_from_the_recommended_values(
+    changed: Changed, assignments: list[str], name: str
+) -> None:
+    assert changed(*assignments) == name
+
+
+@pytest.mark.parametrize(
+    ("assignments", "name"),
+    [
+        ([], "lstm-text_classification preset=trec-lstm"),
+        (["model.cell=gru", "train.epochs=3"], "gru-text_classification epochs=3 preset=trec-lstm"),
+        (["model=transformer", "model.width=64"], "transformer-text_classification width=64 preset=trec-lstm"),
+    ],
+)
+def test_a_name_lists_the_changes_of_a_preset_that_was_not_committed(changed: Changed, assignments: list[str], name: str) -> None:
+    assert changed(*assignments, preset="trec-lstm") == name
+
+
+def test_a_preset_does_not_replace_a_commit_with_the_same_model_and_data(changed: Changed) -> None:
+    assert changed(preset="digits", committed=["model=convnet", "model.width=32"]).startswith("convnet-digits width=16 ")
+
+
+@pytest.mark.parametrize("name", MODELS.names)
+def test_a_run_is_named_after_the_title_of_its_model(name: str) -> None:
+    settings = MODELS.settings(name)
+    section = {"name": name, **settings.recommended(name=name, task="classification")}
+    document = {"model": section, "source": {"name": "data"}}
+    assert run_description.subject(document) == f"{settings(**section).title} on data"
 
 
 def test_the_environment_can_name_a_run_and_tag_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,23 @@ def test_every_comparison_shows_result_model_data_and_how_it_was_trained() -> No
     ]
 
 
+def test_parameters_that_differ_stand_before_those_that_are_always_shown() -> None:
+    shared = {"source.name": "digits", "train.batch_size": "64"}
+    first = make_run({**shared, "optimizer.learning_rate": "0.1", "model.width": "8"}, **{"evaluate.top_k": "3"})
+    second = make_run({**shared, "optimizer.learning_rate": "0.2", "model.width": "16"}, **{"evaluate.top_k": "5"})
+    assert columns(first, second)[3:-1] == [
+        "params.`optimizer.learning_rate`",
+        "params.`model.width`",
+        "tags.`evaluate.top_k`",
+        *(f"params.`{name}`" for name in ("model.name", "source.name", "train.batch_size")),
+    ]
+
+
+def test_parameters_of_the_model_stand_before_those_of_the_data() -> None:
+    runs = [make_run({"source.root": value, "model.width": value, "train.epochs": value}) for value in ("1", "2")]
+    assert comparison_view.differing([run.data.params for run in runs]) == ["model.width", "train.epochs", "source.root"]
+
+
 def test_settings_of_evaluate_are_columns_where_they_differ() -> None:
     runs = [make_run({}, **{"evaluate.test_time_augmentation": kind, "evaluate.top_k": "3"}) for kind in ("none", "flip")]
     assert [name for name in columns(*runs) if name.startswith("tags")] == ["tags.`evaluate.test_time_augmentation`"]

@@ -227,31 +227,6 @@ def test_a_search_and_its_trials_have_their_names_in_mlflow_and_do_not_replace_e
     assert f"tensorboard: {expected[1]}: 2 points, 0 figures\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("has_new", [False, True])
-def test_the_folder_that_an_older_version_named_after_the_journal_is_replaced(
-    top: Path, monkeypatch: pytest.MonkeyPatch, has_new: bool
-) -> None:
-    journals = [
-        Journal.create(top, stage="train", info=replace(INFO, tags={SEARCH_TAG: "5e3c"}, name=f"digits #{number}")) for number in (7, 8)
-    ]
-    folder = top / ".pipeline/tensorboard"
-    if has_new:
-        assert main(["tensorboard"]) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(event_files, "folder_name", lambda journal: journal.name)
-        assert main(["tensorboard"]) == 0
-    old, with_notes = (folder / journal.folder.name for journal in journals)
-    (old / event_files.FIGURES).write_bytes(b"figures that no longer exist")
-    (with_notes / "notes.txt").write_text("written by the user")
-    assert main(["tensorboard"]) == 0
-    new, other = (folder / f"digits #{number} {short_name(journal.folder.name)}" for number, journal in zip((7, 8), journals, strict=True))
-    assert {path.name for path in folder.iterdir()} == {new.name, other.name, with_notes.name}
-    assert [path.name for path in with_notes.iterdir()] == ["notes.txt"]
-    assert (new / event_files.FIGURES).read_bytes() == b"figures that no longer exist"
-    assert (new / event_files.METRICS).is_file()
-    assert (other / event_files.METRICS).is_file()
-
-
 def test_what_is_missing_is_said_with_the_remedy(top: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tensorboard"]) == 2
     assert capsys.readouterr().err.endswith("there is no run: run `dvc repro`\n")
