@@ -22,8 +22,9 @@ def refuse_misfit(logits: Tensor, num_outputs: int) -> None:
 
     With more outputs than classes, a training would run without an error, and with fewer a GPU reports none until the next synchronisation.
     """
-    if logits.shape[-1] != num_outputs:
+    if not isinstance(logits, Tensor) or logits.shape[-1:] != (num_outputs,):
+        found = f"outputs of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise Refusal(
-            f"model.name: this model returns outputs of shape {tuple(logits.shape)}, but there are {num_outputs} classes or tokens: "
-            "correct its `build`: the last dimension is `spec.num_outputs`"
+            f"model.name: this model returns {found}, but there are {num_outputs} classes or tokens: "
+            "correct it: a model returns a tensor whose last dimension is `spec.num_outputs`"
         )

@@ -162,7 +162,7 @@ class RawDataset:
                 last = dict.fromkeys(self.targets, -1)
                 for block in blocks:
                     self.refuse_misfit(block, last.get(block.split, -1))
-                    last[block.split] = int(max(block.positions, default=last[block.split]))
+                    last[block.split] = int(block.positions[-1]) if len(block.positions) else last[block.split]
                     yield place(block.split, block.positions).store(block.inputs, np.ones(len(block.positions), dtype=bool))
 
     def refuse_misfit(self, block: SampleBlock, last: int) -> None:

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pipeline.refusal import Refusal
 
@@ -40,8 +40,9 @@ class Registry:
         if settings is None:
             raise Refusal(f"{path}: has no class `Settings`: define it, as docs/extending.md explains")
         field = getattr(settings, "model_fields", {}).get("name")
-        if field and name not in (accepted := get_args(field.annotation)):
-            found = f"has another name ({', '.join(accepted)})" if accepted else "has no name of its own"
+        accepted = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+        if field and (field.annotation is str or (accepted and name not in accepted)):
+            found = f"has another name ({', '.join(map(str, accepted))})" if accepted else "has no name of its own"
             raise Refusal(f'{path}: its class `Settings` {found}: write `name: Literal["{name}"]`')
         return settings
 

@@ -127,7 +127,7 @@ class Targets(Description):
         raise NotImplementedError
 
     def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
-        """Raise Refusal if stored targets are outside their valid range. `place` is the file to name in the message.
+        """Raise Refusal if targets are outside their valid range. `place` names the file, or the split of the source, in the message.
 
         The base class checks nothing.
         """

@@ -228,7 +228,6 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     if spec is None:
         return
     if network := meta_model.build_on_meta(params.model, spec):
-        starting_weights.refuse_other_names(network, params.model)
         freezing.freeze(network, params.train.freeze)
         parameter_groups.adjustments(network, params.optimizer)
 

@@ -41,7 +41,9 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
         with MetaDeviceMode():
             network = model.build(spec)
             if not isinstance(network, nn.Module):
-                raise Refusal(f"pipeline/models/{model.name}.py: its `build` returns {network!r}, not a network: return an `nn.Module`")
+                raise Refusal(
+                    f"pipeline/models/{model.name}.py: its `build` returns {type(network).__name__}, not a network: return an `nn.Module`"
+                )
             return network
     except (RuntimeError, TypeError) as error:
         if "meta" in str(error):

@@ -101,18 +101,6 @@ def inspect(model: ModelSettings) -> Spec | None:
         return None if model.weights_file is None else read(model.weights_file, model)[1]
 
 
-def refuse_other_names(network: nn.Module, model: ModelSettings) -> None:
-    """Raise Refusal if the file of `model.weights` was not written by this pipeline, and its tensors have other names than those of `network`."""
-    if model.weights_file is not None:
-        with naming_the_key():
-            tensors = tensor_file.load_foreign(model.weights_file, header_bytes=HEADER_BYTES)
-            own = network.state_dict()
-            if tensors is not None and tensors.keys() != own.keys():
-                found = {name: tensors[name] for name in tensors.keys() - own.keys()}
-                expected = {name: own[name] for name in own.keys() - tensors.keys()}
-                raise refusal_of_misfit(found, expected, model, model.weights_file)
-
-
 def digest(model: ModelSettings) -> str | None:
     """Return the SHA-256 of the file `model.weights`; None if this key is null. Raises Refusal if the file that it names is missing."""
     path = model.weights_file
@@ -137,12 +125,8 @@ def refuse_misfit(tensors: Tensors, fitting: Tensors, own: Tensors, model: Model
     """
     share = sum(own[name].numel() for name in fitting) / max(1, sum(tensor.numel() for tensor in own.values()))
     if tensors.keys() != own.keys() or share < SMALLEST_SHARE:
-        raise refusal_of_misfit(tensors, own, model, path)
-
-
-def refusal_of_misfit(tensors: Tensors, own: Tensors, model: ModelSettings, path: Path) -> Refusal:
-    different = meta_model.differences(tensors, own)
-    return Refusal(f"{path}: its tensors belong to another architecture than this {model.title} ({different}): choose another file")
+        different = meta_model.differences(tensors, own)
+        raise Refusal(f"{path}: its tensors belong to another architecture than this {model.title} ({different}): choose another file")
 
 
 def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str:

@@ -1,7 +1,9 @@
 """Turns torch errors that the user can fix into Refusals that name the parameter to change."""
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -16,7 +18,6 @@ OOM_SIGNS = (
 )
 NO_ENGINE = "unable to find an engine to execute this computation"
 """cuDNN's message for a convolution that is unsupported or does not fit in memory. If OOMs were counted, it does not fit in memory."""
-MISFIT = "model.name: a layer of this model does not fit the size of its input: correct `build` in its file, choose another model, or larger images"
 MISFIT_SIGNS = (
     "shapes cannot be multiplied",
     "channels, but got",
@@ -25,7 +26,6 @@ MISFIT_SIGNS = (
     "Output size is too small",
 )
 REMEDIES = {
-    **dict.fromkeys(MISFIT_SIGNS, MISFIT),
     "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger size",
     "does not have a deterministic implementation": "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`, or choose another model",
 }
@@ -40,6 +40,8 @@ def with_remedies(*, size: str) -> Iterator[None]:
     """
     try:
         yield
+    except Refusal:
+        raise
     except (RuntimeError, ValueError) as error:
         for remedy in remedies(error, size):
             raise Refusal(f"{remedy} ({str(error).splitlines()[0]})") from error
@@ -51,6 +53,20 @@ def remedies(error: Exception, size: str) -> Iterator[str]:
     if isinstance(error, RuntimeError) and is_out_of_memory(error):
         yield f"{size}: out of memory, and a retry with smaller micro-batches is not possible here: choose a smaller {size}, or free memory that other processes use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
+    if any(sign in str(error) for sign in MISFIT_SIGNS) and (place := place_in_model(error)):
+        yield f"model.name: in {place}, a layer does not fit the size of its input: correct it, choose another model, or larger images"
+
+
+def place_in_model(error: Exception) -> str:
+    """Return the line of the model's file in which `error` was raised, "the network" if only calls of torch.nn are known, or "" if it was
+    not raised in the forward pass of a network.
+    """
+    package = Path(__file__).parents[1]
+    calls = [call for call in traceback.extract_tb(error.__traceback__) if package in Path(call.filename).parents]
+    path = Path(calls[-1].filename).relative_to(package.parent).as_posix() if calls else ""
+    if path == "pipeline/engine/model.py":
+        return "the network"
+    return f"{path}:{calls[-1].lineno}" if path.startswith("pipeline/models/") else ""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

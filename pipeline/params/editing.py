@@ -12,7 +12,18 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.io.untrusted import shown
 from pipeline.params import commented_yaml
 from pipeline.params.commented_yaml import on_one_line
-from pipeline.params.load import Problem, SectionTypes, dotted, keys_of, section_types, suggestion, unknown_name, validate, without_echoes
+from pipeline.params.load import (
+    COMMON_KEYS,
+    Problem,
+    SectionTypes,
+    dotted,
+    keys_of,
+    section_types,
+    suggestion,
+    unknown_name,
+    validate,
+    without_echoes,
+)
 from pipeline.params.section import SECTIONS
 from pipeline.params.stages import STAGE_PARAMS
 from pipeline.params.yaml_document import MAX_BYTES, Document, Location, to_plain_data
@@ -63,7 +74,9 @@ def nearest(location: Location) -> str:
     """Return a suggestion for a key that does not begin with a section: the same key in a section that has it, or the name of a section."""
     fields = {name: field for params in STAGE_PARAMS.values() for name, field in params.model_fields.items()}
     owners = [name for name, field in fields.items() if location[-1] in keys_of(field.annotation)]
-    return f"did you mean `{owners[0]}.{location[-1]}`?" if owners and len(location) == 1 else suggestion(location[0], SECTIONS)
+    return (
+        f"did you mean `{owners[0]}.{location[-1]}`?" if owners and len(location) == 1 else suggestion(location[0], SECTIONS, COMMON_KEYS)
+    )
 
 
 def edited(text: str, assignments: Sequence[str]) -> str:
@@ -173,7 +186,7 @@ def assign(content: CommentedMap, location: Location, value: Any, given: str) ->
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
     """Return the problems in `data`, the parameters of all stages. Sections that need torch are validated only if all others are valid."""
-    unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in data if name not in SECTIONS]
+    unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS, COMMON_KEYS)}") for name in data if name not in SECTIONS]
     for without_torch in (True, False):
         found = [problem for params in STAGE_PARAMS.values() for problem in validate(data, params, without_torch=without_torch)[1]]
         if unknown or found:

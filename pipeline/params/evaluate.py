@@ -28,7 +28,7 @@ class EvaluateSettings(Section):
         """Raise Refusal if `task`, the task of the dataset, differs from `evaluate.name`, the task of these settings."""
         if self.name != task:
             raise Refusal(
-                f"evaluate.name: this dataset belongs to the task {task}: run `python -m pipeline set evaluate={task}`, or write `name: {task}` and its keys"
+                f"evaluate.name: this dataset belongs to the task {task}: add `evaluate={task}` to the same `set` command, or write `name: {task}` and its keys"
             )
 
     def refuse_misfit(self, num_outputs: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
@@ -21,29 +22,38 @@ from pipeline.registry import Registry
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
-SUGGESTED = re.compile(r"did you mean `(\w+)`")
+SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
 MAX_SHOWN = 60
 SIMILARITY = 0.7
-COMMON_NAMES = {
-    **dict.fromkeys(("amp", "use_amp", "mixed_precision", "fp16", "bf16", "dtype"), "train.precision"),
+COMMON_KEYS = {
+    **dict.fromkeys(("amp", "use_amp", "mixed_precision", "fp16", "bf16", "dtype"), "write `train.precision`"),
     **dict.fromkeys(
-        ("accumulation_steps", "gradient_accumulation_steps", "grad_accumulation", "accumulate_grad_batches"), "train.micro_batch_size"
+        ("accumulation_steps", "gradient_accumulation_steps", "grad_accumulation", "accumulate_grad_batches"),
+        "write `train.micro_batch_size`, which is `train.batch_size` divided by the number of accumulation steps",
     ),
-    **dict.fromkeys(("gradient_checkpointing", "checkpoint_activations"), "train.activation_checkpointing"),
-    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "train.clip_norm"),
-    **dict.fromkeys(("num_epochs", "max_epochs"), "train.epochs"),
-    **dict.fromkeys(("max_steps", "num_steps"), "train.steps"),
-    "early_stopping": "train.patience",
-    **dict.fromkeys(("lr", "learning_rate"), "optimizer.learning_rate"),
-    "weight_decay": "optimizer.weight_decay",
-    **dict.fromkeys(("device", "gpu"), "PIPELINE_DEVICE` in the environment, not `params.yaml"),
-    **dict.fromkeys(("num_workers", "workers"), "PIPELINE_WORKERS` in the environment, not `params.yaml"),
-    **dict.fromkeys(("gpus", "devices", "num_gpus", "nproc_per_node"), "PIPELINE_PROCESSES` in the environment, not `params.yaml"),
-    **dict.fromkeys(("rnn", "gru", "lstm"), "recurrent` and `cell"),
-    "cnn": "convnet",
-    **dict.fromkeys(("mobilenet", "mobilenet_v3", "mobilenet_v3_small", "mobilenet_v3_large"), "torchvision` and `architecture"),
+    **dict.fromkeys(("gradient_checkpointing", "checkpoint_activations"), "write `train.activation_checkpointing`"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "write `train.clip_norm`"),
+    **dict.fromkeys(("num_epochs", "max_epochs"), "write `train.epochs`"),
+    **dict.fromkeys(("max_steps", "num_steps"), "write `train.steps`"),
+    "early_stopping": "write `train.patience`",
+    **dict.fromkeys(("lr", "learning_rate"), "write `optimizer.learning_rate`"),
+    "weight_decay": "write `optimizer.weight_decay`",
+    **dict.fromkeys(("device", "gpu"), "set the environment variable PIPELINE_DEVICE"),
+    **dict.fromkeys(("gpus", "devices", "num_gpus", "nproc_per_node"), "set the environment variable PIPELINE_PROCESSES"),
+    **dict.fromkeys(("num_workers", "workers"), "only `prepare` has workers: set the environment variable PIPELINE_WORKERS"),
+    "pin_memory": "leave it out: pinned memory is used wherever it helps",
 }
-"""Maps a word of tutorials and other libraries to the parameter, variable or model that it stands for."""
+"""Maps a key of tutorials and other libraries to the remedy."""
+COMMON_MODELS = {
+    **{cell: f"write `name: recurrent` and `cell: {cell}`" for cell in ("rnn", "gru", "lstm")},
+    "cnn": "write `name: convnet`",
+    **{
+        name: f"write `name: torchvision` and `architecture: {name}`"
+        for name in ("mobilenet_v3_small", "mobilenet_v3_large", "resnet18", "resnet50", "efficientnet_b0", "vit_b_16")
+    },
+}
+"""Maps a model of tutorials to the remedy."""
+NONE: Mapping[str, str] = MappingProxyType({})
 EXPECTED = {
     "int_type": "should be a whole number",
     "int_from_float": "should be a whole number",
@@ -79,7 +89,7 @@ def value_or_refusal(document: Document, value: Params | None, problems: list[Pr
 
     If there are `problems`, `value` is None. A section of the file that is not in SECTIONS is a problem even if `value` is valid.
     """
-    unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS)}") for name in document.data if name not in SECTIONS]
+    unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS, COMMON_KEYS)}") for name in document.data if name not in SECTIONS]
     if value is None or unknown:
         located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
         raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in located))
@@ -195,7 +205,8 @@ def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
 def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> Problem:
     if "name" in section:
         location, chosen = (name, "name"), section["name"]
-        return location, f"there is no {types.noun} {shown(chosen)}: {suggestion(chosen, types.names)}"
+        common = COMMON_MODELS if name == "model" else NONE
+        return location, f"there is no {types.noun} {shown(chosen)}: {suggestion(chosen, types.names, common)}"
     misspelled = get_close_matches("name", section, n=1, cutoff=SIMILARITY)
     if misspelled:
         return (name, misspelled[0]), "is not a key here: did you mean `name`?"
@@ -215,7 +226,8 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             return location, f"is missing: add {line} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
             siblings = keys_beside(location, resolved)
-            return location, f"is not a key here: {suggestion(location[-1], siblings)}"
+            common = COMMON_KEYS if len(location) == 2 else NONE  # not in the items of a list
+            return location, f"is not a key here: {suggestion(location[-1], siblings, common)}"
         case "value_error":
             return location, problem["msg"].removeprefix("Value error, ")
     expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
@@ -249,11 +261,10 @@ def without_echoes(problems: list[Problem]) -> list[Problem]:
     return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
 
 
-def suggestion(name: object, known: tuple[str, ...]) -> str:
-    meant = COMMON_NAMES.get(str(name).lower())
-    if meant:
-        key = meant.rpartition(".")[2]
-        return f"did you mean `{key}`?" if key in known else f"write `{meant}`"
+def suggestion(name: object, known: tuple[str, ...], common: Mapping[str, str] = NONE) -> str:
+    """Return the remedy for an unknown name: that of `common`, whose keys are in lower case, or else the nearest name of `known`."""
+    if remedy := common.get(str(name).lower()):
+        return remedy
     close = get_close_matches(str(name), known, n=1, cutoff=SIMILARITY)
     return f"did you mean `{close[0]}`?" if close else f"choose one of {', '.join(known)}"
 

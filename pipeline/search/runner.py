@@ -1,6 +1,7 @@
 """Runs a search: begins trials, reads their validations, prunes trials, and continues a search that was killed."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -288,7 +289,7 @@ class SearchRunner:
         elif trial.is_complete:
             value, step = trial.result(self.metric)
             self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
-        elif reason := active.invalid or (child.parameter_error if child and (journal or self.varies(child.parameter_error)) else ""):
+        elif reason := active.invalid or ("" if child is None or self.concerns_all(child.parameter_error) else child.parameter_error):
             self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
         else:
             assert child
@@ -298,12 +299,14 @@ class SearchRunner:
                 f"If it cannot end, repeat the command with --skip {number}"
             )
 
-    def varies(self, error: str) -> bool:
-        """Return True if the error message begins with a key in a section of which the search varies a parameter.
+    def concerns_all(self, error: str) -> bool:
+        """Return True if every trial would fail with this error message, which begins with a key of params.yaml.
 
-        If it does not vary one, and the training had not begun, all trials would end with this error.
+        This is so if no trial has begun its training, and the search varies no parameter in the section of the key.
         """
-        return any(error.startswith(key.partition(".")[0]) for key in self.search.space)
+        begun = any(row.run for row in self.rows()) or any(active.trial.journal for active in self.active.values())
+        section = re.split(r"[.:]", error)[0]
+        return not begun and section not in {key.partition(".")[0] for key in self.search.space}
 
     def report(self, number: int, tracked: Run) -> None:
         """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""

@@ -10,7 +10,8 @@ import pytest
 from torch.torch_version import TorchVersion
 
 from pipeline.__main__ import main
-from pipeline.params.load import COMMON_NAMES
+from pipeline.params.load import COMMON_KEYS, COMMON_MODELS
+from pipeline.registry import MODELS
 from tests import project
 from tests.commands.parameters import Parameters
 from tests.imports import TOP
@@ -311,13 +312,9 @@ def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters
 @pytest.mark.parametrize(
     ("key", "other", "message"),
     [
-        ("train.precision", "amp", "train.amp: is not a key here: did you mean `precision`?"),
-        (
-            "train.patience",
-            "num_workers",
-            "train.num_workers: is not a key here: write `PIPELINE_WORKERS` in the environment, not `params.yaml`",
-        ),
-        ("optimizer.learning_rate", "lr", "optimizer.lr: is not a key here: did you mean `learning_rate`?"),
+        ("train.precision", "amp", "train.amp: is not a key here: write `train.precision`"),
+        ("train.patience", "pin_memory", "train.pin_memory: is not a key here: leave it out: pinned memory is used wherever it helps"),
+        ("optimizer.learning_rate", "lr", "optimizer.lr: is not a key here: write `optimizer.learning_rate`"),
         ("train.patience", "lr", "train.lr: is not a key here: write `optimizer.learning_rate`"),
     ],
 )
@@ -330,7 +327,11 @@ def test_a_word_of_tutorials_is_answered_with_the_parameter(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("LSTM", "write `recurrent` and `cell`"), ("mobilenet_v3_small", "write `torchvision` and `architecture`")]
+    ("name", "message"),
+    [
+        ("LSTM", "write `name: recurrent` and `cell: lstm`"),
+        ("mobilenet_v3_small", "write `name: torchvision` and `architecture: mobilenet_v3_small`"),
+    ],
 )
 def test_a_model_of_tutorials_is_answered_with_the_model(parameters: Parameters, refused: Refused, name: str, message: str) -> None:
     parameters.put("model.name", name)
@@ -339,9 +340,13 @@ def test_a_model_of_tutorials_is_answered_with_the_model(parameters: Parameters,
     assert said.endswith(f'model.name: there is no model "{name}": {message}')
 
 
-def test_every_parameter_for_a_word_of_tutorials_exists() -> None:
-    known = re.findall(r"^\| `([\w.]+)`", (TOP / "docs/parameters.md").read_text(encoding="utf-8"), re.MULTILINE)
-    variables = "".join((TOP / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("training", "several-gpus"))
-    for word, meant in COMMON_NAMES.items():
-        name = meant.partition("`")[0]
-        assert name in known or f"| `{name}` |" in variables or name in ("recurrent", "torchvision", "convnet"), word
+def test_what_is_named_for_a_word_of_tutorials_exists() -> None:
+    keys = re.findall(r"^\| `([\w.]+)`", (TOP / "docs/parameters.md").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = "".join((TOP / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("training", "several-gpus"))
+    for remedy in COMMON_KEYS.values():
+        named = re.findall(r"`(\w+\.\w+)`|(PIPELINE_\w+)", remedy)
+        assert named or "leave it out" in remedy
+        assert all(key in keys or f"| `{variable}` |" in pages for key, variable in named), remedy
+    for remedy in COMMON_MODELS.values():
+        name, *_ = re.findall(r"`name: (\w+)`", remedy)
+        assert name in MODELS.names

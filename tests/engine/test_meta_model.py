@@ -47,7 +47,7 @@ def test_a_build_without_a_result_is_refused() -> None:
         def build(self, spec: Spec) -> nn.Module:  # type: ignore[return]  # the return is forgotten
             nn.Linear(2, spec.num_outputs)
 
-    with pytest.raises(Refusal, match=r"^pipeline/models/own\.py: its `build` returns None, not a network: return an `nn.Module`$"):
+    with pytest.raises(Refusal, match=r"^pipeline/models/own\.py: its `build` returns NoneType, not a network: return an `nn.Module`$"):
         meta_model.build_on_meta(
             Forgetful(name="own", weights=None), image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
         )

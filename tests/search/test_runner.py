@@ -359,6 +359,21 @@ def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, messa
     assert f",{message}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
 
 
+def test_after_a_trial_that_trained_an_error_concerns_one_trial_only(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(1)
+
+    class Refused(FakeChild):
+        exit_code, _begin = 2, 0
+
+        def __init__(self, trial: Any, *_: Any) -> None:
+            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
+            self.log.write_text(f"error: {trial.paths.params}:19: {OF_ALL}\n")
+
+    monkeypatch.setattr(runner, "Child", Refused)
+    search(2)
+    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL"]
+
+
 def test_each_of_several_trials_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(device: str, count: int, **more: Any) -> list[str | None]:
         return devices(Environment.model_validate({"PIPELINE_DEVICE": device, **more}), count)
