@@ -49,6 +49,25 @@ class SizeSearch:
             self.renew()
         return True
 
+    def compared(self) -> tuple[dict[int, list[float]], float]:
+        """Run blocks of steps of all sizes that fit, in turn, and return what `MeasuringProcess.blocks` does.
+
+        In one process they may take more memory than each alone. Then the largest size counts as one that does not fit, and the others are
+        compared. Raises Refusal if no size is left.
+        """
+        while possible := sorted(size for size, result in self.results.items() if result.obstacle is None):
+            self.renew()
+            assert self.process
+            try:
+                return self.process.blocks({size: steps_for(BLOCK_S, self.results[size].step_s) for size in possible})
+            except Overflow:
+                self.overflows.append(possible[-1])
+                del self.results[possible[-1]]
+        reasons = [result.obstacle for result in self.results.values() if result.obstacle]
+        raise Refusal(
+            reasons[0] if reasons else "train.micro_batch_size: one sample does not fit in memory: choose a smaller model or sample"
+        )
+
     def process_for(self, size: int) -> MeasuringProcess:
         """Return a process in which to measure `size`. It has tried no larger size, whose memory it might still hold."""
         if self.process is None or size < self.process.largest:
@@ -191,16 +210,7 @@ def measure_sizes(settings: LoopSettings) -> Result:
         present = min(settings.micro_batch_size, lane_size)
         if largest and present < largest and present not in search.results:
             search.fits(present)  # to compare with
-        possible = [size for size, result in search.results.items() if result.obstacle is None]
-        if not possible:
-            reasons = [result.obstacle for result in search.results.values() if result.obstacle]
-            raise Refusal(
-                reasons[0] if reasons else "train.micro_batch_size: one sample does not fit in memory: choose a smaller model or sample"
-            )
-        search.renew()
-        assert search.process
-        counts = {size: steps_for(BLOCK_S, search.results[size].step_s) for size in sorted(possible)}
-        seconds, waiting = search.process.blocks(counts)
+        seconds, waiting = search.compared()
     return Result(
         properties=properties,
         batch_size=settings.batch_size,

@@ -194,6 +194,24 @@ def test_nothing_that_fits_is_refused(train_params, fake, monkeypatch) -> None:
         fit_batch.measure_sizes(settings(train_params, 16, 16))
 
 
+@pytest.mark.parametrize("limit", [8, 0])
+def test_a_size_that_does_not_fit_beside_the_others_is_left_out(train_params, fake, monkeypatch, limit: int) -> None:
+    def blocks(self: Fake, counts: dict[int, int], measured=fake.blocks) -> tuple[dict[int, list[float]], float]:
+        if max(counts) > limit:
+            raise Overflow
+        return measured(self, counts)
+
+    monkeypatch.setattr(fake, "blocks", blocks)
+    if not limit:
+        with pytest.raises(Refusal, match="one sample does not fit in memory"):
+            fit_batch.measure_sizes(settings(train_params, 64, 64))
+        return
+    result = fit_batch.measure_sizes(settings(train_params, 64, 64))
+    assert sorted(result.overflows) == [16, 32]
+    assert [each.size for each in result.measured] == [4, 8]
+    assert list(result.lines())[-1] == "python -m pipeline set train.micro_batch_size=8"
+
+
 def test_a_gpu_has_no_limit_of_the_machine(train_params, fake, monkeypatch) -> None:
     monkeypatch.setattr(fake, "properties", lambda _: TrainingProperties("mlp on cuda", "cuda", (), ()))
     result = fit_batch.measure_sizes(settings(train_params, 16, 16))
