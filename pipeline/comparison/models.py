@@ -33,7 +33,7 @@ EVALUATE = "evaluate"
 
 @dataclass(frozen=True)
 class Record:
-    """What is recorded about a training outside of its model file, by its run or in a git revision. Unknown facts are missing.
+    """The facts about a training that its run or a git revision records outside of the model file. Unknown facts are missing.
 
     `origin` names the record, such as "run run-000001-...". `params` has the parameters of the sections `source` and `evaluate` by dotted
     key, `provenance` the facts of `provenance.facts`, `splits` the digest of each split, and `metrics` the metrics of the exported weights.

@@ -24,7 +24,7 @@ SETTLES_WITHIN_S, RETRY_S = 5.0, 0.25
 
 @dataclass(frozen=True)
 class StageInputs:
-    """What DVC records of a stage: parameters by dotted key, and the digest of each file of its code.
+    """The parameters of a stage, by dotted key, and the digest of each file of its code, as DVC records them.
 
     `sections` are the sections of params.yaml, and `listed` the dependencies, that dvc.yaml lists for the stage.
     """

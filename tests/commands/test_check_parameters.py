@@ -323,7 +323,15 @@ def test_a_word_of_tutorials_is_answered_with_the_parameter(
 ) -> None:
     line = parameters.rename(key, other)
     parameters.write()
-    assert f"params.yaml:{line}: {message}" in refused("check")
+    found = refused("check")
+    assert f"params.yaml:{line}: {message}" in found
+    assert message.endswith(f"write `{key}`") == (len(found) == 1), "that the right key is missing is not said again"
+
+
+def test_a_word_of_tutorials_in_an_item_of_a_list_is_answered_with_its_keys(parameters: Parameters, refused: Refused) -> None:
+    parameters.put("optimizer.groups", '[{patterns: ["*"], lr: 0.1, weight_decay: null}]')
+    parameters.write()
+    assert any("optimizer.groups.0.lr: is not a key here: choose one of patterns, lr_scale" in line for line in refused("check"))
 
 
 @pytest.mark.parametrize(

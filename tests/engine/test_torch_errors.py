@@ -48,7 +48,9 @@ def test_the_same_error_outside_of_the_model_stays_as_it_is() -> None:
         torch.zeros(2, 3) @ torch.zeros(2, 3)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("something else"), Refusal("model.name: needs 3 channels, but got 1")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("something else"), Refusal("model.name: Expected more than 1 value per channel, but got 1")]
+)
 def test_another_error_stays_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, torch_errors.with_remedies(size="train.micro_batch_size"):
         raise error

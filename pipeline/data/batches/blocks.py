@@ -82,7 +82,7 @@ class BlockBatch:
     batch_size: int
     shard: Shard = WHOLE
     row_noun: ClassVar[str] = "samples"
-    """What the rows of the batch index are, for messages."""
+    """The word for the rows of the batch index in messages."""
 
     @cached_property
     def batch_index(self) -> BatchIndex:
