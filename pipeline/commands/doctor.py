@@ -16,8 +16,11 @@ WIDTH = 160
 """The width of the table if stdout is not a terminal."""
 
 
-def run(json: bool) -> int:
-    """Print the findings as a table or as JSON. Return 1 if a training would fail, else 0."""
+def run(complete: bool, json: bool) -> int:
+    """Print the findings as a table or as JSON. Return 1 if a training would fail, else 0.
+
+    Unless `complete` is True, the table holds only problems and warnings. JSON holds all findings.
+    """
     try:
         findings = examined()
     except ModuleNotFoundError as error:
@@ -26,7 +29,7 @@ def run(json: bool) -> int:
     if json:
         print_json(findings)
     elif findings:
-        print_table(findings)
+        print_table(findings, complete=complete)
     return int(worst(findings) == "problem")
 
 
@@ -62,30 +65,32 @@ def print_json(findings: Sequence[Finding]) -> None:
     print(json.dumps(as_json(findings), indent=2, ensure_ascii=False))
 
 
-def print_table(findings: Sequence[Finding]) -> None:
+def print_table(findings: Sequence[Finding], *, complete: bool) -> None:
+    rows = [finding for finding in findings if complete or finding.status != "ok"]
     try:
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
     except ModuleNotFoundError:
-        print(*(f"{finding.status}: {finding}" for finding in findings), summary(findings), sep="\n")
+        print(*(f"{finding.status}: {finding}" for finding in rows), summary(findings), sep="\n")
         return
     table = Table.grid(padding=(0, 2))
-    for finding in findings:
+    for finding in rows:
         text = Text(finding.text)
         if finding.remedy:
             text.append(f"\n→ {finding.remedy}", style="cyan")
         table.add_row(Text(finding.status, style=COLORS[finding.status]), finding.name, text)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     with console.capture() as rendered:
-        console.print(table)
+        if rows:
+            console.print(table)
         console.print(summary(findings), markup=False)
     print(*(line.rstrip() for line in rendered.get().splitlines()), sep="\n")  # rich fills each line with spaces
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Return the last line, which says whether a training would fail."""
-    counts = {status: sum(finding.status == status for finding in findings) for status in ("problem", "warning")}
-    listed = " and ".join(f"{count} {status}{'' if count == 1 else 's'}" for status, count in counts.items() if count)
-    end = "a training would fail" if counts["problem"] else "a training can run (`python -m pipeline check` examines params.yaml)"
-    return f"doctor: {listed or 'nothing is wrong'}: {end}"
+    """Return the last line: how many checks have each status, and whether a training would fail."""
+    problems, warnings, fine = (sum(finding.status == status for finding in findings) for status in ("problem", "warning", "ok"))
+    listed = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((problems, "problem"), (warnings, "warning")) if count]
+    end = "a training would fail" if problems else "a training can run (`python -m pipeline check` examines params.yaml)"
+    return f"doctor: {', '.join([*listed, f'{fine} ok'])}: {end}"

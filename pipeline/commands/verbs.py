@@ -98,7 +98,10 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
     },
     "preset": {"name": {}, "assignments": {"nargs": "*", "metavar": KEY_VALUE, "help": "change these parameters of it, as `set` does"}},
-    "doctor": {"--json": {"action": "store_true", "help": "print JSON for programs"}},
+    "doctor": {
+        "--all": {"action": "store_true", "dest": "complete", "help": "print the checks that are ok, too"},
+        "--json": {"action": "store_true", "help": "print all checks as JSON for programs"},
+    },
     "report": {
         "subjects": {
             "nargs": "*",

@@ -45,6 +45,20 @@ def test_a_lock_that_does_not_match_ends_with_1(project: Path, capsys: pytest.Ca
     assert findings(capsys)["lock"]["text"] == MISSING
 
 
+def test_only_problems_and_warnings_are_printed_unless_all_is_asked_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Finding("disk", "ok", "plenty"), Finding("git", "ok", "a commit")]
+    monkeypatch.setattr(diagnosis, "examine", lambda _: found)
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out == "doctor: 3 ok: a training can run (`python -m pipeline check` examines params.yaml)\n"
+    assert main(["doctor", "--all"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:-1]] == ["environment", "disk", "git"]
+    found[1] = Finding("git", "warning", "no commit", "`git commit`")
+    assert main(["doctor"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["warning", "→", "doctor:"]
+
+
 def test_an_invalid_variable_is_told_and_the_rest_is_examined(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
