@@ -11,14 +11,14 @@ from pipeline.refusal import Refusal
 
 FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
 RECORD = Path(".pipeline/written-params")
-"""The SHA-256 of each params.yaml that was written by this program alone, one in a line."""
+"""Lists each params.yaml that was written by this program alone: in each line its SHA-256 and the command, `preset` or `set`."""
 
 
 def run(name: str, assignments: Sequence[str] = ()) -> None:
     """Copy the preset `name` to params.yaml, with the values of `assignments`, each `KEY=VALUE`, in place of its own.
 
     Raises Refusal if there is no such preset, if an assignment is wrong, or if params.yaml has uncommitted changes, which would be lost. A
-    params.yaml that equals a preset is always replaced.
+    params.yaml that equals a preset, or that this function wrote, is always replaced.
     """
     target = Paths().params
     original = text = text_of(name)
@@ -29,7 +29,8 @@ def run(name: str, assignments: Sequence[str] = ()) -> None:
         text = assigned(original, assignments)
         changes = differences(original, text)
     refuse_loss(target, text)
-    write(target, text)
+    record(text, "preset")
+    files.write_text(target, text)
     print(f"preset: {target} is now {name}{', except:' if changes else ''}")
     for line in changes:
         print(f"preset: {line}")
@@ -52,23 +53,32 @@ def texts() -> dict[str, str]:
 def refuse_loss(target: Path, text: str) -> None:
     """Raise Refusal if changes would be lost when `text` replaces the contents of the file `target`.
 
-    Nothing is lost if the file equals a preset or is committed. Without Git, as in a container, nothing is lost if `write` wrote the file.
+    Nothing is lost if the file equals a preset, is committed, or was written by `preset`. Without Git, as in a container, nothing is lost if
+    `set` wrote the file, either.
     """
-    if not is_edited(target) or target.read_bytes() == text.encode():
+    if not is_edited(target) or target.read_bytes() == text.encode() or writer_of(target) == "preset":
         return
     changes = uncommitted(target)
-    if changes or (changes is None and not is_written_here(target)):
+    if changes or (changes is None and writer_of(target) is None):
         remedy = f"commit it, or undo the changes with `git restore {target}`" if changes else "move the file away"
         raise Refusal(f"{target} has changes that are not committed and would be lost: {remedy}, and try again")
 
 
 def write(target: Path, text: str) -> None:
-    """Write `text` to the file `target`. Record the SHA-256 of `text`, unless the file before contained changes that were made by hand."""
-    if not is_edited(target) or is_written_here(target):
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        # record first: after a kill, a file without a record would count as edited; a record without a file is harmless
-        files.write_text(RECORD, "".join(f"{line}\n" for line in dict.fromkeys((*recorded(), digest))))
+    """Write `text`, a changed params.yaml, to the file `target`. Record it, unless the file before contained changes that were made by hand."""
+    if not is_edited(target) or writer_of(target):
+        record(text, "set")
     files.write_text(target, text)
+
+
+def record(text: str, command: str) -> None:
+    """Record that `command` is about to write params.yaml with the contents `text`.
+
+    The record comes before the file: after a kill, a file without a record would count as edited; a record without a file is harmless.
+    """
+    writers, digest = recorded(), hashlib.sha256(text.encode()).hexdigest()
+    writers[digest] = "preset" if "preset" in (command, writers.get(digest)) else "set"
+    files.write_text(RECORD, "".join(f"{digest} {writer}\n" for digest, writer in writers.items()))
 
 
 def is_edited(target: Path) -> bool:
@@ -76,13 +86,15 @@ def is_edited(target: Path) -> bool:
     return target.exists() and target.read_bytes() not in [text.encode() for text in texts().values()]
 
 
-def is_written_here(target: Path) -> bool:
-    return files.digest(target) in recorded()
+def writer_of(target: Path) -> str | None:
+    """Return the command that wrote the file, or None if it was changed by hand."""
+    return recorded().get(files.digest(target))
 
 
-def recorded() -> list[str]:
-    """Return the SHA-256 of each file that `write` has recorded."""
-    return RECORD.read_text(encoding="utf-8").split() if RECORD.exists() else []
+def recorded() -> dict[str, str]:
+    """Return the command that wrote each recorded file, by the SHA-256 of the file."""
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
+    return {digest: writer or "set" for digest, _, writer in (line.partition(" ") for line in lines)}  # earlier versions wrote no command
 
 
 def uncommitted(path: Path) -> str | None:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -51,9 +52,13 @@ class Representer(RoundTripRepresenter):
         return self.represent_scalar("tag:yaml.org,2002:null", "null")
 
     def represent_float_exactly(self, number: ScalarFloat) -> ScalarNode:
-        """Write a float as it was read, or else with all digits: ruamel loses the last one of a number such as 7.887233511355132e-10."""
+        """Write a float as it was read, or else with all digits: ruamel loses the last one of a number such as 7.887233511355132e-10.
+
+        A number that is too large for a float, such as 1e400, is written as `.inf`, which every parameter then refuses.
+        """
         node = self.represent_scalar_float(number)
-        node.value = node.value if float(node.value) == number else repr(float(number))
+        if isfinite(number) and float(node.value) != number:
+            node.value = repr(float(number))
         return node
 
 

@@ -21,6 +21,7 @@ from pipeline.params.load import (
     section_types,
     suggestion,
     unknown_name,
+    unknown_sections,
     validate,
     without_echoes,
 )
@@ -186,7 +187,7 @@ def assign(content: CommentedMap, location: Location, value: Any, given: str) ->
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
     """Return the problems in `data`, the parameters of all stages. Sections that need torch are validated only if all others are valid."""
-    unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS, COMMON_KEYS)}") for name in data if name not in SECTIONS]
+    unknown = unknown_sections(data)
     for without_torch in (True, False):
         found = [problem for params in STAGE_PARAMS.values() for problem in validate(data, params, without_torch=without_torch)[1]]
         if unknown or found:

@@ -22,6 +22,7 @@ from pipeline.registry import Registry
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
+PLAIN = re.compile(r"[^\s:]+")
 SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
 MAX_SHOWN = 60
 SIMILARITY = 0.7
@@ -89,11 +90,23 @@ def value_or_refusal(document: Document, value: Params | None, problems: list[Pr
 
     If there are `problems`, `value` is None. A section of the file that is not in SECTIONS is a problem even if `value` is valid.
     """
-    unknown = [((name,), f"is not a section: {suggestion(name, SECTIONS, COMMON_KEYS)}") for name in document.data if name not in SECTIONS]
+    unknown = unknown_sections(document.data)
     if value is None or unknown:
         located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
         raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in located))
     return value
+
+
+def unknown_sections(data: Mapping[str, Any]) -> list[Problem]:
+    """Return the problem of each top-level key of `data` that is not in SECTIONS."""
+    return [((name,), f"is not a section: {section_suggestion(name)}") for name in data if name not in SECTIONS]
+
+
+def section_suggestion(name: str) -> str:
+    section, _, key = name.partition(".")
+    if key and section in SECTIONS:
+        return f"write `{key}:` in the section `{section}:`"
+    return suggestion(name, SECTIONS, COMMON_KEYS)
 
 
 def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Params:
@@ -128,7 +141,10 @@ def with_line(document: Document, text: str) -> str:
 
 
 def dotted(location: Location) -> str:
-    return ".".join(untrusted.shown(part, MAX_SHOWN) for part in location)
+    """Return the keys of `location` with dots between them. A key that is empty or contains a blank or a colon is in quotes."""
+    return ".".join(
+        untrusted.shown(part if PLAIN.fullmatch(str(part)) else json.dumps(part, ensure_ascii=False), MAX_SHOWN) for part in location
+    )
 
 
 def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:

@@ -126,6 +126,30 @@ def test_a_missing_and_an_unknown_section_are_named(parameters: Parameters, refu
     assert unknown.startswith(f"params.yaml:{parameters.line('plugins')}: plugins: is not a section: choose one of seed, source, model,")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('"": 1', '"": is not a section: choose one of seed,'),
+        ('" seed": 1', '" seed": is not a section: did you mean `seed`?'),
+        ('"a: b": 1', '"a: b": is not a section: choose one of seed,'),
+        ("~: 1", "~: is not a section: choose one of seed,"),
+        ("3.5: 1", "3.5: is not a section: choose one of seed,"),
+        ("train.steps: 1", "train.steps: is not a section: write `steps:` in the section `train:`"),
+    ],
+)
+def test_a_key_of_any_form_is_readable_in_the_message(parameters: Parameters, refused: Refused, line: str, message: str) -> None:
+    parameters.lines.append(line)
+    parameters.write()
+    [error] = refused("check")
+    assert error.startswith(f"params.yaml:{len(parameters.lines)}: {message}")
+
+
+def test_an_empty_key_in_a_section_is_readable_in_the_message(parameters: Parameters, refused: Refused) -> None:
+    parameters.lines.append('  "": 1')
+    parameters.write()
+    assert refused("check")[0].startswith(f'params.yaml:{len(parameters.lines)}: evaluate."": is not a key here: choose one of')
+
+
 @pytest.mark.parametrize("value", ["", "convnet", "[convnet]", "3"])
 def test_something_else_than_a_section_is_named(parameters: Parameters, refused: Refused, value: str) -> None:
     sections = ("model", "optimizer", "augment") if value else ("model", "optimizer")  # `augment` may be null

@@ -137,6 +137,18 @@ def test_without_git_only_what_this_program_wrote_is_replaced(refused: Refused) 
     assert TARGET.read_bytes() == edited
 
 
+def test_in_git_a_preset_with_other_values_is_corrected_but_not_after_an_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    monkeypatch.setattr(preset, "texts", lambda: {"digits": (TOP / "presets/digits.yaml").read_text(encoding="utf-8")})
+    for words in (["preset", "digits", "seed=2"], ["preset", "digits", "seed=3"], ["preset", "digits"], ["preset", "digits", "seed=4"]):
+        assert main(words) == 0
+    assert main(["set", "model.width=8"]) == 0
+    assert "has changes that are not committed" in refused("preset", "digits")[0]
+    assert main(["set", "model.width=16"]) == 0
+    assert main(["preset", "digits"]) == 0
+
+
 def test_in_git_what_set_wrote_is_kept_too(refused: Refused) -> None:
     preset.write(TARGET, "mine: 2\n")
     assert "commit it, or undo the changes with `git restore params.yaml`" in refused("preset", "digits")[0]

@@ -163,6 +163,9 @@ def test_a_missing_key_and_a_missing_section_are_added() -> None:
     [
         ("model.width=x", 'model.width=x: should be a whole number, not "x"'),
         ("model.widht=8", "model.widht=8: is not a key here: did you mean `width`?"),
+        ("augment.contrast=1e400", "augment.contrast=1e400: should be a finite number, not Infinity"),
+        ("augment.contrast=-1e999", "augment.contrast=-1e999: should be a finite number, not -Infinity"),
+        ("train.freeze=[1e309]", "train.freeze=[1e309]: train.freeze.0: should be text, not Infinity"),
         ("modle=mlp", "modle=mlp: modle is not a section: did you mean `model`?"),
         ("epochs=3", "epochs=3: epochs is not a section: did you mean `train.epochs`?"),
         ("model=mlpp", 'model=mlpp: there is no model "mlpp": did you mean `mlp`?'),
