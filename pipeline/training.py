@@ -21,6 +21,7 @@ from pipeline.engine import (
     freezing,
     history_and_metrics,
     meta_model,
+    parameter_groups,
     precision,
     score,
     starting_weights,
@@ -100,6 +101,8 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
         lanes=settings.lanes,
         sharded=sharded,
     )
+    if params.optimizer.layer_decay is not None or params.optimizer.groups:
+        print(f"train: {parameter_groups.summary(network, state.optimizer, params.optimizer.learning_rate)}", flush=True)
     if settings.activation_checkpointing and not activation_checkpointing.apply(model.network):
         raise Refusal(
             f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"

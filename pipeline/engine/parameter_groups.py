@@ -1,13 +1,18 @@
 """Learning-rate scale and weight decay of single parameters: `optimizer.groups` and `optimizer.layer_decay`."""
 
-from typing import NamedTuple
+import re
+from typing import NamedTuple, cast
 
+import torch
 from torch import nn
 
 from pipeline.engine.activation_checkpointing import blocks
 from pipeline.engine.parameter_names import matching
 from pipeline.params.optimizer import CommonOptimizerSettings
 from pipeline.refusal import Refusal
+
+HEAD = re.compile(r"(head|heads|fc|classifier|features\.norm5)\.")
+"""Matches the beginning of the names of the head's parameters, in a network with `block_names`. `norm5` is DenseNet's last norm."""
 
 
 class Adjustment(NamedTuple):
@@ -51,25 +56,56 @@ def adjustments(network: nn.Module, settings: CommonOptimizerSettings) -> dict[i
 
 
 def depths(network: nn.Module) -> dict[int, int]:
-    """Return the depth of each parameter by its id, as BEiT counts it (https://arxiv.org/abs/2106.08254).
+    """Return the depth of each parameter by its id: the number of blocks from the output, as timm counts it.
 
-    The depth counts blocks from the output. With n blocks (see `activation_checkpointing.blocks`), the parameters after the last block (the
-    head) have depth 0, those of the last block 1, those of the first block n, and those before the first block n + 1. A parameter between
-    two blocks has the depth of the earlier block. "Before" and "after" refer to the order of `network.parameters()`. Raises Refusal if the
-    network has no blocks.
+    With n blocks, the head has depth 0, the last block 1, the first block n, and what stands before the first block n + 1. Where the
+    network has the attribute `block_names`, it determines the blocks (see `named_layers`); else `activation_checkpointing.blocks` does.
+    "Before" and "after" refer to the order of `network.parameters()`. Raises Refusal if the network has no blocks.
     """
-    found = blocks(network)
-    if not found:
+    pattern = getattr(network, "block_names", None)
+    layers, num_blocks = nested_layers(network) if pattern is None else named_layers(network, cast("str", pattern))
+    if not num_blocks:
         raise Refusal(
             "optimizer.layer_decay: this model has no blocks, and this setting lowers the learning rate block by block: write `optimizer.layer_decay: null`"
         )
-    owner = {id(parameter): number for number, block in reversed(list(enumerate(found))) for parameter in block.parameters()}
+    return {parameter: num_blocks + 1 - layer for parameter, layer in layers.items()}
+
+
+def named_layers(network: nn.Module, block_names: str) -> tuple[dict[int, int], int]:
+    """Return the layer of each parameter by its id, and the number of blocks.
+
+    Layer 0 is what stands before the first block. Then follow the blocks and the head. A block begins at the first parameter whose name
+    begins with a new match of `block_names`, a regular expression. It ends where the next block or the head (see `HEAD`) begins.
+    """
+    result: dict[int, int] = {}
+    begun: list[str] = []
+    for name, parameter in network.named_parameters():
+        found = re.match(block_names, name)
+        if found and found[0] not in begun[-1:]:
+            begun.append(found[0])
+        result[id(parameter)] = len(begun) + bool(HEAD.match(name))
+    return result, len(begun)
+
+
+def nested_layers(network: nn.Module) -> tuple[dict[int, int], int]:
+    """Return what `named_layers` returns, for the blocks that `activation_checkpointing.blocks` finds.
+
+    Parameters between two blocks belong to the earlier block, and those after the last block to the head.
+    """
+    found = blocks(network)
+    owner = {id(parameter): number for number, block in reversed(list(enumerate(found, 1))) for parameter in block.parameters()}
     result: dict[int, int] = {}
     begun = 0
     for parameter in network.parameters():
         number = owner.get(id(parameter))
-        if number is not None:
-            begun = max(begun, number + 1)
-        is_head = number is None and begun == len(found)
-        result[id(parameter)] = 0 if is_head else len(found) - (begun - 1 if number is None else number)
-    return result
+        begun = max(begun, number or 0)
+        result[id(parameter)] = number or begun + (begun == len(found))
+    return result, len(found)
+
+
+def summary(network: nn.Module, optimizer: torch.optim.Optimizer, learning_rate: float) -> str:
+    """Describe the range of the peak learning rates of `network`'s parameters, for a message. `learning_rate` is `optimizer.learning_rate`."""
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    groups = sorted((group for group in optimizer.param_groups if group["params"]), key=lambda group: group["lr_scale"])
+    ends = [f"{learning_rate * group['lr_scale']:.2g} ({names[id(group['params'][0])]})" for group in (groups[0], groups[-1])]
+    return f"learning rates from {' to '.join(ends)}"

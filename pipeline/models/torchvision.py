@@ -21,6 +21,26 @@ if TYPE_CHECKING:
 
 AUXILIARY_HEADS = ("googlenet", "inception_v3")
 RGB = 3
+BLOCK_NAMES = {
+    "ConvNeXt": r"features\.(1\.\d+|[246]|[357]\.[1-9]\d*)\.",
+    "DenseNet": r"features\.denseblock\d+\.denselayer\d+\.",
+    "EfficientNet": r"features\.\d+\.\d+\.block\.",
+    "GoogLeNet": r"inception\w+\.",
+    "Inception3": r"(Conv2d_3b|Mixed)\w+\.",
+    "MNASNet": r"layers\.(3|\d+\.\d+\.layers)\.",
+    "MaxVit": r"blocks\.\d+\.",
+    "MobileNetV2": r"features\.\d+\.conv\.",
+    "MobileNetV3": r"features\.[1-9]\d*\.",
+    "RegNet": r"trunk_output\.block\d+\.block\d+-\d+\.",
+    "ResNet": r"layer\d+\.\d+\.",
+    "ShuffleNetV2": r"stage\d+\.\d+\.",
+    "SqueezeNet": r"features\.\d+\.squeeze\.",
+    "SwinTransformer": r"features\.(1\.\d+|[246]|[357]\.[1-9]\d*)\.",
+    "VisionTransformer": r"encoder\.layers\.encoder_layer_\d+\.",
+}
+"""By the class of a network, the beginning of the names of a block's parameters, for `optimizer.layer_decay`. Blocks are those of timm
+(`group_matcher`): a downsampling of ConvNeXt and Swin belongs to the block after it, one of DenseNet to the block before it. timm lacks
+GoogLeNet, ShuffleNet and SqueezeNet: their blocks are the modules that their papers count. AlexNet and VGG have none."""
 
 
 class Settings(ModelSettings):
@@ -68,7 +88,8 @@ class Settings(ModelSettings):
         if self.architecture.startswith("vit_"):
             extra["image_size"] = images.height
         try:
-            network = models.get_model(self.architecture, num_classes=spec.num_outputs, **extra)
+            network: Any = models.get_model(self.architecture, num_classes=spec.num_outputs, **extra)
+            network.block_names = BLOCK_NAMES.get(type(network).__name__)
             change_stem(network, channels=images.channels, small=self.stem == "small")
             try_out(network, images)
         except (RuntimeError, ValueError, AssertionError) as error:

@@ -13,6 +13,8 @@ from pipeline.params.section import Depth, Share, Width
 from pipeline.refusal import Refusal
 from pipeline.spec import Spec
 
+BLOCK_NAMES = r"body\.blocks\.\d+\."
+"""The beginning of the names of a block's parameters, for `optimizer.layer_decay`."""
 INITIAL_STD = 0.02
 """Standard deviation of the initial weights, that of GPT-2 (Radford et al., 2019)."""
 ROTARY_BASE = 10_000.0
@@ -75,6 +77,8 @@ class Settings(ModelSettings):
 class TextClassifier(nn.Module):
     """Maps tokens (n, length) to outputs (n, num_outputs). The padding after a text does not change its outputs."""
 
+    block_names = BLOCK_NAMES
+
     def __init__(self, settings: Settings, texts: TextInputs, *, num_outputs: int) -> None:
         super().__init__()
         if settings.pooling is None:
@@ -98,6 +102,8 @@ class LanguageModel(nn.Module):
 
     Padding at the end of a text does not change the logits before it.
     """
+
+    block_names = BLOCK_NAMES
 
     def __init__(self, settings: Settings, texts: TextInputs) -> None:
         super().__init__()

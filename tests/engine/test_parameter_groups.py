@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torchvision import models
 
 from pipeline.engine import freezing, optimizers, parameter_groups
 from pipeline.engine.parameter_groups import Adjustment
 from pipeline.params.optimizer import AdamSettings, GroupSettings, OptimizerSettings
 from pipeline.refusal import Refusal
+from tests.engine.building import begin
 from tests.engine.test_optimizers import ADAMW, MUON, SGD
 
 HEAD = GroupSettings(patterns=("8.*",), lr_scale=10.0, weight_decay=0.3)
@@ -67,16 +67,19 @@ def test_the_rate_falls_from_the_head_to_the_first_layer() -> None:
     assert {name.partition(".")[0]: rate for name, rate in rates.items()} == {"8": 10.0, "4": 0.5, "2": 0.25, "0": 0.125}
 
 
-def test_the_depths_of_a_vision_transformer_are_those_of_beit() -> None:
-    with torch.device("meta"):
-        module = models.vit_b_32()
-    depth = parameter_groups.depths(module)
-    named = {name: depth[id(parameter)] for name, parameter in module.named_parameters()}
-    assert {depth for name, depth in named.items() if name.startswith("heads")} == {0}
-    assert {depth for name, depth in named.items() if name.startswith("encoder.ln")} == {0}
-    for number in range(12):
-        assert {depth for name, depth in named.items() if f"encoder_layer_{number}." in name} == {12 - number}
-    assert {named[name] for name in ("class_token", "conv_proj.weight", "encoder.pos_embedding")} == {13}
+def test_the_range_of_the_learning_rates_is_told() -> None:
+    module, chosen = network(), settings(layer_decay=0.5, groups=(HEAD,))
+    assert (
+        parameter_groups.summary(module, optimizers.build(module, chosen), 0.01)
+        == "learning rates from 0.0013 (0.0.weight) to 0.1 (8.bias)"
+    )
+
+
+def test_a_training_prints_the_range_only_if_the_rates_differ(train_params, prepared, capsys: pytest.CaptureFixture[str]) -> None:
+    begin(train_params({"optimizer.layer_decay": None}), prepared)
+    assert "learning rates" not in capsys.readouterr().out
+    begin(train_params({"optimizer.layer_decay": 0.5}), prepared)
+    assert "train: learning rates from " in capsys.readouterr().out
 
 
 class Bridged(nn.Module):
