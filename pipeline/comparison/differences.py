@@ -107,7 +107,8 @@ def differences(models: Sequence[ComparedModel]) -> Differences:
 
 def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     """Yield the parameters of the training, then those of `source` and `evaluate`, which are recorded outside of the model file."""
-    yield from differing("parameters", [flat(model.manifest.params) for model in models])
+    params = [flat(model.manifest.params) for model in models]
+    yield from differing("parameters", [as_one(each, params) for each in params])
     for section in ("source", "evaluate"):
         found = [{key: value for key, value in model.record.params.items() if key.startswith(f"{section}.")} for model in models]
         yield from differing("parameters", [each or None for each in found])
@@ -179,6 +180,22 @@ def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark
         values = tuple(UNKNOWN if each is None else each.get(key) for each in found)
         if len({value for value in values if value != UNKNOWN}) > 1:
             yield Difference(kind, key, values, remark)
+
+
+def as_one(params: Mapping[str, Value], of_models: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """Return `params` with one value for a section that is null in one of the models: then the whole section is one difference.
+
+    The value has all parameters of the section, such as `flip=random mixup=0.2`, or is null.
+    """
+    sections = {name for each in of_models for name in each if any(key.startswith(f"{name}.") for other in of_models for key in other)}
+    found: dict[str, Value] = {}
+    for key, value in params.items():
+        section = next((name for name in sections if key.startswith(f"{name}.")), None)
+        if section is None:
+            found[key] = value
+        else:
+            found[section] = " ".join(filter(None, (found.get(section), f"{key.removeprefix(section + '.')}={value}")))
+    return found
 
 
 def flat(nested: Mapping[str, object]) -> dict[str, Value]:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.comparison.models import ComparedModel
-from pipeline.comparison.statistics import McNemar, bootstrap, mcnemar
+from pipeline.comparison.statistics import bootstrap, exact_interval
 from pipeline.data.prepared import Prepared, read_record
 from pipeline.engine import model_file
 from pipeline.io import files
@@ -24,7 +24,7 @@ from pipeline.spec import Spec
 from pipeline.stages import evaluate
 
 LEVEL = 0.95
-"""The confidence level of all intervals. A difference is significant if its p-value is below 1 - LEVEL, or its interval excludes 0."""
+"""The confidence level of all intervals. A difference is significant if its interval excludes 0."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Scored:
 class MetricDifference:
     """A metric of two models on the same samples. `difference` is the second model's value minus the first model's.
 
-    `low` and `high` are the bounds of its bootstrap interval at the confidence level LEVEL.
+    `low` and `high` are the bounds of its interval at the confidence level LEVEL.
     """
 
     metric: str
@@ -58,21 +58,32 @@ class MetricDifference:
         return self.low > 0 or self.high < 0
 
 
+class Discordant(NamedTuple):
+    """The numbers of samples that only the first model predicted correctly, and only the second."""
+
+    only_first: int
+    only_second: int
+
+
 @dataclass(frozen=True)
 class Paired:
-    """The paired test of the models `first` and `second` on `num_samples` samples. `mcnemar` is None unless each sample has one target."""
+    """The paired test of the models `first` and `second` on `num_samples` samples.
+
+    If each sample has one target, `discordant` counts the samples on which the models disagree, and the interval of the accuracy is the
+    exact one. Otherwise `discordant` is None, the interval of the accuracy is a bootstrap, and the accuracy decides nothing.
+    """
 
     first: ComparedModel
     second: ComparedModel
     num_samples: int
     accuracy: MetricDifference
     loss: MetricDifference
-    mcnemar: McNemar | None
+    discordant: Discordant | None
 
     @property
     def differs_in_accuracy(self) -> bool:
-        """Return True if the accuracies differ by more than chance by McNemar's test; False where there is no such test."""
-        return self.mcnemar is not None and self.mcnemar.p_value < 1 - LEVEL
+        """Return True if the exact interval of the accuracy excludes 0; False if the samples have several targets."""
+        return self.discordant is not None and self.accuracy.is_significant
 
     @property
     def is_significant(self) -> bool:
@@ -157,11 +168,15 @@ def paired(first: Scored, second: Scored) -> Paired:
     assert np.array_equal(one.num_targets, other.num_targets)
     weights = one.num_targets.astype(np.float64)
     differences = np.stack([other.correct - one.correct, other.loss - one.loss]).astype(np.float64)
+    if (one.num_targets == 1).all():
+        discordant = Discordant(int(np.count_nonzero(differences[0] < 0)), int(np.count_nonzero(differences[0] > 0)))
+        intervals = [exact_interval(*discordant, len(weights), LEVEL), *bootstrap(differences[1:], weights, LEVEL)]
+    else:
+        discordant, intervals = None, bootstrap(differences, weights, LEVEL)
     correct, loss = (
         MetricDifference(name, float(before.sum() / weights.sum()), float(after.sum() / weights.sum()), low, high)
         for name, before, after, (low, high) in zip(
-            ("accuracy", "loss"), (one.correct, one.loss), (other.correct, other.loss), bootstrap(differences, weights, LEVEL), strict=True
+            ("accuracy", "loss"), (one.correct, one.loss), (other.correct, other.loss), intervals, strict=True
         )
     )
-    test = mcnemar(one.correct > 0, other.correct > 0) if (one.num_targets == 1).all() else None
-    return Paired(first.model, second.model, len(weights), correct, loss, test)
+    return Paired(first.model, second.model, len(weights), correct, loss, discordant)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.comparison.models import ComparedModel, read
 from pipeline.comparison.paired import EvaluationSplit, Paired, incomparability, paired, task
+from pipeline.counted import counted
 from pipeline.io.untrusted import reason, shown
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
@@ -98,7 +99,7 @@ def judged(
         f"accuracy {test.accuracy.second:.4f} against {test.accuracy.first:.4f}, loss {test.loss.second:.4f} against {test.loss.first:.4f}"
     )
     verdict = "significantly worse" if test.second_is_worse else "significantly better" if test.is_significant else "no worse"
-    return test, f"it is {verdict} than {holder}: {numbers} on {test.num_samples} test samples", not test.second_is_worse
+    return test, f"it is {verdict} than {holder}: {numbers} on {counted(test.num_samples, 'test sample')}", not test.second_is_worse
 
 
 def refuse_bad_names(registered: str, alias: str) -> None:

@@ -8,6 +8,7 @@ from pipeline.comparison.comparing import Comparison
 from pipeline.comparison.differences import SHORT, Differences
 from pipeline.comparison.models import ComparedModel
 from pipeline.comparison.paired import LEVEL, MetricDifference, Paired
+from pipeline.counted import counted
 from pipeline.io.untrusted import shown
 
 MOST_MODELS = len(ascii_uppercase)
@@ -15,6 +16,7 @@ LONGEST_VALUE, LONGEST_REMARK = 60, 240
 INTERVAL = "_interval/"
 NOTHING = "-"
 LEVEL_TEXT = f"{LEVEL:.0%}"
+BOOTSTRAP, EXACT = "bootstrap", "exact"
 
 
 class Table(NamedTuple):
@@ -103,9 +105,10 @@ def with_interval(name: str, metrics: Mapping[str, float]) -> str:
 
 def test_blocks(test: Paired, first: str, second: str) -> Iterator[Block]:
     """Yield the table of a paired test, and its result in words. `first` and `second` are the labels of its models."""
-    title = f"paired test of {first} and {second}: predictions made anew for the same {test.num_samples} test samples"
-    header = ("", first, second, f"{second} - {first}", f"{LEVEL_TEXT} interval (bootstrap)")
-    yield Table(title, header, [test_row(test.accuracy), test_row(test.loss)])
+    title = f"paired test of {first} and {second}: predictions made anew for the same {counted(test.num_samples, 'test sample')}"
+    header = ("", first, second, f"{second} - {first}", f"{LEVEL_TEXT} interval", "")
+    of_accuracy = BOOTSTRAP if test.discordant is None else EXACT
+    yield Table(title, header, [(*test_row(test.accuracy), of_accuracy), (*test_row(test.loss), BOOTSTRAP)])
     yield sentence(test, first, second)
 
 
@@ -117,14 +120,14 @@ def test_row(metric: MetricDifference) -> tuple[str, ...]:
 def sentence(test: Paired, first: str, second: str) -> str:
     """Return the result of a paired test in words, with the numbers that support it."""
     loss = "higher" if test.loss.difference > 0 else "lower"
-    if test.mcnemar is None:
+    if test.discordant is None:
         differs = f"{second} has a significantly {loss} loss than {first}" if test.loss.is_significant else "No significant difference"
         return f"{differs}, by the interval of the loss."
     comparative = "worse" if test.accuracy.difference < 0 else "better"
     differs = f"{second} is significantly {comparative} than {first}" if test.differs_in_accuracy else "No significant difference"
-    only, kind = test.mcnemar, "exact" if test.mcnemar.exact else "chi-squared"
-    correct = f"only {first} is correct for {only.only_first} samples, only {second} for {only.only_second}"
-    result = f"{differs} in accuracy: {correct}; McNemar's test ({kind}) gives p = {only.p_value:.2g}."
+    only = test.discordant
+    counts = counted(only.only_first, "sample"), counted(only.only_second, "sample")
+    result = f"{differs} in accuracy: only {first} is correct for {counts[0]}, only {second} for {counts[1]}."
     return f"{result} The loss of {second} is significantly {loss}." if test.loss.is_significant else result
 
 

@@ -1,7 +1,4 @@
-"""Paired tests: McNemar's test, and bootstrap intervals of the difference of two means over the same samples."""
-
-from dataclasses import dataclass
-from math import erfc, sqrt
+"""Intervals of the difference of two models on the same samples: exact for accuracies of classes, else by a bootstrap."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,35 +10,23 @@ RESAMPLES, FEWEST_RESAMPLES = 10_000, 1_000
 MOST_DRAWS, BLOCK_DRAWS = 2 * 10**8, 2**22
 """MOST_DRAWS limits the draws of all resamples together, and so the number of resamples for a large split. BLOCK_DRAWS limits the draws that
 are in memory at once."""
-EXACT_BELOW = 25
-"""With fewer discordant samples, McNemar's test is the exact binomial test, because the chi-squared distribution fits badly."""
 
 
-@dataclass(frozen=True)
-class McNemar:
-    """McNemar's test of whether two models are equally often correct, from the samples that only one of them predicted correctly.
+def exact_interval(only_first: int, only_second: int, num_samples: int, level: float) -> tuple[float, float]:
+    """Return the interval (low, high) of the difference of two accuracies, that of the second model minus that of the first.
 
-    `only_first` and `only_second` count these samples. `p_value` is two-sided: from the binomial distribution if `exact`, else from the
-    chi-squared distribution with continuity correction (Edwards, 1948).
+    `only_first` and `only_second` count the discordant samples, those that only one of the models predicted correctly. The interval is that
+    of Clopper and Pearson (1934) for the share of the second model in them, at the confidence level `level`, such as 0.95, scaled to the
+    difference over all `num_samples` samples. It excludes 0 exactly if the exact test of McNemar has a p-value below 1 - `level`.
     """
+    from scipy.stats import binomtest  # late: the import takes a second
 
-    only_first: int
-    only_second: int
-    p_value: float
-    exact: bool
-
-
-def mcnemar(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> McNemar:
-    """Compare two models by whether each predicted each sample correctly: two arrays (n,)."""
-    only_first, only_second = int(np.count_nonzero(first & ~second)), int(np.count_nonzero(second & ~first))
     discordant = only_first + only_second
-    if discordant < EXACT_BELOW:
-        from scipy.stats import binom  # late: the import takes a second
-
-        p_value = min(1.0, 2 * float(binom.cdf(min(only_first, only_second), discordant, 0.5)))
-        return McNemar(only_first, only_second, p_value, exact=True)
-    statistic = (abs(only_first - only_second) - 1) ** 2 / discordant
-    return McNemar(only_first, only_second, erfc(sqrt(statistic / 2)), exact=False)
+    if discordant == 0:
+        return 0.0, 0.0
+    share = binomtest(only_second, discordant).proportion_ci(level, method="exact")
+    low, high = (float(2 * bound - 1) * discordant / num_samples for bound in (share.low, share.high))
+    return low, high
 
 
 def bootstrap(differences: NDArray[np.float64], weights: NDArray[np.float64], level: float) -> list[tuple[float, float]]:

@@ -160,13 +160,15 @@ def names(document: Mapping[str, Any]) -> tuple[str, str]:
 def changes_since(origin: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
     """Return `key=value` for each parameter of `document` that differs from `origin`, in the order of `SECTIONS`.
 
-    A section whose `name` differs, such as another model, is compared with the values that `python -m pipeline set model=NAME` writes.
-    The parameters in the subject of the run are left out, because its name begins with them.
+    A section whose `name` differs, such as another model, is compared with the values that `python -m pipeline set model=NAME` writes. A
+    section that is null in only one of the two is one change, such as `augment=on`. The parameters in the subject of the run are left out, because its name begins with them.
     """
     params, before = params_of(document), params_of({section: reference(section, origin, document) for section in PARAMS})
     named = {("model.name", params["model.name"]), ("source.name", params["source.name"])}
     named |= {(name, architecture(params)) for name in params if name.startswith("model.")}
-    changed = [name for name, value in params.items() if (name, value) not in named and before.get(name) != value]
+    begun = [section for section in before if section in document and f"{section}." in "\n".join(params)]
+    params = {name: value for name, value in params.items() if name.partition(".")[0] not in begun} | dict.fromkeys(begun, "on")
+    changed = [name for name, value in params.items() if (name, value) not in named and (name not in before or before[name] != value)]
     changed.sort(key=lambda name: SECTIONS.index(name.partition(".")[0]))
     keys = short_keys(changed)
     return [f"{keys[name]}={short(params[name])}" for name in changed]

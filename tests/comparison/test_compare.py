@@ -65,6 +65,16 @@ def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_s
     assert differences([first, unrecorded]).causes == ("model.name", "the code")
 
 
+def test_a_section_against_null_is_one_difference(models: Models) -> None:
+    first, second = models("first", "first")
+    changed = second.manifest.model_copy(update={"params": second.manifest.params | {"augment": None}})
+    for pair in ([first, replace(second, manifest=changed)], [replace(second, manifest=changed), first]):
+        (row,) = differences(pair).rows
+        assert (row.name, "null" in row.values) == ("augment", True)
+        assert "flip=none" in str(row.values)
+        assert differences(pair).causes == ("augment",)
+
+
 def test_a_commit_in_a_record_cannot_be_an_option_of_git(working: Checkout, tmp_path: Path) -> None:
     output = tmp_path / "written"
     assert files_between(f"--output={output}", "HEAD") is None
@@ -107,8 +117,8 @@ def test_the_predictions_made_anew_give_the_recorded_scores_and_the_same_output_
     recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
     assert (test.accuracy.second, test.loss.second) == (recorded["accuracy"], pytest.approx(recorded["loss"], rel=1e-12))
     assert test.num_samples == recorded["samples"]
-    assert test.mcnemar
-    gained = test.mcnemar.only_second - test.mcnemar.only_first
+    assert test.discordant
+    gained = test.discordant.only_second - test.discordant.only_first
     assert gained == round(test.accuracy.difference * test.num_samples)
     assert test.accuracy.low < test.accuracy.difference < test.accuracy.high
     assert compare(*names) == compare(*names)
@@ -119,9 +129,7 @@ def test_swapping_two_models_changes_the_signs_alone(working: Checkout) -> None:
     (test,) = compared(names, Paths(), Environment.read()).tests
     (swapped,) = compared(names[::-1], Paths(), Environment.read()).tests
     assert (swapped.loss.low, swapped.loss.high) == (pytest.approx(-test.loss.high), pytest.approx(-test.loss.low))
-    assert test.mcnemar
-    assert swapped.mcnemar
-    assert swapped.mcnemar.p_value == test.mcnemar.p_value
+    assert (swapped.accuracy.low, swapped.accuracy.high) == (pytest.approx(-test.accuracy.high), pytest.approx(-test.accuracy.low))
     assert {test.second_is_worse, swapped.second_is_worse} <= {test.is_significant, False}
 
 
@@ -154,7 +162,7 @@ def test_two_language_models_are_tested_by_their_loss(tmp_path: Path, monkeypatc
     (test,) = compared([first, second], Paths(), Environment.read()).tests
     recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
     assert (test.loss.second, test.accuracy.second) == (pytest.approx(recorded["loss"], rel=1e-9), pytest.approx(recorded["accuracy"]))
-    assert (test.mcnemar, test.num_samples) == (None, recorded["samples"])
+    assert (test.discordant, test.num_samples) == (None, recorded["samples"])
     assert re.search("by the interval of the loss", compare(first, second)[-1])
 
 

@@ -79,6 +79,7 @@ def test_accuracy_decides_if_it_differs_and_else_the_loss(
     assert (test.is_significant, test.second_is_worse) == (is_significant, is_worse)
     assert text in sentence(test, "A", "B")
     assert test.accuracy.difference == pytest.approx((accuracy - 100) / COUNT)
+    assert (accuracy in range(98, 103)) == (test.accuracy.low <= 0 <= test.accuracy.high), "the interval and the words say the same"
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,6 @@ def test_accuracy_decides_if_it_differs_and_else_the_loss(
 )
 def test_the_loss_decides_between_language_models(loss: float, is_worse: bool, text: str) -> None:
     test = paired(scored(right(100), 0.3, tokens=8), scored(right(60), loss, tokens=8))
-    assert (test.mcnemar, test.second_is_worse) == (None, is_worse)
+    assert (test.discordant, test.second_is_worse) == (None, is_worse)
     assert text in sentence(test, "A", "B")
     assert (test.loss.first, test.loss.second) == (pytest.approx(0.3, abs=0.01), pytest.approx(loss, abs=0.01)), "per token"

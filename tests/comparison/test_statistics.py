@@ -1,35 +1,29 @@
-"""The paired tests agree with statsmodels, and the bootstrap interval covers the true difference."""
+"""The exact interval agrees with statsmodels, and the bootstrap interval covers the true difference."""
 
 import numpy as np
 import pytest
-from statsmodels.stats import contingency_tables
+from statsmodels.stats import contingency_tables, proportion
 
 from pipeline.comparison import statistics
-from pipeline.comparison.statistics import bootstrap, mcnemar
+from pipeline.comparison.statistics import bootstrap, exact_interval
 
 
-def predictions(both: int, only_first: int, only_second: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
-    first = np.repeat([True, True, False, False], [both, only_first, only_second, neither])
-    second = np.repeat([True, False, True, False], [both, only_first, only_second, neither])
-    return first, second
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "num_samples"), [(0, 5, 9), (0, 6, 9), (7, 7, 50), (1, 9, 200), (9, 1, 200), (60, 40, 1000), (0, 40, 40)]
+)
+def test_the_exact_interval_is_that_of_statsmodels_and_excludes_0_if_the_exact_test_finds_a_difference(
+    only_first: int, only_second: int, num_samples: int
+) -> None:
+    discordant = only_first + only_second
+    low, high = exact_interval(only_first, only_second, num_samples, 0.95)
+    share = np.array(proportion.proportion_confint(only_second, discordant, alpha=0.05, method="beta"))
+    assert (low, high) == pytest.approx(tuple((2 * share - 1) * discordant / num_samples), abs=1e-12)
+    p_value = contingency_tables.mcnemar([[0, only_first], [only_second, 0]], exact=True).pvalue
+    assert (low > 0 or high < 0) == (p_value < 0.05)
 
 
-@pytest.mark.parametrize("counts", [(50, 0, 0, 9), (50, 7, 7, 9), (50, 1, 9, 9), (50, 9, 1, 0), (0, 3, 21, 0), (5, 0, 24, 0)])
-def test_few_discordant_samples_get_the_exact_p_value_of_statsmodels(counts: tuple[int, int, int, int]) -> None:
-    both, one, other, neither = counts
-    found = mcnemar(*predictions(*counts))
-    expected = contingency_tables.mcnemar([[both, one], [other, neither]], exact=True)
-    assert (found.only_first, found.only_second, found.exact) == (one, other, True)
-    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-12)
-
-
-@pytest.mark.parametrize("counts", [(50, 12, 13, 9), (900, 60, 40, 9), (10, 0, 25, 9), (9000, 300, 500, 200)])
-def test_many_discordant_samples_get_the_corrected_p_value_of_statsmodels(counts: tuple[int, int, int, int]) -> None:
-    both, one, other, neither = counts
-    found = mcnemar(*predictions(*counts))
-    expected = contingency_tables.mcnemar([[both, one], [other, neither]], exact=False, correction=True)
-    assert not found.exact
-    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+def test_models_that_agree_on_every_sample_have_an_interval_of_0() -> None:
+    assert exact_interval(0, 0, 7, 0.95) == (0, 0)
 
 
 def test_the_interval_covers_the_true_difference_about_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from pipeline.stages import run_description
 from pipeline.tracking import events, mirror_process, run
 from tests import project
 from tests.imports import TOP
+from tests.repository import GIT, call
 
 NEVER_MISSING = {
     "git.commit",
@@ -136,7 +137,7 @@ def test_a_name_lists_settings_of_the_model_before_those_of_the_training_and_the
         (["optimizer=sgd", "optimizer.learning_rate=0.05"], "mlp-digits optimizer=sgd lr=0.05"),
         (
             ["source=text_classification", "augment=null", "model=transformer", "model.depth=3"],
-            "transformer-text_classification depth=3",
+            "transformer-text_classification depth=3 augment=null",
         ),
     ],
 )
@@ -144,6 +145,14 @@ def test_of_a_replaced_section_a_name_lists_what_differs_from_the_recommended_va
     changed: Changed, assignments: list[str], name: str
 ) -> None:
     assert changed(*assignments) == name
+
+
+def test_augmentation_that_is_set_to_null_or_back_is_one_change(changed: Changed, tmp_path: Path) -> None:
+    assert changed("augment=null") == "mlp-digits augment=null"
+    project.write_params(tmp_path, {"augment": None})
+    call(tmp_path, *GIT, "commit", "-qam", "null")
+    project.write_params(tmp_path)
+    assert info(Environment()).name == "mlp-digits augment=on"
 
 
 @pytest.mark.parametrize(
