@@ -118,8 +118,17 @@ def run_stage(root: Path, top: Path, size: int) -> None:
     from pipeline.runtime.environment import Environment  # late: each worker process of the stage imports this file when it starts
     from pipeline.stages.prepare import prepare
 
-    source = {"name": "image_folder", "root": str(root), "valid": 0.1, "test": 0.1, "size": size, "channels": 3}
-    params = from_data({"seed": 1, "source": {**source, "on_corrupt": "fail", "max_pixels": 10**8}}, PrepareParams, "benchmark")
+    source = {
+        "name": "image_folder",
+        "root": str(root),
+        "valid": 0.1,
+        "test": 0.1,
+        "seed": 1,
+        "duplicates": "keep",
+        "size": size,
+        "channels": 3,
+    }
+    params = from_data({"source": {**source, "on_corrupt": "fail", "max_pixels": 10**8}}, PrepareParams, "benchmark")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         prepare(params, Paths(top), Environment())
 

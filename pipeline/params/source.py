@@ -2,15 +2,25 @@
 
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import Field, NonNegativeInt, field_validator
 
 from pipeline.params.section import Section, Share
 from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
     from pipeline.raw_dataset import RawDataset
+
+
+Duplicates = Annotated[
+    Literal["keep", "together"],
+    Field(
+        description="How splits are drawn if the bytes of several image files, several texts or the values of several arrays are equal. "
+        "`keep`: without regard to it, so that equal samples may stand in train and in test; `together`: equal samples go to the same split. "
+        "Splits that the source has are not changed. `prepare` says how many samples stand in two splits."
+    ),
+]
 
 
 class SourceSettings(Section):
@@ -44,7 +54,12 @@ class SourceSettings(Section):
     test: Share
     """Share of all samples to split off for the test, above 0. Not used, and may be 0, if the source has a test split of its own."""
 
-    RECOMMENDED: ClassVar = {"valid": 0.1, "test": 0.1}
+    seed: NonNegativeInt
+    """Seed with which missing validation and test splits are drawn. It is another one than `seed`, so that trainings with several seeds have
+    one test split. Without effect if no split is drawn at random, as for `text` and `package_source`.
+    """
+
+    RECOMMENDED: ClassVar = {"valid": 0.1, "test": 0.1, "seed": 1}
 
     @field_validator("root")
     @classmethod

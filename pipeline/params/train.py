@@ -15,7 +15,7 @@ from pipeline.registry import MODELS
 
 class TrainParams(Section):
     seed: NonNegativeInt
-    """Seed of all random numbers: of splits, sample order, initial weights, dropout and augmentation."""
+    """Seed of the random numbers of a training: of sample order, initial weights, dropout and augmentation. `source.seed` draws the splits."""
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""
     optimizer: OptimizerSettings

@@ -24,7 +24,7 @@ Checked = TypeVar("Checked", bound=BaseModel)
 Value = str | int | float | bool | None
 Validate = Callable[[Document], object]
 UNSEARCHED = {
-    "seed": "decides the splits, and the data is prepared once for all trials",
+    "seed": "would be chosen by chance: train the best trials with several seeds instead",
     "source": "decides the data, which is prepared once for all trials",
     "evaluate": "has no effect on a training",
 }

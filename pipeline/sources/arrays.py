@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.inputs.image.statistics import Statistics
 from pipeline.io import untrusted
 from pipeline.io.reading.arrayfile import ArrayFile, array_files
-from pipeline.params.source import SourceSettings
+from pipeline.params.source import Duplicates, SourceSettings
 from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
@@ -41,8 +41,9 @@ class Settings(SourceSettings):
 
     untrusted: ClassVar[bool] = True
     name: Literal["arrays"]
+    duplicates: Duplicates
 
-    RECOMMENDED: ClassVar = {"root": "data/raw/arrays"}
+    RECOMMENDED: ClassVar = {"root": "data/raw/arrays", "duplicates": "together"}
 
     def open(self, *, workers: int) -> RawDataset:
         arrays = array_files(self.root)

@@ -17,7 +17,7 @@ from pipeline.io.reading.decoding import Chunk, Decoder
 from pipeline.io.reading.file_tree import Member, Tree
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
-from pipeline.params.source import SourceSettings
+from pipeline.params.source import Duplicates, SourceSettings
 from pipeline.raw_dataset import SPLITS, Cluster, Place, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
@@ -46,6 +46,7 @@ class Settings(SourceSettings):
 
     untrusted: ClassVar[bool] = True
     name: Literal["image_folder"]
+    duplicates: Duplicates
     size: Annotated[int, Field(ge=1, le=4096)]
     """Side of the square images in pixels. Each image is resized so that its shorter side has this length, then centre-cropped."""
     channels: Literal[1, 3]
@@ -57,7 +58,14 @@ class Settings(SourceSettings):
     gigabytes.
     """
 
-    RECOMMENDED: ClassVar = {"root": "data/raw/images", "size": 224, "channels": 3, "on_corrupt": "fail", "max_pixels": 100_000_000}
+    RECOMMENDED: ClassVar = {
+        "root": "data/raw/images",
+        "duplicates": "together",
+        "size": 224,
+        "channels": 3,
+        "on_corrupt": "fail",
+        "max_pixels": 100_000_000,
+    }
 
     def open(self, *, workers: int) -> RawDataset:
         tree = archives.open_tree(self.root)

@@ -16,6 +16,7 @@ from pipeline.io.reading.class_folders import SPLIT_NAMES, ClassFolders, find_cl
 from pipeline.io.reading.file_tree import READ_ERRORS, Tree, name_bytes
 from pipeline.io.reading.tables import Column, Row
 from pipeline.io.untrusted import reason, shown
+from pipeline.params.source import Duplicates
 from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
@@ -51,13 +52,14 @@ class Settings(TextSettings):
 
     untrusted: ClassVar[bool] = True
     name: Literal["text_classification"]
+    duplicates: Duplicates
     text_column: Column | None
     """The column with the text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON lines.
     Null for files by class."""
     label_column: Column | None
     """The column with the label, in the same way as `text_column`."""
 
-    RECOMMENDED: ClassVar = {"root": "data/raw/texts", "text_column": None, "label_column": None}
+    RECOMMENDED: ClassVar = {"root": "data/raw/texts", "duplicates": "together", "text_column": None, "label_column": None}
 
     @field_validator("label_column")
     @classmethod

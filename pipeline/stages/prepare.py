@@ -50,7 +50,7 @@ def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, d
     refuse_missing_root(source)
     raw_dataset = source.open(workers=workers or cgroup.usable_cpus())
     raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], str(source.root))
-    assigned = split.assign(raw_dataset.targets, raw_dataset.task, valid=source.valid, test=source.test, seed=params.seed)
+    assigned = split.assign(raw_dataset.targets, raw_dataset.task, valid=source.valid, test=source.test, seed=source.seed)
     return raw_dataset, assigned
 
 

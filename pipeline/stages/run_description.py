@@ -189,7 +189,8 @@ def short_keys(names: Sequence[str]) -> dict[str, str]:
     The short name of `optimizer.name` is `optimizer`.
     """
     last = [name.removesuffix(".name").rpartition(".")[2] for name in names]
-    return {name: SHORT.get(part, part) if last.count(part) == 1 else name for name, part in zip(names, last, strict=True)}
+    taken = [*last, *({"seed"} - {*names})]  # `source.seed` is not `seed`
+    return {name: SHORT.get(part, part) if taken.count(part) == 1 else name for name, part in zip(names, last, strict=True)}
 
 
 def short(value: Scalar) -> str:

@@ -22,8 +22,10 @@ SOURCE = {
     "max_pixels": 10_000,
     "valid": 0.2,
     "test": 0.2,
+    "seed": 1,
+    "duplicates": "keep",
 }
-DIGITS = {"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2}
+DIGITS = {"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1}
 
 
 def images(folder: Path, classes: dict[str, int]) -> None:

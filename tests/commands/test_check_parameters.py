@@ -17,7 +17,7 @@ from tests.commands.parameters import Parameters
 from tests.imports import TOP
 
 Refused = Callable[..., list[str]]
-STAGES = {"seed": "prepare", "source": "prepare", "evaluate": "evaluate"}
+STAGES = {"source": "prepare", "evaluate": "evaluate"}
 VALUES = [
     ("train.epochs", "thirty", 'should be a whole number, not "thirty"'),
     ("train.epochs", "30.5", "should be a whole number, not 30.5"),

@@ -55,7 +55,7 @@ def test_windows_line_ends_stay(parameters: Parameters) -> None:
     content = PARAMS.read_bytes().replace(b"\n", b"\r\n")
     PARAMS.write_bytes(content)
     assert main(["set", "seed=22"]) == 0
-    assert PARAMS.read_bytes() == content.replace(b"seed: 1\r\n", b"seed: 22\r\n")
+    assert PARAMS.read_bytes() == content.replace(b"\r\nseed: 1\r\n", b"\r\nseed: 22\r\n")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_an_exported_model_takes_any_number_of_images(
 ) -> None:
     random = np.random.default_rng(0)
     inputs, targets = random.integers(0, 256, (60, 8, 8, channels), dtype=np.uint8), np.arange(60) % 3
-    source = {"name": "arrays", "root": "set.npz", "valid": 0.1, "test": 0.2}
+    source = {"name": "arrays", "root": "set.npz", "valid": 0.1, "test": 0.2, "seed": 1, "duplicates": "keep"}
     monkeypatch.chdir(project.make(tmp_path, {"source": source, "model": model, "train.steps": 2, "train.channels_last": channels_last}))
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     np.savez("set.npz", inputs=inputs, targets=targets)

@@ -131,13 +131,22 @@ def test_a_damaged_zip_is_read_or_refused(folder: Path, data: st.DataObject) -> 
 def test_damaged_arrays_are_read_or_refused(folder: Path, data: st.DataObject) -> None:
     path = folder / "damaged.npz"
     path.write_bytes(data.draw(damaged_bytes(members()())))
-    source = arrays.Settings(name="arrays", root=path, valid=0.0, test=0.2)
+    source = arrays.Settings(name="arrays", root=path, valid=0.0, test=0.2, seed=1, duplicates="keep")
     read_or_refused(lambda: sum(len(block.inputs) for block in source.open(workers=1).blocks()))
 
 
 def decoded(path: Path) -> int:
     source = image_folder.Settings(
-        name="image_folder", root=path, size=4, channels=1, on_corrupt="skip", max_pixels=10_000, valid=0.0, test=0.0
+        name="image_folder",
+        root=path,
+        size=4,
+        channels=1,
+        on_corrupt="skip",
+        max_pixels=10_000,
+        valid=0.0,
+        test=0.0,
+        seed=1,
+        duplicates="keep",
     )
     return sum(int(np.prod(block.inputs.shape)) for block in source.open(workers=1).blocks())
 

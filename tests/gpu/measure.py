@@ -63,6 +63,8 @@ CIFAR10 = {
     "max_pixels": 1_000_000,
     "valid": 0.04,
     "test": 0.1,
+    "seed": 1,
+    "duplicates": "keep",
 }
 PRESETS = {
     "cifar10-resnet": {"source": CIFAR10},

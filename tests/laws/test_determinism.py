@@ -41,7 +41,7 @@ FACTORS = {
 RESULTS = ("models", "metrics", "plots", "data/prepared")
 IMAGES = {"name": "image_folder", "root": "images", "size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000}
 CHANGES = {
-    "source": {**IMAGES, "valid": 0.2, "test": 0.2},
+    "source": {**IMAGES, "valid": 0.2, "test": 0.2, "seed": 1, "duplicates": "keep"},
     "model": {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2},
     "augment": {
         "crop_padding": 0,

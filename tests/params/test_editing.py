@@ -154,7 +154,7 @@ def test_a_missing_key_and_a_missing_section_are_added() -> None:
     assert differences(TEXT.replace("  dropout: 0.1\n", "", 1).replace("  width: 16\n", "  width: 16 # w"), "model.dropout=0.3") == [
         "+  dropout: 0.3"
     ]
-    assert differences(TEXT.replace("seed: 1\n", ""), "seed=4") == ["+seed: 4"]
+    assert differences(TEXT.replace("\nseed: 1\n", "\n"), "seed=4") == ["+seed: 4"]
     assert data(edited(TEXT.replace(MODEL, ""), ["model=mlp"]))["model"]["name"] == "mlp"
 
 
@@ -172,7 +172,7 @@ def test_a_missing_key_and_a_missing_section_are_added() -> None:
         ("model=null", "model=null: should be a section with keys of its own, not null"),
         ("optimizer.name=sgd", "optimizer.name=sgd: sgd has other keys: write `optimizer=sgd`, which replaces all of them"),
         ("optimizer.learning_rate='1e-3'", "optimizer.learning_rate='1e-3': should be a number, not \"1e-3\""),
-        ("train.batch_size=32", "params.yaml:49: train.micro_batch_size: is larger than train.batch_size: write at most 32"),
+        ("train.batch_size=32", "params.yaml:50: train.micro_batch_size: is larger than train.batch_size: write at most 32"),
         ("train.steps=5", "train.steps=5: set either `epochs` or `steps`, and write null for the other"),
         ("train", "train: is not of the form KEY=VALUE"),
         ("=3", "=3: is not of the form KEY=VALUE"),
@@ -197,7 +197,7 @@ def test_text_that_is_no_valid_yaml_gets_the_quotes_that_it_needs() -> None:
 
 
 def test_all_errors_are_reported_and_those_of_the_file_with_their_lines() -> None:
-    text = TEXT.replace("seed: 1", "seed: -1")
+    text = TEXT.replace("\nseed: 1\n", "\nseed: -1\n")
     assert [line.split(": should")[0] for line in refusal(text, "model.width=x", "train.epochs=x").splitlines()] == [
         "params.yaml:3: seed",
         "train.epochs=x",

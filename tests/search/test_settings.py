@@ -88,7 +88,10 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
             {"space": {"source.valid": {"type": "float", "low": 0.1, "high": 0.2}}},
             "search.yaml:9: space.source.valid: cannot be searched: it decides the data, which is prepared once for all trials: remove it",
         ),
-        ({"space": {"seed": {"type": "int", "low": 1, "high": 2}}}, "search.yaml:9: space.seed: cannot be searched: it decides the splits"),
+        (
+            {"space": {"seed": {"type": "int", "low": 1, "high": 2}}},
+            "search.yaml:9: space.seed: cannot be searched: it would be chosen by chance",
+        ),
         (
             {"space": {"evaluate.top_k": {"type": "int", "low": 1, "high": 2}}},
             "search.yaml:9: space.evaluate.top_k: cannot be searched: it has no effect on a training",

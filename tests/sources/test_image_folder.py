@@ -22,7 +22,11 @@ from .pictures import FILES, dataset, encoded, gathered, picture, write_folder, 
 
 
 def settings(root: Path, **changes: object) -> image_folder.Settings:
-    fields = {"size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0} | changes
+    fields = (
+        {"size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0}
+        | {"seed": 1, "duplicates": "keep"}
+        | changes
+    )
     return image_folder.Settings(name="image_folder", root=root, **fields)  # type: ignore[arg-type]
 
 

@@ -44,8 +44,16 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def params(**changes: object) -> PrepareParams:
-    fields = {"name": "package_source", "root": "data/README.md", "valid": 0.1, "test": 0.1, "package": "sympy", "pattern": "sympy/sets/*"}
-    return from_data({"seed": 1, "source": fields | SETTINGS | changes}, PrepareParams, "test")
+    fields = {
+        "name": "package_source",
+        "root": "data/README.md",
+        "valid": 0.1,
+        "test": 0.1,
+        "seed": 1,
+        "package": "sympy",
+        "pattern": "sympy/sets/*",
+    }
+    return from_data({"source": fields | SETTINGS | changes}, PrepareParams, "test")
 
 
 def run(top: Path, **changes: object) -> Prepared:

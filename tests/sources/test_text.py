@@ -24,8 +24,18 @@ CHARACTER = {"tokenizer": "character", "vocabulary": 100, "min_count": 1}
 
 
 def params(root, **changes):
-    fields = {"name": "text", "root": str(root), "valid": 0.25, "test": 0.2, "pattern": "*.txt", "divide": "position", **BYTE, **changes}
-    return from_data({"seed": 1, "source": fields}, PrepareParams, "test")
+    fields = {
+        "name": "text",
+        "root": str(root),
+        "valid": 0.25,
+        "test": 0.2,
+        "seed": 1,
+        "pattern": "*.txt",
+        "divide": "position",
+        **BYTE,
+        **changes,
+    }
+    return from_data({"source": fields}, PrepareParams, "test")
 
 
 def run(root, top, **changes):

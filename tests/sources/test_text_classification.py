@@ -27,8 +27,18 @@ LINES = ["good\ta fine day", "bad\tThe rain", "good\tsun and sun and sun", "bad\
 
 
 def params(root, *, seed=1, **changes):
-    fields = {"name": "text_classification", "root": str(root), "valid": 0.0, "test": 0.4, **WORD, **NUMBERED, **changes}
-    return from_data({"seed": seed, "source": fields}, PrepareParams, "test")
+    fields = {
+        "name": "text_classification",
+        "root": str(root),
+        "valid": 0.0,
+        "test": 0.4,
+        "seed": seed,
+        "duplicates": "keep",
+        **WORD,
+        **NUMBERED,
+        **changes,
+    }
+    return from_data({"source": fields}, PrepareParams, "test")
 
 
 def run(root, top, **changes):

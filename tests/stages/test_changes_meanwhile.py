@@ -149,7 +149,7 @@ def test_without_dvc_nothing_records_the_new_parameters(prepared: Path, monkeypa
 @pytest.mark.parametrize(
     ("name", "called", "changes", "message"),
     [
-        ("prepare", "survey", {"seed": 9}, "seed: was 1 when prepare began, and is 9 now"),
+        ("prepare", "survey", {"source.seed": 9}, "source.seed: was 1 when prepare began, and is 9 now"),
         ("evaluate", "judge", {"evaluate.top_k": 2}, "evaluate.top_k: was 3 when evaluate began, and is 2 now"),
     ],
 )

@@ -19,6 +19,7 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.settings import TextSettings
 from pipeline.io import files, tensor_file
 from pipeline.params.prepare import PrepareParams
+from pipeline.params.source import SourceSettings
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
@@ -28,7 +29,16 @@ from pipeline.stages.prepare import prepare
 from pipeline.tasks.classification.targets import ClassTargets
 
 SETTINGS = TextSettings(
-    name="text", root=Path("x"), valid=0.0, test=0.1, tokenizer="word", vocabulary=65_536, min_count=1, normalization=(), max_length=8
+    name="text",
+    root=Path("x"),
+    valid=0.0,
+    test=0.1,
+    seed=1,
+    tokenizer="word",
+    vocabulary=65_536,
+    min_count=1,
+    normalization=(),
+    max_length=8,
 )
 
 
@@ -52,11 +62,15 @@ def broken(*_):
     raise RuntimeError("the disk broke")
 
 
-def run(root, top, *, seed=1, workers=None, **changes):
-    fields = {"size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2} | changes
+def run(root, top, *, workers=None, **changes):
+    fields = (
+        {"size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2}
+        | {"seed": 1, "duplicates": "keep"}
+        | changes
+    )
     source = image_folder.Settings(name="image_folder", root=root, **fields)
     # constructed, as the choice of the source by its name is the loader's affair
-    prepare(PrepareParams.model_construct(seed=seed, source=source), Paths(top), Environment(PIPELINE_WORKERS=workers))
+    prepare(PrepareParams.model_construct(source=source), Paths(top), Environment(PIPELINE_WORKERS=workers))
     return Prepared.open(Paths(top).prepared)
 
 
@@ -79,9 +93,14 @@ def test_images_are_split_and_stored(root, tmp_path, capsys):
 
 
 def test_a_source_that_no_worker_decodes_says_that_it_uses_no_cluster(tmp_path, capsys):
-    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.1)
-    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment(PIPELINE_CLUSTER="tcp://127.0.0.1:9"))
+    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.1, seed=1)
+    prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment(PIPELINE_CLUSTER="tcp://127.0.0.1:9"))
     assert "prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode\n" in capsys.readouterr().out
+
+
+def test_the_seed_of_a_training_does_not_move_the_splits() -> None:
+    assert "seed" not in PrepareParams.model_fields
+    assert "seed" in SourceSettings.model_fields
 
 
 def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path):
@@ -152,8 +171,8 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
 
 
 def test_the_default_dataset(tmp_path):
-    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.2)
-    prepare(PrepareParams.model_construct(seed=1, source=source), Paths(tmp_path), Environment())
+    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.2, seed=1)
+    prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment())
     assert sum(len(split) for split in Prepared.open(Paths(tmp_path).prepared).splits.values()) == 1797
 
 
@@ -223,16 +242,16 @@ def arrays_of(folder, names):
     np.savez(
         folder / "x.npz", inputs=np.zeros((2 * len(names), 1, 1), np.uint8), targets=np.arange(2 * len(names)) % len(names), classes=names
     )
-    return arrays.Settings(name="arrays", root=folder / "x.npz", valid=0.0, test=0.5)
+    return arrays.Settings(name="arrays", root=folder / "x.npz", valid=0.0, test=0.5, seed=1, duplicates="keep")
 
 
 @pytest.mark.parametrize("name", ["n" * 240, "\N{GREEK SMALL LETTER ALPHA}" * 120, '"' * 60], ids=["ascii", "greek", "quotes"])
 def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_is_written(tmp_path, name):
     few, many = ([f"{name}{number}" for number in range(count)] for count in (5_000, 10_000))
     with pytest.raises(Refusal, match=r"has 10000 classes whose names have \d+ bytes in total, more than \d+: shorten the names"):
-        prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment())
+        prepare(PrepareParams.model_construct(source=arrays_of(tmp_path / "many", many)), Paths(tmp_path), Environment())
     assert not Paths(tmp_path).prepared.exists()
-    prepare(PrepareParams.model_construct(seed=1, source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())
+    prepare(PrepareParams.model_construct(source=arrays_of(tmp_path / "few", few)), Paths(tmp_path), Environment())
     assert Prepared.open(Paths(tmp_path).prepared).spec.num_outputs == 5_000
 
 

@@ -112,6 +112,7 @@ def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tm
 
 def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:
     assert changed("optimizer.learning_rate=5e-3", "seed=2") == "mlp-digits seed=2 lr=5e-3"
+    assert changed("source.seed=2") == "mlp-digits source.seed=2"
 
 
 def test_a_name_without_a_change_is_model_and_data(changed: Changed) -> None:

@@ -14,7 +14,7 @@ from tests.repository import call, run
 
 FORK = Path(__file__).parent / "fork/pipeline"
 CHANGES: dict[str, Any] = {
-    "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2},
+    "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1},
     "model": {"name": "line", "weights": None},
     "augment": None,
     "evaluate": {"name": "regression", "batch_size": 32, "test_time_augmentation": "none"},

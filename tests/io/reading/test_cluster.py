@@ -29,7 +29,17 @@ from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_tar, write_zip
 
 pytest.importorskip("distributed")
-SOURCE = {"name": "image_folder", "root": "images", "valid": 0.2, "test": 0.1, "size": 64, "channels": 3, "max_pixels": 10**6}
+SOURCE = {
+    "name": "image_folder",
+    "root": "images",
+    "valid": 0.2,
+    "test": 0.1,
+    "size": 64,
+    "channels": 3,
+    "max_pixels": 10**6,
+    "seed": 1,
+    "duplicates": "keep",
+}
 RUN = "import sys; from pipeline.sources import image_folder; image_folder.CLUSTER_CHUNK = 1; image_folder.CHUNK_SAMPLES = 4"
 RUN += "; from pipeline.__main__ import main; sys.exit(main(['prepare']))"
 
@@ -87,7 +97,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def prepared(name: str, cluster: str | None = None, *, root: str = "images") -> dict[str, bytes]:
     """Run `prepare` here, and return the contents of the files in its folder."""
     settings = image_folder.Settings(**{**SOURCE, "root": Path(root), "on_corrupt": "skip"})
-    params = PrepareParams.model_construct(seed=1, source=settings)
+    params = PrepareParams.model_construct(source=settings)
     stage.prepare(params, Paths(Path(name)), Environment(PIPELINE_CLUSTER=cluster, PIPELINE_WORKERS=2))
     return {path.name: path.read_bytes() for path in Paths(Path(name)).prepared.iterdir()}
 
@@ -214,7 +224,7 @@ def test_nothing_of_dask_is_imported_without_the_variable() -> None:
 def test_check_refuses_a_cluster_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     write_folder(tmp_path / "images", {f"{name}/{number}.png": picture(number, side=8) for name in "abcd" for number in range(10)})
-    source = "source={name: image_folder, root: images, valid: 0.2, test: 0.2, size: 8, channels: 1, on_corrupt: fail, max_pixels: 9999}"
+    source = "source={name: image_folder, root: images, valid: 0.2, test: 0.2, seed: 1, duplicates: keep, size: 8, channels: 1, on_corrupt: fail, max_pixels: 9999}"
     assert main(["set", source]) == 0
     assert main(["check"]) == 0
     monkeypatch.setattr(cluster, "CONNECT_S", 0.2)
