@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.io.untrusted import shown
 from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
-from pipeline.params.load import adding_lines, load, load_without_torch
+from pipeline.params.load import UPGRADE, adding_lines, load, load_at_once, load_without_torch
 from pipeline.params.model import ModelSettings
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.source import SourceSettings
@@ -127,6 +127,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
             problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
         if evaluate:
             problems.gather(lambda: with_line(document, lambda: refuse_unscorable(evaluate.evaluate, prepare.source, num_classes)))
+    if any(line.endswith(UPGRADE) for line in problems.lines):  # name what the model lacks, too, although this imports torch
+        problems.gather(lambda: load_at_once(document, TrainParams))
     problems.refuse()
     assert prepare
     assert train

@@ -43,9 +43,14 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "set": {
         "assignments": {
-            "nargs": "+",
+            "nargs": "*",
             "metavar": KEY_VALUE,
             "help": "train.epochs=3 changes a value; model=mlp replaces the section by the values recommended for mlp",
+        },
+        "--upgrade": {
+            "nargs": "*",
+            "metavar": "FILE",
+            "help": "add the keys that files of earlier versions lack, with the values that keep their results (default: params.yaml)",
         },
     },
     "verify": {

@@ -13,7 +13,7 @@ from pipeline.engine.model import Model, preprocessing
 from pipeline.engine.precision import ChosenPrecision
 from pipeline.io import tensor_file, untrusted
 from pipeline.io.tensor_file import Tensors
-from pipeline.params.load import from_data
+from pipeline.params.load import from_data, upgraded
 from pipeline.params.model_file import InferenceParams
 from pipeline.params.section import Steps
 from pipeline.refusal import Refusal
@@ -49,8 +49,12 @@ class Manifest(BaseModel):
 
     @cached_property
     def inference(self) -> InferenceParams:
-        """Return the parameters that inference needs. Raises Refusal if the code of this checkout cannot build a model from them."""
-        return from_data(InferenceParams.selected(self.params), InferenceParams, "the model file")
+        """Return the parameters that inference needs. Keys that were added since the file was written have the values in `Section.ADDED`.
+
+        Raises Refusal if the code of this checkout cannot build a model from them.
+        """
+        params, _ = upgraded(self.params, InferenceParams)
+        return from_data(InferenceParams.selected(params), InferenceParams, "the model file")
 
 
 def export(path: Path, weights: Tensors, manifest: Manifest) -> None:

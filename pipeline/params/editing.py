@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.io.untrusted import shown
@@ -14,6 +15,7 @@ from pipeline.params import commented_yaml
 from pipeline.params.commented_yaml import on_one_line
 from pipeline.params.load import (
     COMMON_KEYS,
+    UPGRADE,
     Problem,
     SectionTypes,
     dotted,
@@ -22,6 +24,7 @@ from pipeline.params.load import (
     suggestion,
     unknown_name,
     unknown_sections,
+    upgraded,
     validate,
     without_echoes,
 )
@@ -36,6 +39,8 @@ GIVEN = Path("the value")
 """Stands for the name of the file in messages about a value that is not valid YAML."""
 LINE = re.compile(rf"^{GIVEN}:\d+: ")
 MAX_SHOWN = 80
+Check = Callable[[Mapping[str, Any]], list[Problem]]
+"""A function that returns the problems in the data of a file."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +99,38 @@ def edited(text: str, assignments: Sequence[str]) -> str:
     for assignment in sorted(parsed, key=lambda assignment: assignment.rank):
         for location, value in replacements(assignment, content):
             assign(content, location, value, assignment.given)
+    return written(content, before, text, parsed, problems)
+
+
+def upgraded_text(text: str, path: Path, kinds: Iterable[type[BaseModel]], check: Check) -> tuple[str, dict[Location, Any]]:
+    """Add to `text`, the text of the older parameter file or search file `path`, the keys that it lacks, with the values in `Section.ADDED`.
+
+    Return the pair (text, added values by location). `kinds` are the classes of all sections. Everything else stays as in `edited`. Raises
+    Refusal if `check` then finds problems, for example because a key was removed since, or if a section to change has an anchor.
+    """
+    before, content, added = Document.of(text, path), commented_yaml.load(text), dict[Location, Any]()
+    for kind in kinds:
+        added |= upgraded(before.data, kind)[1]
+    for location, value in added.items():
+        new = commented_yaml.load(f"value: {on_one_line(value)}")["value"]
+        assign(content, location, new, f"{path}:{before.line(location)}: {dotted(location)}")
+        if isinstance(new, CommentedMap):  # a section, with a blank line above it, as in the presets
+            new.fa.set_block_style()
+            content.yaml_set_comment_before_after_key(location[0], before="\n")
+    return written(content, before, text, [], check), added
+
+
+def written(content: Any, before: Document, text: str, assignments: Sequence[Assignment], check: Check) -> str:
+    """Return the text of `content`, the changed values of the file `before`, or `text`, the text before, if no value differs.
+
+    Raises Refusal if the text is too large or does not have exactly these values, or if `check` finds problems in them.
+    """
     result = commented_yaml.dump(content)
     after = Document.of(result, before.path)
     if len(result.encode()) > MAX_BYTES:
         raise Refusal(f"{before.path}: would be larger than {MAX_BYTES} bytes: write shorter values")
-    if found := problems(after.data):
-        raise Refusal("\n".join(dict.fromkeys(describe(problem, before, parsed) for problem in found)))
+    if found := check(after.data):
+        raise Refusal("\n".join(dict.fromkeys(describe(problem, before, assignments) for problem in found)))
     if after.data != to_plain_data(content):
         raise Refusal(f"{before.path}: could not be written again without changing another value: edit the file by hand")
     if after.data == before.data:
@@ -186,11 +217,15 @@ def assign(content: CommentedMap, location: Location, value: Any, given: str) ->
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems in `data`, the parameters of all stages. Sections that need torch are validated only if all others are valid."""
+    """Return the problems in `data`, the parameters of all stages.
+
+    Sections that need torch are validated only if all others are valid, or if they lack keys that were added since the file was written.
+    """
     unknown = unknown_sections(data)
     for without_torch in (True, False):
         found = [problem for params in STAGE_PARAMS.values() for problem in validate(data, params, without_torch=without_torch)[1]]
-        if unknown or found:
+        is_older = any(message.endswith(UPGRADE) for _, message in found)  # name what else the file lacks, too
+        if (unknown or found) and not (is_older and without_torch):
             return list(dict.fromkeys(without_echoes([*unknown, *found])))
     return []
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import cache
 from types import MappingProxyType
@@ -14,13 +14,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.io import untrusted
-from pipeline.params.section import SECTIONS
+from pipeline.params.section import SECTIONS, Section, ValueOf
 from pipeline.params.yaml_document import MAX_BYTES, Document, Location
 from pipeline.refusal import Refusal
 from pipeline.registry import Registry
 
 Params = TypeVar("Params", bound=BaseModel)
 Problem = tuple[Location, str]
+UPGRADE = "`python -m pipeline set --upgrade` adds it with the value that keeps earlier results"
+"""The remedy for a key that older files lack."""
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
 PLAIN = re.compile(r"[^\s:]+")
 SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
@@ -77,6 +79,11 @@ def load(document: Document, params: type[Params]) -> Params:
     quickly.
     """
     load_without_torch(document, params)
+    return load_at_once(document, params)
+
+
+def load_at_once(document: Document, params: type[Params]) -> Params:
+    """Validate like `load`, but all sections together, so that all problems are reported at once."""
     return value_or_refusal(document, *validate(document.data, params))
 
 
@@ -125,6 +132,40 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
     return value
 
 
+def upgraded(data: Mapping[str, Any], params: type[BaseModel]) -> tuple[dict[str, Any], dict[Location, Any]]:
+    """Add to `data`, the sections of an older file by name, the keys that its sections in `params` lack, where their classes state in `ADDED`
+    the value that keeps the result. Return the pair (all sections, added values by location). What else is missing stays missing.
+    """
+    content, added = dict(data), dict[Location, Any]()
+    while found := {location: value for location, value in additions(content, params) if location not in added}:
+        for location, value in found.items():
+            content = with_value(content, location, value)
+        added |= found
+    return content, added
+
+
+def additions(data: Mapping[str, Any], params: type[BaseModel]) -> Iterator[tuple[Location, Any]]:
+    """Yield the location and the value of each missing key with a value in `ADDED`. The keys of a section that is itself missing are left out."""
+    resolved, _ = resolve(params, data, without_torch=False)
+    for problem in attempt(data, resolved)[1]:
+        *section, key = problem["loc"]
+        values = added_keys(section_at(tuple(section), resolved))
+        if problem["type"] == "missing" and key in values:
+            value = values[key]
+            with suppress(LookupError, TypeError):  # the key whose value is needed is missing, too
+                yield problem["loc"], value.found_in(data) if isinstance(value, ValueOf) else value
+
+
+def with_value(data: Any, location: Location, value: Any) -> Any:
+    """Return a copy of `data`, which consists of mappings and lists, with `value` at `location`."""
+    if not location:
+        return value
+    key, *rest = location
+    copy: Any = dict(data) if isinstance(data, Mapping) else list(data)
+    copy[key] = with_value(data[key] if rest else None, tuple(rest), value)
+    return copy
+
+
 @contextmanager
 def adding_lines(document: Document) -> Iterator[None]:
     """Within this context, add file and line to each line of a Refusal that begins with a key of `params.yaml`, such as `train.steps: `."""
@@ -153,13 +194,19 @@ def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bo
     With `without_torch`, a section whose validation would import torch is not validated, except for its key `name`.
     """
     resolved, problems = resolve(params, data, without_torch=without_torch)
+    value, errors = attempt(data, resolved)
+    problems += [explain(problem, resolved) for problem in errors]
+    return (None if problems else value), problems
+
+
+def attempt(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | None, list[ErrorDetails]]:
+    """Validate the sections of `data` that are fields of the class `params`. Return the pair (object of this class or None, errors)."""
     chosen = {name: data[name] for name in params.model_fields if name in data}
     try:
         # validate as JSON: pydantic's strict mode then still accepts a list for a tuple and a string for a path
-        value = resolved.model_validate_json(json.dumps(chosen, default=str))
+        return params.model_validate_json(json.dumps(chosen, default=str)), []
     except ValidationError as error:
-        problems += [explain(problem, resolved) for problem in error.errors()]
-    return (None if problems else value), problems
+        return None, error.errors()
 
 
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
@@ -237,11 +284,13 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
     location = problem["loc"]
     match problem["type"]:
         case "missing":
+            if location[-1] in added_keys(section_at(location[:-1], resolved)):
+                return location, f"is missing: {UPGRADE}"
             into = "to this section" if len(location) > 1 else "and its keys"
             line = "`seed: 1`" if location == ("seed",) else f"`{location[-1]}:` {into}"  # only `seed` is not in a section
             return location, f"is missing: add {line} (docs/parameters.md lists the parameters)"
         case "extra_forbidden":
-            siblings = keys_beside(location, resolved)
+            siblings = keys_of(section_at(location[:-1], resolved))
             common = COMMON_KEYS if len(location) == 2 else NONE  # not in the items of a list
             return location, f"is not a key here: {suggestion(location[-1], siblings, common)}"
         case "value_error":
@@ -250,16 +299,20 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
     return location, f"{expected}, not {shown(problem['input'])}"
 
 
-def keys_beside(location: Location, params: type[BaseModel]) -> tuple[str, ...]:
-    """Return all valid keys of the section that contains the key at `location`. If an item of a list contains it, return those of the item.
-
-    `params` is the class of all sections.
-    """
+def section_at(location: Location, params: type[BaseModel]) -> Any:
+    """Return the type of the section or of the item of a list at `location`, or None if it is unknown. `params` is the class of all sections."""
     section: Any = params
-    for part in location[:-1]:
+    for part in location:
         if isinstance(part, str):
-            section = next(kind.model_fields[part].annotation for kind in (section, *get_args(section)) if hasattr(kind, "model_fields"))
-    return keys_of(section)
+            kinds = (kind for kind in (section, *get_args(section)) if part in getattr(kind, "model_fields", ()))
+            section = next((kind.model_fields[part].annotation for kind in kinds), None)
+    return section
+
+
+def added_keys(section: Any) -> dict[str, Any]:
+    """Return the values in `ADDED` of a section by key. `section` is its type, as for `keys_of`."""
+    kinds = [kind for kind in (section, *get_args(section)) if isinstance(kind, type) and issubclass(kind, Section)]
+    return {key: value for kind in kinds for key, value in kind.inherited("ADDED").items()}
 
 
 def keys_of(section: Any) -> tuple[str, ...]:

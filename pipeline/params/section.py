@@ -1,6 +1,7 @@
 """The base of every section of `params.yaml`."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +25,19 @@ SECTIONS = ("seed", "source", "model", "optimizer", "schedule", "augment", "trai
 modules of the sections that it reads."""
 
 
+@dataclass(frozen=True)
+class ValueOf:
+    """Stands in `Section.ADDED` for the value of another key of the same file. `key` is this key, such as `seed` or `train.batch_size`."""
+
+    key: str
+
+    def found_in(self, data: Any) -> Any:
+        """Return the value in `data`, the sections of the file by name. Raises LookupError or TypeError if the file lacks the key."""
+        for part in self.key.split("."):
+            data = data[part]
+        return data
+
+
 class Section(BaseModel):
     """A frozen pydantic model. It rejects unknown keys, and values of a wrong type instead of converting them.
 
@@ -40,11 +54,20 @@ class Section(BaseModel):
     RECOMMENDED_FOR: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Values instead of those in RECOMMENDED: by the value of the key `name`, or by the task of the dataset, then by key."""
 
+    ADDED: ClassVar[Mapping[str, Any]] = {}
+    """The value of each key that older parameter files and model files lack, by key: the value with which they give the same result as before,
+    or `ValueOf` another key. `python -m pipeline set --upgrade` writes it; anywhere else, a missing key is an error. A base class may have those
+    of the keys that it defines."""
+
     @classmethod
     def recommended(cls, *, name: str, task: str) -> dict[str, Any]:
         """Return the recommended values by key, without the key `name`.
 
         `name` is the value of this key, and `task` the task of the dataset.
         """
-        values = {key: value for kind in reversed(cls.__mro__) for key, value in vars(kind).get("RECOMMENDED", {}).items()}
-        return {**values, **cls.RECOMMENDED_FOR.get(name, {}), **cls.RECOMMENDED_FOR.get(task, {})}
+        return {**cls.inherited("RECOMMENDED"), **cls.RECOMMENDED_FOR.get(name, {}), **cls.RECOMMENDED_FOR.get(task, {})}
+
+    @classmethod
+    def inherited(cls, attribute: str) -> dict[str, Any]:
+        """Return the values by key that the mappings `attribute`, such as `ADDED`, of this class and its base classes have."""
+        return {key: value for kind in reversed(cls.__mro__) for key, value in vars(kind).get(attribute, {}).items()}

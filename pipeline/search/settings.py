@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 from pipeline.flatten import leaves
 from pipeline.params.commented_yaml import on_one_line
 from pipeline.params.editing import edited
-from pipeline.params.load import Problem, dotted, explain, suggestion, without_echoes
+from pipeline.params.load import UPGRADE, Problem, dotted, explain, suggestion, without_echoes
 from pipeline.params.section import SECTIONS, Section
 from pipeline.params.yaml_document import Document, Location
 from pipeline.paths import Paths
@@ -192,8 +192,10 @@ def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked 
     except ValidationError as error:
         problems = []
         for problem in error.errors():
-            missing = problem["type"] == "missing"
-            location, message = (problem["loc"], "is missing: docs/search.md lists the keys") if missing else explain(problem, kind)
+            location, message = explain(problem, kind)
+            if problem["type"] == "missing":
+                is_older = message.endswith(UPGRADE)
+                message = message.replace("--upgrade", "--upgrade FILE") if is_older else "is missing: docs/search.md lists the keys"
             problems.append(((*at, *location), message))
         return None, without_echoes(problems)
 

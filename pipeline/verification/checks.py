@@ -1,8 +1,9 @@
 """Compares everything that determines a model, and then the model itself, with the current checkout and machine."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.data.prepared import Prepared, read_record
 from pipeline.engine import model_file, torch_errors
@@ -11,7 +12,7 @@ from pipeline.engine.model_file import Manifest
 from pipeline.io import files, tensor_file
 from pipeline.io.tensor_file import Damaged, Tensors
 from pipeline.params.evaluate import EvaluateParams
-from pipeline.params.load import adding_lines, from_data, load
+from pipeline.params.load import adding_lines, from_data, load, upgraded
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
@@ -51,8 +52,9 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     digest = tensor_file.digest(weights, metadata)
     yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
-    params, machine = from_data(manifest.params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
-    yield from compare_inputs(manifest, paths, machine, weights=params.model.weights_file)
+    upgraded_params, _ = upgraded(manifest.params, TrainParams)
+    params, machine = from_data(upgraded_params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
+    yield from compare_inputs(manifest, upgraded_params, paths, machine, weights=params.model.weights_file)
     if record:
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
@@ -72,19 +74,21 @@ def compare_run(record: Record, model: Path) -> Comparison:
     return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
-def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weights: Path | None) -> Iterator[Comparison]:
+def compare_inputs(
+    manifest: Manifest, params: Mapping[str, Any], paths: Paths, machine: Machine, *, weights: Path | None
+) -> Iterator[Comparison]:
     """Compare data, code, lock file, parameters and machine with those in `manifest`, the metadata of the model file.
 
-    `weights` is the file from which the training started, if any; its digest is compared too. Raises Refusal if there is no prepared data,
-    or if `params.yaml` is invalid.
+    `params` are the parameters of the file, with the keys that were added since it was written. `weights` is the file from which the
+    training started, if any; its digest is compared too. Raises Refusal if there is no prepared data, or if `params.yaml` is invalid.
     """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
-    code = run_identity.dependencies("train", manifest.params, paths.top)
+    code = run_identity.dependencies("train", params, paths.top)
     read_record(paths.prepared)  # raises Refusal if no data was prepared
     digests: dict[str, tuple[str, Callable[[], str]]] = {
-        "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
         "code": ("the dependencies of train in dvc.yaml", lambda: run_identity.code_digest(code, paths.top)),
         "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
+        "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
     }
     if weights is not None:
         digests["weights"] = (str(weights), lambda: files.digest(weights))
@@ -96,8 +100,8 @@ def compare_inputs(manifest: Manifest, paths: Paths, machine: Machine, *, weight
         except FileNotFoundError as error:
             found = f"no {error.filename}"
         yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
-    params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
-    yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=manifest.params, found=params)
+    found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
+    yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
     fingerprint, sides = machine.fingerprint(), Sides("the file", "this machine")
     description = f"{machine.name}, {machine.threads} threads, torch {fingerprint['libraries']['torch']}"
     yield Comparison.of_values("machine", description, sides, expected=manifest.fingerprint, found=fingerprint)

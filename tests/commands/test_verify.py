@@ -13,6 +13,8 @@ import torch
 from pipeline.__main__ import main
 from pipeline.engine import inference, update
 from pipeline.io import files, tensor_file
+from pipeline.params.loop import LoopSettings
+from pipeline.params.section import ValueOf
 from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
 from pipeline.verification import consistency
@@ -90,7 +92,7 @@ def test_a_fresh_model_is_identical_and_verifying_it_changes_nothing(checkout: P
     before = contents(checkout)
     lines = verify("--retrain")
     assert lines[-1] == "identical"
-    assert compared(lines) == ["file", "data", "code", "lock", "params", "machine", "manifest", "score", "weights", "training", "bytes"]
+    assert compared(lines) == ["file", "code", "lock", "data", "params", "machine", "manifest", "score", "weights", "training", "bytes"]
     assert contents(checkout) == before
 
 
@@ -100,9 +102,9 @@ def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, ve
     assert compared(lines) == [
         "run",
         "file",
-        "data",
         "code",
         "lock",
+        "data",
         "params",
         "machine",
         "commit",
@@ -111,6 +113,22 @@ def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, ve
         "score",
         "scores",
     ]
+
+
+def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameters(
+    checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_older(_: dict, metadata: dict) -> None:
+        metadata["inputs"]["code"] = "0" * 64
+        del metadata["params"]["train"]["micro_batch_size"]
+
+    expected = verify("--retrain")
+    reseal(make_older)
+    monkeypatch.setattr(LoopSettings, "ADDED", {"micro_batch_size": ValueOf("train.batch_size")})
+    assert verify()[-1].startswith("differs: code: 000000000000 in the file, but ")
+    lines = verify("--retrain")
+    assert lines[-1] == "differs: code; all else is equal"
+    assert len([line for line in lines if line.startswith("verify: ")]) == len([line for line in expected if line.startswith("verify: ")])
 
 
 def test_a_run_is_found_by_its_id_in_mlflow(checkout: Path, verify: Verify) -> None:
@@ -214,7 +232,7 @@ DIFFERENCES = {
 @pytest.mark.parametrize(("change", "message"), DIFFERENCES.values(), ids=DIFFERENCES)
 def test_the_first_difference_is_printed_with_both_values(checkout: Path, verify: Verify, change, message: str) -> None:
     change()
-    assert re.fullmatch(f"differs: {message}", verify("--retrain")[-1])
+    assert re.fullmatch(f"differs: {message}", next(line for line in verify("--retrain") if line.startswith("differs: ")))
 
 
 def test_only_the_first_difference_is_printed(checkout: Path, verify: Verify) -> None:
@@ -222,7 +240,7 @@ def test_only_the_first_difference_is_printed(checkout: Path, verify: Verify) ->
     edit_the_parameters()
     append("requirements.lock")
     lines = verify()
-    assert compared(lines) == ["file", "data", "code", "lock"]
+    assert compared(lines) == ["file", "code", "lock"]
     assert len([line for line in lines if line.startswith("differs")]) == 1
 
 
