@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator
 
-from pipeline.params.section import Section, Share
+from pipeline.params.section import Section, Share, ValueOf
 from pipeline.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class SourceSettings(Section):
     """
 
     RECOMMENDED: ClassVar = {"valid": 0.1, "test": 0.1, "seed": 1}
+    ADDED: ClassVar = {"seed": ValueOf("seed")}
 
     @field_validator("root")
     @classmethod

@@ -44,6 +44,7 @@ class Settings(SourceSettings):
     duplicates: Duplicates
 
     RECOMMENDED: ClassVar = {"root": "data/raw/arrays", "duplicates": "together"}
+    ADDED: ClassVar = {"duplicates": "keep"}
 
     def open(self, *, workers: int) -> RawDataset:
         arrays = array_files(self.root)

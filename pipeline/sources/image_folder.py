@@ -66,6 +66,7 @@ class Settings(SourceSettings):
         "on_corrupt": "fail",
         "max_pixels": 100_000_000,
     }
+    ADDED: ClassVar = {"duplicates": "keep"}
 
     def open(self, *, workers: int) -> RawDataset:
         tree = archives.open_tree(self.root)

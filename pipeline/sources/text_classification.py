@@ -60,6 +60,7 @@ class Settings(TextSettings):
     """The column with the label, in the same way as `text_column`."""
 
     RECOMMENDED: ClassVar = {"root": "data/raw/texts", "duplicates": "together", "text_column": None, "label_column": None}
+    ADDED: ClassVar = {"duplicates": "keep"}
 
     @field_validator("label_column")
     @classmethod

@@ -1,5 +1,6 @@
 """`set --upgrade` adds the keys that older files lack, with the values that keep their results; without it, they are refused."""
 
+import re
 from collections.abc import Callable
 from difflib import unified_diff
 from pathlib import Path
@@ -33,7 +34,7 @@ NEW = ("model.dropout", "schedule.warmup_ratio", "train.micro_batch_size")
 
 @pytest.fixture
 def new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let some keys count as added since older files were written."""
+    """Let some keys count as added since older files were written, and no others."""
     for section, added in {
         ConvnetSettings: {"dropout": 0.1},
         CommonScheduleSettings: {"warmup_ratio": 0.2},
@@ -121,17 +122,17 @@ def test_the_items_of_a_list_are_upgraded() -> None:
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (text().replace("  dropout: 0.1", "  drop_path: 0.1"), "params.yaml:15: model.drop_path: is not a key here"),
-        (text("digits", "model.dropout", "model.width"), "params.yaml:11: model.width: is missing: add `width:` to this section"),
-        (text("digits", "train.micro_batch_size", "train.batch_size"), "params.yaml:45: train.batch_size: is missing: add"),
+        (text().replace("  dropout: 0.1", "  drop_path: 0.1"), "model.drop_path: is not a key here"),
+        (text("digits", "model.dropout", "model.width"), "model.width: is missing: add `width:` to this section"),
+        (text("digits", "train.micro_batch_size", "train.batch_size"), "train.batch_size: is missing: add"),
         (text().replace("model:\n  name: convnet\n", "model: &shared\n  name: convnet\n").replace("  dropout: 0.1\n", ""),
-         "params.yaml:11: model.dropout: model has the anchor `&shared`"),
+         "model.dropout: model has the anchor `&shared`"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_upgraded_is_refused(before: str, message: str) -> None:
     with pytest.raises(Refusal) as refused:
         upgraded(before)
-    assert any(line.startswith(message) for line in str(refused.value).splitlines()), refused.value
+    assert re.search(rf"^params.yaml:\d+: {re.escape(message)}", str(refused.value), re.MULTILINE), refused.value
 
 
 @pytest.mark.usefixtures("new_keys")
@@ -140,7 +141,7 @@ def test_several_files_are_upgraded_all_or_none(parameters: Parameters, refused:
     older = search.replace("processes: 1\n", "")
     Path("search.yaml").write_text(older, encoding="utf-8")
     Path("mine.yaml").write_text(text("digits", *NEW) + "more: 1\n", encoding="utf-8")
-    assert refused("set", "--upgrade", "search.yaml", "mine.yaml")[0].startswith("mine.yaml:73: more: is not a section")
+    assert "more: is not a section" in refused("set", "--upgrade", "search.yaml", "mine.yaml")[0]
     assert refused("search", "search.yaml") == [f"search.yaml:1: processes: is missing: {UPGRADE.replace('--upgrade', '--upgrade FILE')}"]
     assert Path("search.yaml").read_text(encoding="utf-8") == older
     Path("mine.yaml").write_text(text("digits", *NEW), encoding="utf-8")

@@ -15,6 +15,7 @@ from pipeline.engine import inference, update
 from pipeline.io import files, tensor_file
 from pipeline.params.loop import LoopSettings
 from pipeline.params.section import ValueOf
+from pipeline.params.yaml_document import Document
 from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
 from pipeline.verification import consistency
@@ -460,10 +461,11 @@ def test_scoring_is_refused_as_in_the_stage_evaluate(
     checkout: Path, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
+    line = Document.read(Path("params.yaml")).line(("evaluate", "top_k"))
     assert (
         refused("verify")
         == refused("evaluate")
-        == ["params.yaml:63: evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"]
+        == [f"params.yaml:{line}: evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"]
     )
     project.write_params(Path(), QUICK)
 

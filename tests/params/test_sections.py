@@ -48,6 +48,11 @@ def test_every_field_that_decides_a_result_stands_in_the_file() -> None:
     assert found == [], "a default would change results behind DVC's back"
 
 
+def test_the_values_that_keep_results_are_those_of_existing_keys() -> None:
+    for section in sections():
+        assert {*section.inherited("ADDED")} <= {*section.model_fields}, section
+
+
 def test_sections_are_frozen_closed_and_strict() -> None:
     for section in sections():
         assert section.model_config["frozen"], section
