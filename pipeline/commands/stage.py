@@ -1,7 +1,7 @@
 """`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read the stage's sections of params.yaml and call the stage."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -11,7 +11,7 @@ from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.runtime import checkout_lock, interruption, parent_watch
 from pipeline.runtime.environment import Environment
-from pipeline.stages.stage_inputs import StageInputs
+from pipeline.stages.stage_inputs import RefuseChanges, StageInputs, record_nothing
 
 
 def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -> None:
@@ -25,14 +25,13 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
     """Validate the parameters, then import the stage's module, which may import torch, and call the stage.
 
     If several processes train together, each runs `python -m pipeline ARGUMENTS`. If DVC runs the stage, raise Refusal at its end if its
-    parameters or its code were changed meanwhile.
+    parameters, its code or its data were changed meanwhile.
     """
     environment = Environment.read()
     document = Document.read(paths.params)
     # before any code of the stage is imported: an edit after that would have no effect on the result
     began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
-    # without DVC, the parameters and the code at the end of a stage are recorded nowhere
-    refuse_changes: Callable[[], None] = partial(began.refuse_changes, paths) if began else lambda: None
+    refuse_changes: RefuseChanges = partial(began.refuse_changes, paths) if began else record_nothing
     params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
     function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
     with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
@@ -41,8 +40,5 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
             if (count := launch.num_processes(environment)) > 1:
                 sys.exit(launch.run(["-m", "pipeline", *arguments], count, environment))
         with adding_lines(document):
-            if stage == "train":
-                function(params, paths, environment, sections=document.data, refuse_changes=refuse_changes)
-            else:
-                function(params, paths, environment, **({} if stage == "prepare" else {"sections": document.data}))
-                refuse_changes()
+            sections = {} if stage == "prepare" else {"sections": document.data}
+            function(params, paths, environment, **sections, refuse_changes=refuse_changes)

@@ -81,6 +81,14 @@ class Processes:
         if self.flags:
             dist.barrier(group=self.flags.group)
 
+    def any(self, flag: bool) -> bool:
+        """Return True if one of the processes has passed True. All of them must call this method."""
+        if self.flags is None:
+            return flag
+        found = torch.tensor([int(flag)])
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.flags.group)
+        return bool(found)
+
     def pause(self, interruption: Interruption, *, save: bool = False) -> bool:
         """Raise Interrupted if a signal has arrived in one of the processes: in all of them, at the same call. Else return True if one of them
         passed `save`.

@@ -26,15 +26,19 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.spec import Spec
 from pipeline.stages import run_description
+from pipeline.stages.stage_inputs import RefuseChanges
 
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
 
 
-def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any]) -> None:
+def evaluate(
+    params: EvaluateParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any], refuse_changes: RefuseChanges
+) -> None:
     """Score the model file on the test split, write metrics, tables and figures, and send them to tracking.
 
-    `sections` is the content of `params.yaml`; only tracking uses it. Raises Refusal if the model file, the prepared data or the training
+    `sections` is the content of `params.yaml`; only tracking uses it. `refuse_changes` is called before the results are written, and again at
+    the end. Raises Refusal if the model file, the prepared data or the training
     history is missing or damaged. Raises Refusal if the model does not fit the prepared data (see `refuse_other_data`), and for the reasons
     that `judge` lists.
     """
@@ -42,11 +46,24 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     model, manifest = model_file.load(paths.model)
     prepared = Prepared.open(paths.prepared)
     refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
-    evaluator, scores = judge(model, manifest, prepared, machine, params)
-    files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     history = recorded.read_table(paths.history, "train")
+
+    def reads_the_same() -> bool:
+        found, described = model_file.load(paths.model)
+        weights = found.network.state_dict()
+        return (
+            described == manifest
+            and all(torch.equal(value.cpu(), weights[name]) for name, value in model.network.state_dict().items())
+            and Prepared.open(paths.prepared).digest == prepared.digest
+            and recorded.read_table(paths.history, "train") == history
+        )
+
+    evaluator, scores = judge(model, manifest, prepared, machine, params)
+    refuse_changes(reads_the_same)
+    files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=history, model=model)
     run_description.record_evaluation(sections, paths, environment, manifest=manifest, scores=scores)
+    refuse_changes(reads_the_same)  # again: the end of the run may have waited minutes for MLflow
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.data import split, writer
+from pipeline.data.prepared import PreparedRecord
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.source import SourceSettings
 from pipeline.paths import Paths
@@ -14,10 +15,26 @@ from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID, RawDataset
 from pipeline.refusal import Refusal
 from pipeline.runtime import cgroup
 from pipeline.runtime.environment import Environment
+from pipeline.stages.stage_inputs import RefuseChanges, record_nothing
 
 
-def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> None:
-    """Split, decode and store the dataset, and print the number of samples of each split.
+def prepare(params: PrepareParams, paths: Paths, environment: Environment, *, refuse_changes: RefuseChanges = record_nothing) -> None:
+    """Store the dataset, and print the number of samples of each split. At the end, call `refuse_changes`, which may read it once more.
+
+    Raises Refusal for the reasons of `read_and_store`.
+    """
+    record = read_and_store(params, paths, environment)
+    refuse_changes(lambda: read_and_store(params, paths, environment) == record)
+    for name in SPLITS:
+        if name in record.splits:
+            entry = record.splits[name]
+            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} skipped as corrupt" if entry.left_out else ""))
+    inputs, total = record.spec.inputs, sum(entry.samples for entry in record.splits.values())
+    print(f"prepare: {total} samples of {inputs.kind} inputs {inputs.row_shape}, {record.spec.num_outputs} outputs", flush=True)
+
+
+def read_and_store(params: PrepareParams, paths: Paths, environment: Environment) -> PreparedRecord:
+    """Split, decode and store the dataset. Return the contents of `spec.json`, with the digests of all arrays.
 
     Raises Refusal if `source.root` does not exist or is unusable, or if a model cannot be trained on the targets, for example because a
     class has no samples.
@@ -33,11 +50,7 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment) -> No
     for name in SPLITS:
         if name in raw_dataset.targets and shares.get(name) and not params.source.divides:
             print(f"prepare: {name}: the dataset has its own {name} split, so source.{name} is not used")
-        if name in record.splits:
-            entry = record.splits[name]
-            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} skipped as corrupt" if entry.left_out else ""))
-    inputs, total = record.spec.inputs, sum(entry.samples for entry in record.splits.values())
-    print(f"prepare: {total} samples of {inputs.kind} inputs {inputs.row_shape}, {record.spec.num_outputs} outputs", flush=True)
+    return record
 
 
 def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:

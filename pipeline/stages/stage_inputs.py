@@ -1,12 +1,17 @@
-"""The parameters and the code of a stage, as they were when it began.
+"""The parameters, the code and the data of a stage, as they were when it began.
 
-DVC records both as they are when a stage has ended. If they were edited meanwhile, DVC would store the result under parameters that did not give
-it, and never run the stage with these.
+DVC records all of them as they are when a stage has ended. If they were changed meanwhile, DVC would store the result under inputs that did
+not give it, and never run the stage with these.
 """
 
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.flatten import Scalar, flatten, formatted
@@ -21,12 +26,29 @@ MOST_NAMED = 3
 SETTLES_WITHIN_S, RETRY_S = 5.0, 0.25
 """How long to wait for the old content to return, and how often to look: `dvc exp run --queue` changes the checkout for a second."""
 
+State = tuple[int, int, int]
+"""The inode, size and modification time of a file, in bytes and nanoseconds. While it is equal, so are the contents."""
+RefuseChanges = Callable[[Callable[[], bool]], None]
+"""Raises Refusal if an input of the stage has changed. The argument reads the data again, and returns True if they are what the stage has
+read before. It is called only if a file was written again with an equal size.
+"""
+
+
+def record_nothing(_: Callable[[], bool]) -> None:
+    """Allow all changes. This is the RefuseChanges of a stage that is run without DVC: what its inputs are at its end is recorded nowhere."""
+
 
 @dataclass(frozen=True)
 class StageInputs:
-    """The parameters of a stage, by dotted key, and the digest of each file of its code, as DVC records them.
+    """The parameters of a stage, by dotted key, the digest of each file of its code, and the state of each file of its data.
 
-    `sections` are the sections of params.yaml, and `listed` the dependencies, that dvc.yaml lists for the stage.
+    `sections` are the sections of params.yaml, and `listed` the dependencies, that dvc.yaml lists for the stage. Data are all dependencies
+    but code and the lock file: `source.root`, and in the later stages for example `data/prepared`.
+
+    No digest of the data is taken when the stage begins: that would read all of them twice. A file whose state is equal at the end has not
+    been written meanwhile. One that was removed, or has another size, has changed. Any other one, such as a file that DVC has restored with
+    another time, may have the same bytes, but also others between two writes. So the stage then reads the data again, and the digests of
+    what it has read both times decide.
     """
 
     stage: str
@@ -34,6 +56,7 @@ class StageInputs:
     listed: tuple[str, ...]
     params: Mapping[str, Scalar]
     code: Mapping[str, str]
+    data: Mapping[str, State]
 
     @classmethod
     def read(cls, stage: str, data: Mapping[str, Any], paths: Paths) -> "StageInputs":
@@ -46,15 +69,35 @@ class StageInputs:
             listed = tuple(run_identity.dependencies(stage, data, paths.top))
         except (LookupError, TypeError):  # a parameter that dvc.yaml mentions is missing: validation will say so
             listed = ()
-        return cls(stage, sections, listed, params_of(sections, data), code_of(listed, paths))
+        return cls(stage, sections, listed, params_of(sections, data), code_of(listed, paths), data_of(listed, paths))
 
-    def refuse_changes(self, paths: Paths) -> None:
-        """Raise Refusal if the parameters or the code differ from those with which the stage began, and still do after SETTLES_WITHIN_S."""
+    def refuse_changes(self, paths: Paths, reads_the_same: Callable[[], bool]) -> None:
+        """Raise Refusal if the parameters or the code differ from those with which the stage began, and still do after SETTLES_WITHIN_S.
+
+        Also raise Refusal if the data have changed, as `reads_the_same` finds if the state of the files does not tell (see RefuseChanges).
+        """
         deadline = time.monotonic() + SETTLES_WITHIN_S
         while (problem := self.change(paths)) and time.monotonic() < deadline:
             time.sleep(RETRY_S)
         if problem:
             raise Refusal(problem)
+        self.refuse_changed_data(paths, reads_the_same)
+
+    def refuse_changed_data(self, paths: Paths, reads_the_same: Callable[[], bool]) -> None:
+        before, now = self.data, data_of(self.listed, paths)
+        names = without_ignored(differing(before, now), paths)
+        if not names:
+            return
+        # an added file decides nothing by itself: the stage may have downloaded it, or not read it
+        certain = [name for name in names if name in before and (name not in now or now[name][1] != before[name][1])]
+        if not certain:
+            with suppress(Refusal):
+                if reads_the_same() and data_of(self.listed, paths) == now:
+                    return
+        raise Refusal(
+            f"{joined(certain or names)}: changed while {self.stage} ran. DVC would store the result under the new data. "
+            f"{remedy('data', 'these files')}"
+        )
 
     def change(self, paths: Paths) -> str | None:
         """Return a message about what differs now, with the remedy; None if nothing does."""
@@ -81,6 +124,55 @@ def code_of(listed: tuple[str, ...], paths: Paths) -> dict[str, str]:
     """Return the digest of the lock file, and of each `.py` file among the dependencies `listed`, by path. Missing files are left out."""
     names = [*run_identity.modules(listed, paths.top), paths.lock.relative_to(paths.top).as_posix()]
     return {name: files.digest(paths.top / name) for name in names if (paths.top / name).is_file()}
+
+
+def data_of(listed: tuple[str, ...], paths: Paths) -> dict[str, State]:
+    """Return the state of each file of the data among the dependencies `listed`, by path. Links are followed. Missing files are left out."""
+    lock = paths.lock.relative_to(paths.top).as_posix()
+    names = [name for name in listed if name != lock and not name.startswith("pipeline/")]
+    found: dict[str, State] = {}
+    for name in names:
+        path = paths.top / name
+        if path.is_dir():
+            found.update(states(path, set()))
+        elif path.is_file():
+            found[str(path)] = state_of(path.stat())
+    return found
+
+
+def states(folder: Path | str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, State]]:
+    """Yield the path and the state of each file in a folder and its subfolders, except for the folders in `seen`: links may form a circle.
+
+    What cannot be read is left out: the stage says so when it reads it.
+    """
+    with suppress(OSError):
+        status = os.stat(folder)  # noqa: PTH116  # creating a Path for each of a million files would double the time
+        identity = (status.st_dev, status.st_ino)
+        if identity in seen:
+            return
+        seen.add(identity)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    yield from states(entry.path, seen)
+                else:
+                    with suppress(OSError):
+                        yield entry.path, state_of(entry.stat())
+
+
+def state_of(status: os.stat_result) -> State:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def without_ignored(names: list[str], paths: Paths) -> list[str]:
+    """Return `names` without the files that DVC leaves out of a dependency, because a `.dvcignore` names them."""
+    if not names:
+        return names
+    command = [sys.executable, "-m", "dvc", "check-ignore", "--stdin"]
+    text = "".join(f"{name}\n" for name in names)
+    answer = subprocess.run(command, input=text, cwd=paths.top, capture_output=True, text=True, errors="surrogateescape", check=False)
+    ignored = set(answer.stdout.splitlines())
+    return [name for name in names if name not in ignored]
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

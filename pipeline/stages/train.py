@@ -24,6 +24,7 @@ from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.runtime.processes import Processes
 from pipeline.runtime.training_folder import Work
 from pipeline.stages import run_description
+from pipeline.stages.stage_inputs import RefuseChanges
 from pipeline.terminal import model_size
 from pipeline.terminal.training_lines import TrainingLength, training_lines
 from pipeline.tracking import run as tracking
@@ -32,7 +33,7 @@ from pipeline.training import Training, no_pause
 
 
 def train(
-    params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any], refuse_changes: Callable[[], None]
+    params: TrainParams, paths: Paths, environment: Environment, *, sections: Mapping[str, Any], refuse_changes: RefuseChanges
 ) -> None:
     """Train a model on the prepared data, and write the model file, `history.csv` and `train.json`.
 
@@ -49,6 +50,8 @@ def train(
         prepared = Prepared.open(paths.prepared, verify=group.local_rank == 0)
         identity = identify(params, paths, prepared, machine, group)
         group.refuse_different("inputs", identity.record)
+        # of the data and of the file of `model.weights`: both are verified and digested again
+        refuse = partial(refuse_changes, lambda: identify(params, paths, Prepared.open(paths.prepared), machine, group) == identity)
         with training_folder.claimed(environment.root, identity, is_first=group.is_first) as work:
             training = begin(params, prepared, machine, work, environment, group)
             more = {"inputs": identity.record, "data": str(training.train_split)}
@@ -61,12 +64,12 @@ def train(
                     loop(training, run, environment, interrupted, work)
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
                 exported = training.exported() if group.is_first or training.state.sharding else None
+                save_if_refused(training, refuse)
                 if group.is_first and exported:
-                    save_if_refused(training, refuse_changes)
                     write_results(training, exported, paths, identity)
                     run_description.add_training(run, paths, info)
+            save_if_refused(training, refuse)  # again: the end of the run may have waited minutes for MLflow
             if group.is_first:
-                save_if_refused(training, refuse_changes)  # again: the end of the run may have waited minutes for MLflow
                 work.clear()
                 print(result_line(training, paths), flush=True)
 
@@ -161,17 +164,27 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         training.saver.wait()
 
 
-def save_if_refused(training: Training, refuse_changes: Callable[[], None]) -> None:
-    """Call `refuse_changes`. If it raises Refusal, save a checkpoint, from which the training ends at once when it is repeated."""
-    try:
-        refuse_changes()
-    except Refusal:
-        # shards can only be saved by all processes together
-        if not training.state.sharding and training.save_now():
-            print(
-                f"train: step {training.state.step} is saved: with the old values and code, the same command continues after it", flush=True
-            )
-        raise
+def save_if_refused(training: Training, refuse: Callable[[], None]) -> None:
+    """Call `refuse` in the first process. If it raises Refusal, save a checkpoint, from which the training ends at once when it is repeated.
+
+    If the weights are divided among the processes, all of them save together: the others then end here too, without an error of their own.
+    """
+    group, refusal = training.processes, None
+    if group.is_first:
+        try:
+            refuse()
+        except Refusal as error:
+            refusal = error
+    refused = group.any(refusal is not None) if training.state.sharding else refusal is not None
+    if refused and training.save_now():
+        step = training.state.step
+        print(f"train: step {step} is saved: with the old values, code and data, the same command continues after it", flush=True)
+    if refused and training.state.sharding:
+        group.wait()  # until the first process has saved: torch.distributed.run would stop it when another one ends
+    if refusal:
+        raise refusal
+    if refused:
+        sys.exit(0)
 
 
 def training_length(training: Training) -> TrainingLength:

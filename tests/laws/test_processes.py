@@ -279,3 +279,20 @@ def test_a_process_that_hangs_ends_the_job_within_the_time_limit(server: Server,
     with Launched(server, folder, fault=("hang", 5), PIPELINE_RESTARTS="0") as launched:
         launched.wait_for_a_step()
         assert launched.wait(within_s=10 + 40) == LOST, launched.log()
+
+
+def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_old_ones(server: Server, tmp_path: Path) -> None:
+    folder = project.make(tmp_path, {"train.sharding": "full", "train.steps": 120})
+    params, before = folder / "params.yaml", (folder / "params.yaml").read_bytes()
+    server.train(folder, verb="prepare")
+    variables = {"DVC_STAGE": "train", "PIPELINE_CHECKPOINT_EVERY_STEPS": "50"}
+    pids = server.start(folder, 2, **variables)
+    while not newest_step(folder):
+        time.sleep(0.01)
+    params.write_bytes(before.replace(b"batch_size:", b"batch_size: 1 #", 1))
+    assert server.wait(*pids) == [2, 0], "only the first process fails: its message is the one that is shown"
+    params.write_bytes(before)
+    assert newest_step(folder) == 120
+    server.train(folder, 2, **variables)
+    assert "resuming after step 120" in (folder / "rank-0.log").read_text()
+    assert (folder / "models/model.safetensors").exists()

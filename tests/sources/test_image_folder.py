@@ -96,34 +96,17 @@ def test_many_images_are_decoded_by_processes_and_no_more_than_are_worth_their_s
     assert asked[-1] == processes
 
 
-def test_a_zip_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
-    """It is opened anew in each."""
-    path = write_zip(tmp_path / "all.zip", dataset())
-    zipped = archives.open_tree(path)
-    with zipped.contents(zipped.listing().files) as members:
-        member = pickle.loads(pickle.dumps(next(members)))  # noqa: S301
-        assert member.read()
-        write_zip(tmp_path / "all.zip", dataset() | {"train/cat/more.png": picture(1)})
-        archives.open_zip.cache_clear()  # as it is elsewhere
-        with pytest.raises(Refusal, match=r"all\.zip: was changed while it was read: run again"):
-            member.read()
-
-
-def test_a_tar_that_was_replaced_is_not_read_by_the_processes(tmp_path) -> None:
-    path = write_tar(tmp_path / "all.tar", dataset())
-    tar = archives.open_tree(path)
-    with tar.contents(tar.listing().files) as members:
-        member = pickle.loads(pickle.dumps(next(members)))  # noqa: S301
-        assert member.held_bytes == 0
-        assert member.read() == dataset()["train/cat/a.png"]
-        os.utime(path, ns=(0, 0))
-        with pytest.raises(Refusal, match=r"all\.tar: was changed while it was read: run again"):
-            member.read()
+def test_a_zip_that_was_replaced_is_opened_again(tmp_path) -> None:
+    """A worker of a cluster reads one archive after another, perhaps with the same name."""
+    path = tmp_path / "all.zip"
+    for value in (1, 2):
+        tree = archives.open_tree(write_zip(path, {"cat/a.png": picture(value)}))
+        assert pickle.loads(pickle.dumps(tree)).read("cat/a.png") == picture(value)  # noqa: S301
 
 
 def test_a_tar_that_ends_in_a_file_is_refused_by_whoever_reads_this_file(tmp_path) -> None:
     path = write_tar(tmp_path / "all.tar", dataset())
-    cut = archives.TarSlice(path, archives.version_of(path), path.stat().st_size - 10, 11)
+    cut = archives.TarSlice(path, path.stat().st_size - 10, 11)
     with pytest.raises(
         Refusal, match=r"all\.tar: cannot be read as a complete tar or zip archive \(the end of train/cat/a.png is missing\)"
     ):

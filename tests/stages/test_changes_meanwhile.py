@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_read_at_the_end_is_no_reason_to_begin_again(prepa
         meanwhile(*LOOP, lambda: Path("params.yaml").write_text("model: [\n"), patch)
         assert by_dvc("train", patch) == 2
     streams = capsys.readouterr()
-    assert "train: step 24 is saved: with the old values and code, the same command continues after it" in streams.out
+    assert "train: step 24 is saved: with the old values, code and data, the same command continues after it" in streams.out
     assert "It could be read when train began. To keep the old values, restore params.yaml and repeat the command." in streams.err
 
 

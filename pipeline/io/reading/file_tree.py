@@ -18,8 +18,8 @@ MAX_COMPRESSION_RATIO = 300
 
 Images hardly compress; decompression bombs do.
 """
-READ_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error)
-"""The exceptions that reading a damaged member may raise."""
+READ_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, KeyError, OSError, zlib.error)
+"""The exceptions that reading a damaged or missing member may raise."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class FileReader(Protocol):
     def read(self, name: str) -> bytes:
         """Return the contents of a file. Raises one of READ_ERRORS if the file is damaged or cannot be opened.
 
-        Raises Refusal if the file is too large, or if its archive was changed. Catch Refusal before READ_ERRORS: it is a ValueError, and
+        Raises Refusal if the file is too large. Catch Refusal before READ_ERRORS: it is a ValueError, and
         READ_ERRORS contains ValueError.
         """
 
