@@ -108,6 +108,8 @@ class Targets(Description):
     consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
     metrics: ClassVar[Mapping[str, Direction]]
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
+    only_validated: ClassVar[frozenset[str]] = frozenset()
+    """Those of `metrics` that are not measured over the steps of the training."""
 
     @classmethod
     def example(cls) -> Self | None:
@@ -137,6 +139,13 @@ class Targets(Description):
 
         `place` is the dataset to name in the message. The base class checks nothing.
         """
+
+    def baseline_scores(self, train: NDArray[Any], test: NDArray[Any]) -> dict[str, float]:  # noqa: ARG002  # for targets with a simple guess
+        """Return the scores of a guess that ignores the inputs, by name. `train` and `test` are the targets of these splits.
+
+        The base class returns none.
+        """
+        return {}
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         """Return the stratum of each sample as a number, in an array (n,). A stratum is a group of samples, such as a class.

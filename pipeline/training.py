@@ -203,7 +203,8 @@ class Training:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Return the columns of the history, the CSV file of all reported metrics."""
-        return history_and_metrics.columns(self.prepared.spec.targets.metrics)
+        targets = self.prepared.spec.targets
+        return history_and_metrics.columns(targets.metrics, targets.only_validated)
 
     @cached_property
     def train_split(self) -> loader.SplitTensors:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 from pipeline.engine.state import Progress
@@ -10,17 +10,17 @@ from pipeline.engine.step_metrics import LOSS, Row
 from pipeline.io import files
 
 
-def columns(metrics: Iterable[str]) -> tuple[str, ...]:
+def columns(metrics: Iterable[str], only_validated: Container[str] = ()) -> tuple[str, ...]:
     """Return the columns of the history, the CSV file of all reported metrics.
 
-    `metrics` are the names of the metrics that a validation of the task reports.
+    `metrics` are the names of the metrics that a validation of the task reports. The training reports them, too, except `only_validated`.
     """
     reported = [name for name in metrics if name != LOSS]
     return (
         "step",
         "learning_rate",
         "train/objective",
-        *(f"train/{name}" for name in reported),
+        *(f"train/{name}" for name in reported if name not in only_validated),
         "train/gradient_norm",
         "train/skipped_steps",
         "valid/loss",

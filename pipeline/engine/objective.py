@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 class Objective(Protocol):
-    """The loss and the metrics of a task. All methods except `averages` work on the device, without host synchronisation."""
+    """The loss and the metrics of a task. All methods except `averages` and `count_metrics` work on the device, without
+    host synchronisation.
+    """
 
     chance_loss: float
     """The mean loss of a model that has learned nothing."""
@@ -36,4 +40,15 @@ class Objective(Protocol):
         `sums` contains totals over `num_targets` targets, by name: the loss under the name "loss", and the values that the method `sums`
         returns.
         """
+        ...
+
+    def counts(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Return whole numbers for `count_metrics`, such as a count for each class: an int64 tensor of one shape for all calls.
+
+        Only a validation calls this, so training steps do not pay for it. Return None if the task has no such metrics.
+        """
+        ...
+
+    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:
+        """Return further metrics of a validation by name, on the host. `counts` are the results of the method `counts`, added up."""
         ...

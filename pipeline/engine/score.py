@@ -29,21 +29,28 @@ def score(
 
     `batches()` returns an iterator over the batches of the split, or of every n-th batch if there are n `processes`. `pause()` is called
     after each batch, equally often in all processes. It may raise an exception to end the computation early. The host synchronises with the
-    device only once, at the end. The result is the same for every number of processes.
+    device only at the end. The result is the same for every number of processes. Counts are whole numbers, so their sums are the same for
+    every batch size, too.
     """
     rows: list[Tensor] = []
     names: tuple[str, ...] = ()
+    counts: Tensor | None = None
     for outputs, targets in predict(model, batches(), precision=precision, device=device):
         pause()
         assert targets is not None
         sums = {"loss": exact_loss(objective, outputs, targets), **objective.sums(outputs, targets)}
         names = tuple(sums)
+        if (counted := objective.counts(outputs, targets)) is not None:
+            counts = counted if counts is None else counts + counted
         rows.append(torch.stack([*(total.double() for total in sums.values()), num_targets(targets).double()]))
     totals = sum(in_order(torch.stack(rows), processes), torch.zeros((), dtype=torch.float64, device=device))
     assert isinstance(totals, Tensor)
     *sums_of_split, count = totals.tolist()
     by_name = dict(zip(names, sums_of_split, strict=True))
-    return {"loss": by_name["loss"] / count, **objective.averages(by_name, count)}
+    metrics = {"loss": by_name["loss"] / count, **objective.averages(by_name, count)}
+    if counts is None:
+        return metrics
+    return metrics | objective.count_metrics(processes.gathered(counts[None]).sum(dim=0).cpu().numpy())
 
 
 def in_order(rows: Tensor, processes: Processes) -> Tensor:

@@ -68,7 +68,8 @@ class LoopSettings(Section):
     export_weights: Literal["best", "last"]
     """The weights to export: those of the best validation, or those of the last step."""
     metric: str
-    """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`."""
+    """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`. With
+    classes of unequal size, `valid/macro_f1` gives each class the same weight."""
     patience: PositiveInt | None
     """Stop after this many validations without an improvement; null for never."""
 

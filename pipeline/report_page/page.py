@@ -19,6 +19,7 @@ HUB_TASKS = {
 """The names of tasks on the Hugging Face Hub, by the kinds of the inputs and of the targets."""
 HUB_METRICS = {"macro_f1": "f1"}
 """The names of metrics on the Hugging Face Hub, where they differ from ours."""
+NOT_OF_MODEL = ("samples", "tokens", "majority_class_accuracy")
 SECTIONS = (
     model.section,
     result.section,
@@ -65,7 +66,7 @@ def dataset(evidence: Evidence) -> str:
 
 
 def metadata(evidence: Evidence) -> dict[str, Any]:
-    """Return the entry of the model in Hugging Face's `model-index`. The metrics are all test scores that are single numbers."""
+    """Return the entry of the model in Hugging Face's `model-index`. The metrics are all test scores of the model that are single numbers."""
     spec, source, scores = evidence.manifest.spec, dataset(evidence) or UNKNOWN_DATASET, evidence.evaluation.scores
     task = HUB_TASKS.get((spec.inputs.kind, spec.targets.kind), spec.targets.kind.replace("_", "-"))
     digest = evidence.manifest.inputs.get("data")
@@ -75,7 +76,7 @@ def metadata(evidence: Evidence) -> dict[str, Any]:
         "metrics": [
             {"type": HUB_METRICS.get(name, name), "name": f"test {name}", "value": value}
             for name, value in scores.items()
-            if isinstance(value, int | float) and name not in ("samples", "tokens")
+            if isinstance(value, int | float) and name not in NOT_OF_MODEL
         ],
     }
     return {"name": title(evidence), "results": [result]}

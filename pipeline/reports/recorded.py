@@ -6,9 +6,11 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pipeline.counted import counted
 from pipeline.io import files, untrusted
 from pipeline.raw_dataset import TEST
 from pipeline.refusal import Refusal
@@ -19,6 +21,7 @@ MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
 HEADLINES = ("perplexity", "accuracy", "loss")
 """The scores that the result line may show; it shows the first that exists."""
+LONGEST_CLASS = 40
 MOST_BYTES = 2**26
 """Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""
 
@@ -81,12 +84,23 @@ def result_line(scores: Mapping[str, Any]) -> str:
     """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
 
     The main score is the perplexity; if `scores` has none, the accuracy; otherwise the loss. If `scores` has a confidence interval of the
-    main score, the line shows the interval too.
+    main score, the line shows the interval too. Of a classification, it ends with what `about_classes` returns.
     """
     name = next(name for name in HEADLINES if name in scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""
-    return f"test {name} {scores[name]:.4f}{between} on {scores['samples']} samples"
+    return f"test {name} {scores[name]:.4f}{between} on {counted(scores['samples'], 'sample')}{about_classes(scores)}"
+
+
+def about_classes(scores: Mapping[str, Any]) -> str:
+    """Return what an accuracy hides if the classes are of unequal size: a text to append to the result; "" if `scores` has no classes."""
+    text = ""
+    if "majority_class_accuracy" in scores:
+        text += f"; always guessing the most frequent class: {scores['majority_class_accuracy']:.4f}"
+    if "per_class" in scores:
+        name, lowest = min(((name, each["f1"]) for name, each in scores["per_class"].items()), key=itemgetter(1))
+        text += f"; lowest F1: {lowest:.4f} (class {untrusted.shown(name, LONGEST_CLASS)})"
+    return text
 
 
 def read_table(path: Path, stage: str) -> list[dict[str, str]]:

@@ -74,7 +74,8 @@ def judge(
     """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`. Write no files.
 
     `machine` is this machine and the device on which the model is scored. With `evaluate.test_time_augmentation`, the logits of several
-    views of each image are averaged, and their accuracy is added to the scores. The evaluator does not have these averages, but the outputs
+    views of each image are averaged, and their accuracy is added to the scores. The scores of guessing without looking at the inputs are added,
+    too. The evaluator does not have these averages, but the outputs
     for the unmodified inputs. Raises Refusal if there is no test split, if the settings do not fit the data or the machine, or if a logit
     or a loss is not finite.
     """
@@ -89,7 +90,7 @@ def judge(
     model.to(device)
     with torch_errors.with_remedies(size="evaluate.batch_size"):
         feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size)
-        scores = evaluator.scores()
+        scores = evaluator.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)
             feed(augmented, tta.Averaged(model, requested), split, device, precision=chosen, batch_size=params.evaluate.batch_size)

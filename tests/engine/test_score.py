@@ -10,6 +10,8 @@ from pipeline.data.prepared import Prepared
 from pipeline.engine import precision, score
 from pipeline.engine.model import Model
 from pipeline.refusal import Refusal
+from pipeline.reports import metrics
+from pipeline.reports.predictions import Predictions
 from tests.engine.building import model_of, objective_of
 
 OBJECTIVE = objective_of()
@@ -30,6 +32,10 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: M
         logits = model.eval()(images.held)
     assert found["loss"] == pytest.approx(cross_entropy(logits, images.placement.targets).item(), rel=1e-5)
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
+    targets = images.placement.targets.numpy()
+    predictions = Predictions.of(logits.numpy(), targets)
+    evaluated = metrics.evaluate(predictions, tuple("abc"), top_k=2, calibration_bins=5, confidence_level=0.9)
+    assert found["macro_f1"] == evaluated["macro_f1"], "to the bit, for every batch size"
 
 
 def test_outputs_are_turned_into_float64_for_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

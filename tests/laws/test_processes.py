@@ -35,6 +35,7 @@ COMMON = {
     "train.report_every_steps": 3,
     "train.validate_every_steps": 6,
     "train.export_weights": "best",
+    "train.metric": "valid/macro_f1",
     "train.clip_norm": 1.0,
     "train.ema_decay": 0.9,
 }
@@ -44,7 +45,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "muon, mixed": ("digits", {**COMMON, **MIXED, "model": CONVNET, "optimizer": MUON, "train.on_nonfinite": "skip"}),
     "fp16": ("digits", {**COMMON, "model": CONVNET, "optimizer": SGD, "train.precision": "fp16", "train.activation_checkpointing": True}),
     "texts": ("texts", TEXT),
-    "code": ("code", TEXT),
+    "code": ("code", {**TEXT, "train.metric": "valid/perplexity"}),
 }
 """Networks with BatchNorm and dropout, and gradient accumulation: a lane of 6 samples is two micro-batches."""
 MAIN = "muon, mixed"

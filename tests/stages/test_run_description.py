@@ -220,7 +220,7 @@ def test_the_result_becomes_the_description(without_mirror: Environment, tmp_pat
         assert reports.folder
         recorded = [event.fields for event in events.read(reports.folder / events.EVENTS)]
     assert [fields["text"] for fields in recorded if fields["kind"] == "description"] == [
-        "test accuracy 0.7500 (between 0.5000 and 1.0000) on 4 samples; mlp on digits"
+        "test accuracy 0.7500 (between 0.5000 and 1.0000) on 4 samples; lowest F1: 0.5000 (class a/b, c); mlp on digits"
     ]
     assert "per_class.csv" in [Path(fields["file"]).name for fields in recorded if fields["kind"] == "artifact"]
 

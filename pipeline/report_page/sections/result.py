@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.counted import counted
 from pipeline.flatten import leaves
 from pipeline.params.yaml_document import Document
 from pipeline.report_page.content import Cell, Headline, Number, Paragraph, Section, Table
@@ -25,13 +26,13 @@ def key(evidence: Evidence, name: str) -> str:
 def headline(evidence: Evidence) -> Headline:
     scores = evidence.evaluation.scores
     name = next(name for name in recorded.HEADLINES if name in scores)
-    interval, samples = scores.get(f"{name}_interval"), f"on {scores['samples']:,} test samples"
+    interval, samples = scores.get(f"{name}_interval"), f"on {counted(scores['samples'], 'test sample', ',')}"
     if not interval:
-        samples = f"on {scores['tokens']:,} test tokens" if "tokens" in scores else samples
+        samples = f"on {counted(scores['tokens'], 'test token', ',')}" if "tokens" in scores else samples
         return Headline(spoken(name), Number(scores[name], key(evidence, name)), samples)
     share = confidence_level(evidence)
     kind = f"{100 * share:g}% interval" if share else "interval"
-    note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {samples}"
+    note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {samples}{recorded.about_classes(scores)}"
     return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
 
 

@@ -4,9 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline import cross_entropy
+from pipeline import class_scores, cross_entropy
 from pipeline.spec import Spec
 
 if TYPE_CHECKING:
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Objective:
-    """Cross-entropy and accuracy.
+    """Cross-entropy and accuracy, and the macro F1 of a validation.
 
     Outputs are logits (n, classes); targets are class numbers (n,), or class probabilities (n, classes) from mixup or CutMix.
     """
@@ -45,3 +48,14 @@ class Objective:
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the accuracy. `sums` are the results of the method `sums`, added up over `num_targets` targets."""
         return {"accuracy": sums["correct"] / num_targets}
+
+    def counts(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return counts (3, classes) for each class: its samples, the samples predicted as this class, and the correct predictions of it."""
+        predicted = outputs.argmax(-1)
+        every, correct = torch.ones_like(targets), (predicted == targets).long()
+        tallies = ((targets, every), (predicted, every), (targets, correct))
+        return torch.stack([targets.new_zeros(self.num_outputs).scatter_add_(0, *each) for each in tallies])
+
+    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:
+        """Return the macro F1. `counts` are the results of the method `counts`, added up over the samples."""
+        return {"macro_f1": class_scores.macro_f1(*counts)}

@@ -12,7 +12,8 @@ from pipeline.refusal import Refusal
 class Settings(EvaluateSettings):
     name: Literal["classification"]
     top_k: PositiveInt
-    """The k of `top_k_accuracy`: a sample counts as correct if its class is among the k most likely."""
+    """The k of `top_k_accuracy`: a sample counts as correct if its class is among the k most likely. It is left out if k is the number of
+    classes."""
     calibration_bins: Count
     """Number of equal-width confidence bins of the reliability curve and the expected calibration error."""
     confidence_level: Annotated[float, Field(gt=0, lt=1)]

@@ -22,7 +22,8 @@ class ClassTargets(spec.Targets):
 
     dtype: ClassVar[type[np.generic]] = np.int64
     has_classes: ClassVar[bool] = True
-    metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max"}
+    metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max", "macro_f1": "max"}
+    only_validated: ClassVar[frozenset[str]] = frozenset({"macro_f1"})
 
     kind: Literal["classification"] = "classification"
     classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2)]
@@ -81,6 +82,10 @@ class ClassTargets(spec.Targets):
         empty = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
         if empty:
             raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:MOST_NAMED])}: add some, or remove the class")
+
+    def baseline_scores(self, train: NDArray[np.int64], test: NDArray[np.int64]) -> dict[str, float]:
+        """Return the accuracy on `test` of always guessing the most frequent class of `train`; of several such classes, the first."""
+        return {"majority_class_accuracy": float((test == np.bincount(train).argmax()).mean())}
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class number of each sample, so that each class is a stratum: a random split takes the same share of each class."""

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import cross_entropy
@@ -60,3 +62,9 @@ class Objective:
         """
         found = rates(sums["loss"], num_targets, characters=sums["characters"], size_bytes=sums["bytes"])
         return {**found, "accuracy": sums["correct"] / num_targets}
+
+    def counts(self, outputs: Tensor, targets: Tensor) -> None:
+        """Return None: there are no metrics of single tokens."""
+
+    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:  # noqa: ARG002  # there are no counts
+        return {}

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.dummy import DummyClassifier
 
 from pipeline.inputs.text.description import UNKNOWN
 from pipeline.refusal import Refusal
-from pipeline.reports import tables
+from pipeline.reports import recorded, tables
 from pipeline.spec import Inputs
 from pipeline.tasks.classification.evaluation import Evaluator
 from pipeline.tasks.classification.settings import Settings
@@ -31,6 +32,20 @@ def fed(size: int, logits: np.ndarray = LOGITS) -> Evaluator:
 def test_the_size_of_the_pieces_changes_no_score() -> None:
     assert fed(1).scores() == fed(7).scores() == fed(50).scores()
     assert fed(7).scores()["accuracy"] == (LOGITS.argmax(1) == TARGETS).mean()
+
+
+def test_an_uneven_split_is_reported_with_the_guess_of_the_most_frequent_class_and_the_worst_class() -> None:
+    """The most frequent class is that of train, as scikit-learn's baseline takes it, although the test split has more samples of another."""
+    train, test = np.repeat([0, 1, 2], [2, 9, 4]), np.repeat([0, 1, 2], [1, 3, 6])
+    scores = SPEC.targets.baseline_scores(train, test)
+    baseline = DummyClassifier(strategy="most_frequent").fit(np.zeros((15, 1)), train)
+    assert scores == {"majority_class_accuracy": baseline.score(np.zeros((10, 1)), test)} == {"majority_class_accuracy": 0.3}
+    scores |= fed(50).scores()
+    worst = min(scores["per_class"], key=lambda name: scores["per_class"][name]["f1"])
+    text = (
+        f"on 50 samples; always guessing the most frequent class: 0.3000; lowest F1: {scores['per_class'][worst]['f1']:.4f} (class {worst})"
+    )
+    assert recorded.result_line(scores).endswith(text)
 
 
 def test_tables_and_figures_are_of_all_pieces(tmp_path: Path) -> None:
