@@ -25,7 +25,17 @@ from tests.repository import repository, variables
 from tests.sources.pictures import picture, write_folder, write_tar, write_zip
 
 CLASSES = ("cat", "dog")
-SOURCE = {"name": "image_folder", "valid": 0.1, "test": 0.2, "size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 10_000}
+SOURCE = {
+    "name": "image_folder",
+    "seed": 1,
+    "duplicates": "keep",
+    "valid": 0.1,
+    "test": 0.2,
+    "size": 6,
+    "channels": 1,
+    "on_corrupt": "fail",
+    "max_pixels": 10_000,
+}
 IMAGES = "data/raw/images"
 ARRAY = Path("data/prepared/train-inputs.npy")
 Edit = Callable[[], object]
@@ -108,7 +118,9 @@ def test_a_source_that_was_changed_while_prepare_read_it_is_refused(folder: Path
         project.write_params(folder, source(name))
     if form == "arrays":
         params = YAML().load(Path("params.yaml"))
-        params["source"] = {key: value for key, value in params["source"].items() if key in ("root", "valid", "test")} | {"name": "arrays"}
+        params["source"] = {
+            key: value for key, value in params["source"].items() if key in ("root", "seed", "duplicates", "valid", "test")
+        } | {"name": "arrays"}
         YAML().dump(params, Path("params.yaml"))
     after(prepare.writer, "store", lambda: writers[form](1), monkeypatch)
     assert by_dvc("prepare", monkeypatch) == 2
