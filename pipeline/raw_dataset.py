@@ -1,6 +1,6 @@
 """A dataset as read from its source, before it is split and stored."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -118,6 +118,10 @@ class RawDataset:
 
     A source whose samples take long to decode also has `decode_and_store`: worker processes then write the samples that they decoded, and
     `blocks()` is not used by `prepare`.
+
+    `drawing_keys()` returns a key of each train sample, such as its path: missing splits are then drawn in the order of a hash of the keys
+    (see `pipeline.data.split`). If `together`, samples with equal keys go to one split. `sample_keys()` returns where each sample of each
+    split was found, which `prepare` writes beside the arrays.
     """
 
     task: "spec.Targets"
@@ -126,6 +130,9 @@ class RawDataset:
     blocks: Callable[[], Generator[SampleBlock]]
     fit: "Callable[[Mapping[str, NDArray[np.str_]]], None]" = lambda _: None
     decode_and_store: DecodeAndStore | None = None
+    drawing_keys: "Callable[[], Sequence[bytes]] | None" = None
+    together: bool = False
+    sample_keys: "Callable[[], Mapping[str, Sequence[str]]] | None" = None
 
     def __post_init__(self) -> None:
         """Raise Refusal if a split has an unknown name, if there is no train split, or if targets are not those of the task."""

@@ -163,7 +163,7 @@ def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
     if not prepare.source.untrusted:
         stage.refuse_missing_root(prepare.source)
         return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
-    raw_dataset, assigned = stage.survey(prepare, workers=1)
+    raw_dataset, assigned = stage.survey(prepare, workers=1, quick=True)
     return {str(name) for names in assigned.values() for name in names}, len(raw_dataset.task.output_names) or None
 
 
@@ -253,7 +253,7 @@ def fetch_data(prepare: PrepareParams) -> None:
     from pipeline.stages import prepare as stage
 
     if prepare.source.downloaded and would_run("prepare"):
-        stage.survey(prepare, workers=1)
+        stage.survey(prepare, workers=1, quick=True)
 
 
 def fetch_weights(model: ModelSettings) -> None:

@@ -16,7 +16,7 @@ from pipeline.raw_dataset import SPLITS, TRAIN
 from pipeline.refusal import Refusal
 from pipeline.spec import MOST_BYTES, Spec
 
-FORMAT = "pipeline-prepared-3"
+FORMAT = "pipeline-prepared-4"
 HEADER_BYTES = 1 << 16
 """Upper bound for the size of the header of an `.npy` file."""
 
@@ -26,14 +26,27 @@ class SplitRecord(BaseModel):
 
     `samples` is the number of samples in the split's two `.npy` files. `left_out` is the number of corrupt samples, which are not in these
     files. `inputs_digest` and `targets_digest` are the digests of these two files, computed by `files.chunked_digest`.
+    `also_in` says for each split before this one, in the order train, valid, test, how many samples of this split have inputs that a sample
+    of that split has, too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: PositiveInt
     left_out: NonNegativeInt
+    also_in: dict[str, NonNegativeInt]
     inputs_digest: str
     targets_digest: str
+
+
+def shared_samples(splits: Mapping[str, SplitRecord]) -> list[str]:
+    """Return a text such as "113 of 1,114 samples of test in train" for each two splits of which samples have equal inputs."""
+    return [
+        f"{number:,} of {record.samples:,} samples of {name} in {other}"
+        for name, record in splits.items()
+        for other, number in record.also_in.items()
+        if number
+    ]
 
 
 class PreparedRecord(BaseModel):
@@ -41,7 +54,7 @@ class PreparedRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal["pipeline-prepared-3"]
+    format: Literal["pipeline-prepared-4"]
     spec: Spec
     splits: dict[str, SplitRecord]
 

@@ -1,5 +1,6 @@
 """Writes samples to the rows of `.npy` files that were planned for them. Worker processes import this module, so it imports little."""
 
+import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -110,12 +111,13 @@ def move(file: io.BufferedRandom, source: int, target: int, *, size_bytes: int) 
 class Stored(NamedTuple):
     """Says in which rows some samples were stored, by file. `positions` are their positions in `split`, a split of the source.
 
-    `summaries` is what `Statistics.summarize` returned for the samples of train.
+    `digests` has what `row_digests` returned for these rows, by file. `summaries` is what `Statistics.summarize` returned for the samples of train.
     """
 
     split: str
     positions: NDArray[np.int64]
     runs: dict[str, Run]
+    digests: dict[str, NDArray[np.uint64]]
     summaries: list[Any]
 
 
@@ -140,12 +142,19 @@ class Rows:
         The samples that are kept take the first rows. The rows that remain free at the end are closed later by `RowFile.close_gaps`.
         """
         names = self.names[kept]
-        stored = Stored(self.split, self.positions[kept], {}, [])
+        stored = Stored(self.split, self.positions[kept], {}, {}, [])
         for name, start in self.starts.items():
             chosen = names == name
             rows = inputs if chosen.all() else inputs[chosen]  # do not copy inputs that all go to one split
             self.files[name].write(start, rows)
             stored.runs[name] = Run(start, len(rows))
+            stored.digests[name] = row_digests(rows)
             if name == TRAIN and len(rows):
                 stored.summaries.append(self.summarize(rows))
         return stored
+
+
+def row_digests(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return 64 bits of the SHA-256 of each row. They are few enough to keep those of all samples in memory, to find equal samples."""
+    contents = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+    return np.frombuffer(b"".join(hashlib.sha256(row.data).digest()[:8] for row in contents), np.uint64)

@@ -1,6 +1,7 @@
 """Writes `data/prepared/`: plans the row of every sample, stores the samples, and writes `spec.json` last."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
@@ -54,7 +55,7 @@ def write(
 def clear(folder: Path) -> None:
     """Remove the files of an earlier `prepare`, including those of splits that no longer exist, and the drafts of a killed one."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("spec.json", *(f"{split}-{part}.npy" for split in SPLITS for part in ("inputs", "targets"))):
+    for name in ("spec.json", *(f"{split}-{part}" for split in SPLITS for part in ("inputs.npy", "targets.npy", "keys.jsonl"))):
         (folder / name).unlink(missing_ok=True)
     files.sweep(folder)
 
@@ -85,7 +86,7 @@ def store(
         for stored in results:
             kept[stored.split][stored.positions] = True
             for name, run in stored.runs.items():
-                progress[name].add(run)
+                progress[name].add(run, stored.digests[name])
             for summary in stored.summaries:
                 statistics.add(summary)
             advance(len(stored.positions))
@@ -94,7 +95,10 @@ def store(
         if not len(numbers):
             raise Refusal(f"source.root: every sample of the {name} split is corrupt: repair or replace the samples")
     task.refuse_unlearnable(targets[TRAIN], "train without its corrupt samples")
-    splits = {name: finish(progress[name], targets[name], folder, planned=planned[name]) for name in planned}
+    counted = also_in({name: np.concatenate(stored.row_digests) for name, stored in progress.items()})
+    splits = {name: finish(progress[name], targets[name], folder, planned=planned[name], also_in=counted[name]) for name in planned}
+    if not task.per_token:
+        write_keys(folder, raw_dataset, assigned, kept, splits)
     return PreparedRecord(format=FORMAT, spec=Spec(inputs=statistics.inputs(), targets=task), splits=splits)
 
 
@@ -104,12 +108,15 @@ class StoredRows:
     def __init__(self, file: RowFile, pool: Executor) -> None:
         self.file, self.pool = file, pool
         self.runs: list[Run] = []
+        self.row_digests: list[NDArray[np.uint64]] = []
+        """The digests of the stored rows, in any order."""
         self.complete = 0
         """The number of rows from the first on that are all stored."""
         self.digest = files.ChunkedDigest(file.draft, pool)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Run, row_digests: NDArray[np.uint64]) -> None:
         self.runs.append(run)
+        self.row_digests.append(row_digests)
         if run.start == self.complete and not self.file.shared:  # a shared file could be read before what another machine wrote is seen
             self.complete += run.length
             self.digest.advance(self.file.offset(self.complete))
@@ -139,7 +146,31 @@ def targets_of(name: str, raw_dataset: RawDataset, assigned: Assigned, kept: Map
     return np.concatenate([raw_dataset.targets[split][(names == name) & kept[split]] for split, names in assigned.items()])
 
 
-def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: int) -> SplitRecord:
+def also_in(digests: Mapping[str, NDArray[np.uint64]]) -> dict[str, dict[str, int]]:
+    """Return for each split how many of its samples each split before it has, too. `digests` are those of the rows of each split."""
+    names = list(digests)
+    return {
+        name: {other: int(np.isin(digests[name], digests[other]).sum()) for other in names[:number]} for number, name in enumerate(names)
+    }
+
+
+def write_keys(
+    folder: Path, raw_dataset: RawDataset, assigned: Assigned, kept: Mapping[str, NDArray[np.bool_]], names: Iterable[str]
+) -> None:
+    """Write the key of each stored sample: one JSON string per line, for each of the splits `names`, in the order of the rows.
+
+    JSON escapes line breaks, and bytes of a file name that are not UTF-8. The key is that of the source, or else the split and the position
+    in the source, such as `train:17`. `kept` is True for the samples that are not corrupt.
+    """
+    keys = raw_dataset.sample_keys() if raw_dataset.sample_keys else None
+    for name in names:
+        with files.replacing(folder / f"{name}-keys.jsonl") as draft, draft.open("w", encoding="ascii") as file:
+            for split, destinations in assigned.items():
+                for position in np.flatnonzero((destinations == name) & kept[split]).tolist():
+                    file.write(json.dumps(keys[split][position] if keys else f"{split}:{position}") + "\n")
+
+
+def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: int, also_in: dict[str, int]) -> SplitRecord:
     """Close the gaps that corrupt samples left in the inputs, write the targets, and return the entry of the split in `spec.json`."""
     left_out = planned - len(targets)
     if left_out:
@@ -149,4 +180,4 @@ def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: 
     stored.create(len(targets))
     stored.write(0, targets)
     targets_digest = stored.finish(files.ChunkedDigest(stored.draft, inputs.pool))
-    return SplitRecord(samples=len(targets), left_out=left_out, inputs_digest=inputs_digest, targets_digest=targets_digest)
+    return SplitRecord(samples=len(targets), left_out=left_out, also_in=also_in, inputs_digest=inputs_digest, targets_digest=targets_digest)

@@ -1,5 +1,6 @@
 """NumPy arrays of images and class numbers: an `.npz` file, or a folder of `.npy` files."""
 
+import hashlib
 from collections.abc import Generator
 from functools import partial
 from math import prod
@@ -57,7 +58,15 @@ class Settings(SourceSettings):
                 f"source.root: {self.root}: the splits have images of different shapes {sorted(shapes)}: save all images with one shape"
             )
         classes = class_names(arrays.get("classes"), self.root, targets)
-        return RawDataset(described(classes, str(self.root)), Statistics(shapes.pop()), targets, partial(blocks, inputs))
+        together = self.duplicates == "together"
+        return RawDataset(
+            described(classes, str(self.root)),
+            Statistics(shapes.pop()),
+            targets,
+            partial(blocks, inputs),
+            drawing_keys=partial(contents, inputs[TRAIN]) if together else None,
+            together=together,
+        )
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
@@ -195,3 +204,8 @@ def blocks(inputs: dict[str, ArrayFile]) -> Generator[SampleBlock]:
         for rows in array.blocks(max(1, BLOCK_BYTES // int(np.prod(shape)))):
             yield SampleBlock(split, np.arange(start, start + len(rows)), rows.reshape(-1, *shape))
             start += len(rows)
+
+
+def contents(array: ArrayFile) -> list[bytes]:
+    """Return the SHA-256 of each image."""
+    return [hashlib.sha256(image).digest() for block in blocks({TRAIN: array}) for image in np.ascontiguousarray(block.inputs)]

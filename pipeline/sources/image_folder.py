@@ -1,5 +1,6 @@
 """Images by class, `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
+import hashlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,11 +15,11 @@ from pipeline.inputs.image.statistics import Statistics
 from pipeline.io.reading import archives
 from pipeline.io.reading.class_folders import ClassFolders, Sample, find_classes
 from pipeline.io.reading.decoding import Chunk, Decoder
-from pipeline.io.reading.file_tree import Member, Tree
+from pipeline.io.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
 from pipeline.io.reading.workers import on_processes, on_threads
 from pipeline.io.untrusted import shown
 from pipeline.params.source import Duplicates, SourceSettings
-from pipeline.raw_dataset import SPLITS, Cluster, Place, RawDataset, SampleBlock
+from pipeline.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
 from pipeline.refusal import Refusal
 from pipeline.tasks.classification.targets import described
 
@@ -73,7 +74,17 @@ class Settings(SourceSettings):
         layout = find_classes(tree.listing(), str(self.root))
         decode_and_store = partial(self.decode_and_store, tree, layout, workers)
         task, statistics = described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels))
-        return RawDataset(task, statistics, layout.targets, partial(decode_and_store, InMemory), decode_and_store=decode_and_store)
+        together = self.duplicates == "together"
+        return RawDataset(
+            task,
+            statistics,
+            layout.targets,
+            partial(decode_and_store, InMemory),
+            decode_and_store=decode_and_store,
+            drawing_keys=partial(contents, tree, layout.names()[TRAIN], workers) if together else layout.paths,
+            together=together,
+            sample_keys=layout.names,
+        )
 
     def decode_and_store(
         self, tree: Tree, layout: ClassFolders, workers: int, place: Place[Result], cluster: Cluster | None = None
@@ -111,6 +122,25 @@ class Settings(SourceSettings):
     @property
     def place(self) -> str:
         return f"source.root: {self.root}"
+
+
+def contents(tree: Tree, names: Sequence[str], workers: int) -> list[bytes]:
+    """Return the SHA-256 of each of the files `names`, read on `workers` threads. Of a file that cannot be read, return the name."""
+    with tree.contents(names) as members:
+        return [digest for _, digests in on_threads(digests_of, chunked(members, 0), workers=workers) for digest in digests]
+
+
+def digests_of(members: Sequence[Member]) -> list[bytes]:
+    return [digest_of(member) for member in members]
+
+
+def digest_of(member: Member) -> bytes:
+    try:
+        return hashlib.sha256(member.read()).digest()
+    except Refusal:
+        raise
+    except READ_ERRORS:  # the decoder reports the file
+        return name_bytes(member.name)
 
 
 def chunked(members: Iterable[Member], image_bytes: int, larger: int = 1) -> Iterator[list[Member]]:

@@ -1,7 +1,7 @@
 """Labelled texts: tables (TSV, CSV or JSON lines), or files of text by class in a folder or archive."""
 
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -87,7 +87,8 @@ class Settings(TextSettings):
         numbers = {name: number for number, name in enumerate(classes)}
         targets = {split: np.array([numbers[row.label] for row in found], np.int64) for split, found in rows.items()}
         samples = {split: [Sample(f"{shown(paths[split])}:{row.line}", row.text) for row in found] for split, found in rows.items()}
-        return self.dataset(classes, targets, lambda: samples)
+        lines = {split: [f"{paths[split].name}:{row.line}" for row in found] for split, found in rows.items()}
+        return self.dataset(classes, targets, lambda: samples, lambda: lines)
 
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
@@ -98,19 +99,37 @@ class Settings(TextSettings):
             )
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
-        return self.dataset(layout.classes, layout.targets, partial(read_files, tree, layout, self.root))
+        paths = None if self.duplicates == "together" else layout.paths
+        return self.dataset(layout.classes, layout.targets, partial(read_files, tree, layout, self.root), layout.names, paths)
 
-    def dataset(self, classes: tuple[str, ...], targets: Mapping[str, NDArray[np.int64]], load: Callable[[], Samples]) -> RawDataset:
+    def dataset(
+        self,
+        classes: tuple[str, ...],
+        targets: Mapping[str, NDArray[np.int64]],
+        load: Callable[[], Samples],
+        sample_keys: Callable[[], Mapping[str, list[str]]],
+        drawing_keys: Callable[[], list[bytes]] | None = None,
+    ) -> RawDataset:
         """Return the dataset. `classes` are the names of the classes, and `targets` has the class numbers of the samples of each split.
 
-        `load` returns the texts of each split. Only `prepare` calls `load`; the command `check` needs nothing but the targets.
+        `load` returns the texts of each split. Only `prepare` calls `load`; the command `check` needs nothing but the targets. For
+        `sample_keys` and `drawing_keys`, see RawDataset. If `drawing_keys` is None, the keys are the texts.
         """
         texts = TokenizedTexts(self, load)
-        return RawDataset(described(classes, str(self.root)), texts.statistics, targets, texts.blocks, texts.fit)
+        return RawDataset(
+            described(classes, str(self.root)),
+            texts.statistics,
+            targets,
+            texts.blocks,
+            texts.fit,
+            drawing_keys=drawing_keys or texts.of_train,
+            together=self.duplicates == "together",
+            sample_keys=sample_keys,
+        )
 
 
 class TokenizedTexts:
-    """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it loads the texts and fits the tokenizer.
+    """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer.
 
     `load` returns the texts of each split of the source.
     """
@@ -119,9 +138,15 @@ class TokenizedTexts:
         self.settings, self.load = settings, load
         self.statistics = Statistics(settings.max_length)
 
+    @cached_property
+    def samples(self) -> Samples:
+        return self.load()
+
+    def of_train(self) -> list[bytes]:
+        return [sample.text.encode("utf-8", "surrogatepass") for sample in self.samples[TRAIN]]
+
     def fit(self, assigned: Assigned) -> None:
-        """Load the samples, and fit the tokenizer to those that are assigned to train."""
-        self.samples = self.load()
+        """Fit the tokenizer to the samples that are assigned to train."""
         self.tokenizer = self.settings.fit_tokenizer(
             sample.text
             for split, samples in self.samples.items()

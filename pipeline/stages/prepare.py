@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.data import split, writer
-from pipeline.data.prepared import PreparedRecord
+from pipeline.data.prepared import PreparedRecord, shared_samples
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.source import SourceSettings
 from pipeline.paths import Paths
@@ -50,20 +50,33 @@ def read_and_store(params: PrepareParams, paths: Paths, environment: Environment
     for name in SPLITS:
         if name in raw_dataset.targets and shares.get(name) and not params.source.divides:
             print(f"prepare: {name}: the dataset has its own {name} split, so source.{name} is not used")
+    if shared := shared_samples(record.splits):
+        kept = getattr(params.source, "duplicates", "") == "keep" and record.splits.keys() - raw_dataset.targets.keys()
+        remedy = ": `source.duplicates: together` draws equal samples for one split" if kept else ""
+        print(f"prepare: samples with equal inputs stand in two splits ({', '.join(shared)}){remedy}")
     return record
 
 
-def survey(params: PrepareParams, *, workers: int | None) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
+def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
     """Return the dataset, and a dict that says into which split each of its samples goes.
 
     The dict maps each split of the source to an array with the name of a split for each sample. Samples of train may go to valid or test.
     No image is decoded here. `workers` is the number of threads or processes that decode images later; None means one for each usable CPU.
+    If `quick`, the splits are drawn in another order, for which nothing needs to be read.
     """
     source = params.source
     refuse_missing_root(source)
     raw_dataset = source.open(workers=workers or cgroup.usable_cpus())
     raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], str(source.root))
-    assigned = split.assign(raw_dataset.targets, raw_dataset.task, valid=source.valid, test=source.test, seed=source.seed)
+    assigned = split.assign(
+        raw_dataset.targets,
+        raw_dataset.task,
+        valid=source.valid,
+        test=source.test,
+        seed=source.seed,
+        keys=None if quick else raw_dataset.drawing_keys,
+        together=raw_dataset.together,
+    )
     return raw_dataset, assigned
 
 

@@ -89,7 +89,7 @@ def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits
             name=f"{document['source']['name']} {split}",
             digest=files.digest_of([record["inputs_digest"], record["targets_digest"]]),
             context=CONTEXTS[split],
-            profile={**summarized(prepared["spec"]), "samples": record["samples"]},
+            profile={**summarized(prepared["spec"]), "samples": record["samples"], "also_in": record["also_in"]},
         )
         for split, record in records.items()
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.data.prepared import Prepared
+from pipeline.data.prepared import Prepared, shared_samples
 from pipeline.data.rows import RowFile
 from pipeline.data.writer import write
 from pipeline.inputs.image.statistics import Statistics
@@ -93,6 +93,38 @@ def test_corrupt_samples_are_counted_and_left_out(tmp_path):
     assert np.array_equal(Prepared.open(tmp_path).train.inputs, INPUTS[np.setdiff1d(np.flatnonzero(ASSIGNED == TRAIN), [0, 9])])
 
 
+def test_samples_with_equal_inputs_in_two_splits_are_counted_without_the_corrupt_ones(tmp_path, monkeypatch):
+    """Samples 0 and 9 are in train, 3 in valid, 6 to 8 in test; 9 is corrupt."""
+    inputs = INPUTS.copy()
+    inputs[[3, 6, 7]] = inputs[0]
+    inputs[8] = inputs[9]
+    monkeypatch.setitem(globals(), "INPUTS", inputs)
+    record = written(tmp_path, missing={9})
+    assert {name: split.also_in for name, split in record.splits.items()} == {
+        TRAIN: {},
+        VALID: {TRAIN: 1},
+        TEST: {TRAIN: 2, VALID: 2},
+    }
+    assert shared_samples(record.splits) == [
+        "1 of 15 samples of valid in train",
+        "2 of 15 samples of test in train",
+        "2 of 15 samples of test in valid",
+    ]
+
+
+def test_the_key_of_each_row_is_kept_in_the_order_of_the_rows(tmp_path):
+    def keys(name):
+        return [json.loads(line) for line in (tmp_path / f"{name}-keys.jsonl").read_text().splitlines()]
+
+    written(tmp_path, missing={0, 9, 3})
+    assert keys(TRAIN) == [f"train:{place}" for place in np.flatnonzero(ASSIGNED == TRAIN) if place not in (0, 9)]
+    named = [f"a\n{place}\udcff.png" for place in range(60)]
+    write(replace(raw_dataset(), sample_keys=lambda: {TRAIN: named}), {TRAIN: ASSIGNED}, tmp_path)
+    assert {name: keys(name) for name in (TRAIN, VALID, TEST)} == {
+        name: [named[place] for place in np.flatnonzero(name == ASSIGNED)] for name in (TRAIN, VALID, TEST)
+    }
+
+
 def test_losing_a_whole_class_or_split_is_refused_and_leaves_no_prepared_data(tmp_path):
     written(tmp_path)
     with pytest.raises(Refusal, match="train without its corrupt samples has no samples of b"):
@@ -118,7 +150,7 @@ def test_a_failure_in_the_middle_leaves_no_prepared_data(tmp_path):
 def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
     written(tmp_path)
     write(raw_dataset(), {TRAIN: np.full(60, TRAIN)}, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-targets.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-keys.jsonl", "train-targets.npy"]
     with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
         Prepared.open(tmp_path).split(VALID)
 
@@ -188,9 +220,9 @@ def test_a_changed_byte_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "another-2"}, r"does not have the format pipeline-prepared-3 \(format: "),
-        ({"extra": 1}, r"does not have the format pipeline-prepared-3 \(extra: "),
-        ({"format": "pipeline-prepared-2"}, r"does not have the format pipeline-prepared-3 .*: run `dvc repro -f prepare`"),
+        ({"format": "another-2"}, r"does not have the format pipeline-prepared-4 \(format: "),
+        ({"extra": 1}, r"does not have the format pipeline-prepared-4 \(extra: "),
+        ({"format": "pipeline-prepared-3"}, r"does not have the format pipeline-prepared-4 .*: run `dvc repro -f prepare`"),
         ({"spec": described(channels=1, classes=["a", "b", "c"])}, "spec.json says"),
         (
             {"spec": described(channels=3, classes=["a", "b"])},

@@ -14,8 +14,9 @@ CLASSES = tuple("abcde")
 targets_of_five_classes = st.lists(st.integers(0, 4), min_size=60, max_size=200).map(lambda more: np.array([*range(5)] * 20 + more))
 
 
-def assign(targets, *, valid=0.0, test=0.0, seed=1):
-    return split.assign(targets, ClassTargets(classes=CLASSES), valid=valid, test=test, seed=seed)
+def assign(targets, *, valid=0.0, test=0.0, seed=1, keys=None, together=False):
+    task, called = ClassTargets(classes=CLASSES), None if keys is None else lambda: keys
+    return split.assign(targets, task, valid=valid, test=test, seed=seed, keys=called, together=together)
 
 
 @settings(max_examples=30, deadline=None)
@@ -95,3 +96,64 @@ def test_a_class_too_small_for_every_split_is_named(samples, shares):
         match=r"source.(test|valid): class b has too few samples \([123]\) to divide between \w+ and train, because the share 0\.\d",
     ):
         assign({TRAIN: np.array([0] * 50 + [1] * samples)}, **shares)
+
+
+def names(count):
+    return [b"%d.png" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("position", [0, 37, 100])
+@pytest.mark.parametrize("seed", range(20))
+def test_one_more_sample_moves_at_most_one_other_at_each_boundary(seed, position):
+    keys = names(100)
+    grown = [*keys[:position], b"another.png", *keys[position:]]
+    before, after = (
+        dict(
+            zip(found, assign({TRAIN: np.zeros(len(found), int)}, valid=0.1, test=0.2, seed=seed, keys=found)[TRAIN].tolist(), strict=True)
+        )
+        for found in (keys, grown)
+    )
+    moved = [(before[key], after[key]) for key in keys if before[key] != after[key]]
+    assert len(moved) == len(set(moved)) <= 2
+    assert sum(TEST in pair for pair in moved) <= 1
+    assert sum(TRAIN in pair for pair in moved) <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    targets=targets_of_five_classes,
+    valid=st.floats(0.01, 0.5),
+    test=st.floats(0.01, 0.5),
+    seed=st.integers(0, 2**40),
+    together=st.booleans(),
+)
+def test_in_the_order_of_keys_every_class_gives_its_share_to_every_split(targets, valid, test, seed, together):
+    assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed, keys=names(len(targets)), together=together)[TRAIN]
+    for number in range(5):
+        kept = max(1, round(test * (targets == number).sum()))
+        assert (assigned[targets == number] == TEST).sum() == kept
+        assert (assigned[targets == number] == VALID).sum() == max(1, round(valid * ((targets == number).sum() - kept)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_equal_keys_go_to_one_split_and_the_shares_stay(seed):
+    keys = names(200) + names(50) + names(10) * 2
+    targets = np.arange(len(keys)) % 2
+    assigned = assign({TRAIN: targets}, valid=0.1, test=0.2, seed=seed, keys=keys, together=True)[TRAIN]
+    places = {key: {name for name, other in zip(assigned.tolist(), keys, strict=True) if other == key} for key in keys}
+    assert all(len(found) == 1 for found in places.values())
+    assert [(assigned == name).mean().round(1) for name in (TEST, VALID)] == [0.2, 0.1]
+
+
+def test_equal_samples_that_would_leave_a_class_without_train_samples_are_refused():
+    keys, targets = [*names(20), *[b"same"] * 20], np.array([0] * 20 + [1] * 20)
+    with pytest.raises(Refusal, match=r"source.duplicates: class b has too few different samples: .* write `source.duplicates: keep`"):
+        assign({TRAIN: targets}, test=0.5, keys=keys, together=True)
+
+
+def test_no_key_is_read_if_every_split_is_given():
+    numbers = np.arange(40) % 4
+    assigned = split.assign(
+        dict.fromkeys((TRAIN, VALID, TEST), numbers), ClassTargets(classes=CLASSES), valid=0.1, test=0.1, seed=1, keys=lambda: 1 / 0
+    )
+    assert set(assigned[TRAIN]) == {TRAIN}

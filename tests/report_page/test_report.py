@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
+from pipeline.data.prepared import read_record
 from pipeline.engine import inference, model_file
 from pipeline.flatten import leaves
 from pipeline.io import files
 from pipeline.params.yaml_document import Document
+from pipeline.report_page.sections import data
 from tests import project
 from tests.project import TABLE
 from tests.report_page.pages import Read, card_parts, plain_text
@@ -116,6 +118,15 @@ def test_all_sections_of_a_tracked_classifier_are_there(checkout: Path) -> None:
     assert f"95% interval {interval['low']:.4f} to {interval['high']:.4f}" in page.text
     assert files.digest(checkout / "models/model.safetensors") in page.text
     assert "training time" in page.text
+
+
+def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "stand in two splits" not in report().text
+    record = read_record(checkout / "data/prepared")
+    test = record.splits["test"].model_copy(update={"also_in": {"train": 113, "valid": 0}})
+    shared = record.model_copy(update={"splits": {**record.splits, "test": test}})
+    monkeypatch.setattr(data, "read_record", lambda _: shared)
+    assert f"Samples with equal inputs stand in two splits: 113 of {test.samples} samples of test in train." in report().text
 
 
 def test_wrong_samples_are_those_of_the_evaluation_and_are_not_predicted_again(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,15 @@ def test_splits_are_read_as_they_were_saved(tmp_path, monkeypatch, form):
         assert raw_dataset.targets[split].dtype == np.int64
 
 
+def test_the_keys_of_equal_images_are_equal(tmp_path):
+    root = stored(tmp_path / "x", "npz", {"inputs": INPUTS[[0, 1, 0]], "targets": TARGETS[:3]})
+    assert settings(root).open(workers=1).drawing_keys is None
+    raw_dataset = settings(root).model_copy(update={"duplicates": "together"}).open(workers=1)
+    first, second, third = raw_dataset.drawing_keys()
+    assert raw_dataset.together
+    assert first == third != second
+
+
 def test_grey_images_need_no_channel_axis(tmp_path):
     raw_dataset = settings(stored(tmp_path, "npz", {"inputs": INPUTS[..., 0], "targets": TARGETS})).open(workers=1)
     assert raw_dataset.statistics.row_shape == (4, 5, 1)

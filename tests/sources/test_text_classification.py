@@ -78,6 +78,36 @@ def test_a_table_is_split_tokenized_and_stored(tmp_path, capsys):
     assert f"prepare: the tokenizer `word` has {prepared.spec.inputs.num_tokens} tokens\n" in output
 
 
+@pytest.mark.parametrize("form", ["table", "files"])
+def test_equal_texts_go_to_one_split_together_and_have_their_places_as_keys(tmp_path, form):
+    lines = [("ab"[number % 2], f"text {number // 4}") for number in range(80)]
+    if form == "table":
+        root, columns = write(tmp_path / "texts.tsv", "".join(f"{label}\t{text}\n" for label, text in lines)), NUMBERED
+    else:
+        root, columns = tmp_path / "texts", FILES
+        for number, (label, text) in enumerate(lines):
+            write(root / label / f"{number}.txt", text)
+    prepared = run(root, tmp_path / "top", duplicates="together", valid=0.2, test=0.2, **columns)
+    places = {}
+    for split in prepared.splits:
+        for key in map(json.loads, (Paths(tmp_path / "top").prepared / f"{split}-keys.jsonl").read_text().splitlines()):
+            number = int(key.partition(":")[2]) - 1 if form == "table" else int(key.partition("/")[2].removesuffix(".txt"))
+            places.setdefault(lines[number][1], set()).add(split)
+    assert len(places) == 20
+    assert all(len(splits) == 1 for splits in places.values())
+    assert [len(prepared.split(name)) for name in ("valid", "test")] == [12, 16]
+
+
+def test_the_split_of_a_table_is_that_of_its_texts_in_any_order(tmp_path):
+    lines = [f"{'ab'[number % 2]}\ttext{number}\n" for number in range(40)]
+    found = []
+    for number, order in enumerate((lines, lines[::-1])):
+        run(write(tmp_path / f"{number}.tsv", "".join(order)), tmp_path / str(number))
+        keys = (Paths(tmp_path / str(number)).prepared / "test-keys.jsonl").read_text().splitlines()
+        found.append({order[int(json.loads(key).partition(":")[2]) - 1] for key in keys})
+    assert found[0] == found[1]
+
+
 def test_the_tokenizer_knows_the_train_texts_alone(tmp_path):
     for split, words in {"train": ("red", "blue"), "valid": ("green", "blue"), "test": ("red", "grey")}.items():
         write(tmp_path / f"data/{split}.tsv", "".join(f"{label}\t{word}\n" for label, word in zip("ab", words, strict=True)))

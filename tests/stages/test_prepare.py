@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import tarfile
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from pipeline.io import files, tensor_file
 from pipeline.params.prepare import PrepareParams
 from pipeline.params.source import SourceSettings
 from pipeline.paths import Paths
+from pipeline.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
 from pipeline.sources import arrays, digits, image_folder
@@ -74,6 +77,10 @@ def run(root, top, *, workers=None, **changes):
     return Prepared.open(Paths(top).prepared)
 
 
+def keys(top, split):
+    return [json.loads(line) for line in (Paths(top).prepared / f"{split}-keys.jsonl").read_text().splitlines()]
+
+
 def refusal(root, top, **changes):
     with pytest.raises(Refusal) as caught:
         run(root, top, **changes)
@@ -90,6 +97,47 @@ def test_images_are_split_and_stored(root, tmp_path, capsys):
     *splits, result = capsys.readouterr().out.splitlines()
     assert splits == ["prepare: train: 14 samples", "prepare: valid: 2 samples", "prepare: test: 4 samples"]
     assert result == "prepare: 20 samples of image inputs (6, 6, 1), 2 outputs"
+
+
+@pytest.mark.parametrize("duplicates", ["keep", "together"])
+def test_a_folder_and_an_archive_have_the_same_splits(root, tmp_path, duplicates):
+    with tarfile.open(tmp_path / "images.tar.gz", "w:gz") as archive:
+        for name in ("dog", "cat"):
+            archive.add(root / name, f"./enclosing/{name}")
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as file:
+        for path in root.glob("*/*"):
+            file.write(path, path.relative_to(root))
+    found = []
+    for number, source in enumerate((root, tmp_path / "images.tar.gz", tmp_path / "images.zip")):
+        run(source, tmp_path / str(number), duplicates=duplicates)
+        found.append([{key.removeprefix("./enclosing/") for key in keys(tmp_path / str(number), split)} for split in SPLITS])
+    assert found[0] == found[1] == found[2]
+    assert [len(split) for split in found[0]] == [14, 2, 4]
+
+
+def test_an_added_image_moves_at_most_one_other_at_each_boundary(root, tmp_path):
+    before = {key: split for split in SPLITS if run(root, tmp_path) for key in keys(tmp_path, split)}
+    (root / "cat/11.png").write_bytes(picture(50))
+    after = {key: split for split in SPLITS if run(root, tmp_path) for key in keys(tmp_path, split)}
+    moved = [(before[key], after[key]) for key in before if before[key] != after[key]]
+    assert sum(TEST in pair for pair in moved) <= 1
+    assert sum(TRAIN in pair for pair in moved) <= 1
+
+
+def test_equal_images_are_counted_and_together_go_to_one_split(root, tmp_path, capsys):
+    for number in range(10):
+        (root / "cat" / f"copy{number}.png").write_bytes(picture(number))
+    run(root, tmp_path)
+    assert re.search(
+        r"prepare: samples with equal inputs stand in two splits \(.*[1-9] of 6 samples of test in train.*\): "
+        r"`source.duplicates: together` draws equal samples for one split\n",
+        capsys.readouterr().out,
+    )
+    prepared = run(root, tmp_path, duplicates="together")
+    assert "equal inputs" not in capsys.readouterr().out
+    assert [len(prepared.split(name)) for name in (VALID, TEST)] == [3, 6]
+    content = json.loads((Paths(tmp_path).prepared / "spec.json").read_text())
+    assert content["splits"]["test"]["also_in"] == {"train": 0, "valid": 0}
 
 
 def test_a_source_that_no_worker_decodes_says_that_it_uses_no_cluster(tmp_path, capsys):

@@ -41,7 +41,9 @@ NEVER_MISSING = {
 }
 PREPARED = {
     "spec": {"shape": [8, 8, 1]},
-    "splits": {name: {"samples": 3, "inputs_digest": name, "targets_digest": "t"} for name in ("train", "valid", "test")},
+    "splits": {
+        name: {"samples": 3, "also_in": {"train": 2}, "inputs_digest": name, "targets_digest": "t"} for name in ("train", "valid", "test")
+    },
 }
 SCORES = {
     "loss": 0.25,
@@ -108,6 +110,7 @@ def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tm
     assert [(used.name, used.context) for used in trained] == [("digits train", "training"), ("digits valid", "validation")]
     assert [(used.name, used.context) for used in evaluated] == [("digits test", "test")]
     assert len({used.digest for used in (*trained, *evaluated)}) == 3
+    assert evaluated[0].profile["also_in"] == {"train": 2}
 
 
 def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:
@@ -233,4 +236,5 @@ def test_a_dataset_is_described_without_its_vocabulary() -> None:
         "inputs": {"kind": "text", "tokenizer": {**tokenizer, "vocabulary": "101 entries"}},
         "targets": {"classes": ["a"] * 100},
         "samples": 3,
+        "also_in": {"train": 2},
     }

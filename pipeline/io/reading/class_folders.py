@@ -1,7 +1,7 @@
 """Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in one enclosing folder."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,19 @@ class ClassFolders:
     classes: tuple[str, ...]
     samples: list[Sample]
     targets: Mapping[str, NDArray[np.int64]]
+    outer: int = 0
+    """1 if one folder encloses the dataset, else 0."""
+
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of the files of each split, by position."""
+        found: dict[str, list[str]] = {split: [] for split in self.targets}
+        for sample in self.samples:
+            found[sample.split].append(sample.name)
+        return found
+
+    def paths(self) -> list[bytes]:
+        """Return the path of each sample of train, by position. It is the same in a folder, in an archive, and in an enclosing folder."""
+        return [name_bytes("/".join(visible_parts(name)[self.outer :])) for name in self.names()[TRAIN]]
 
 
 def find_classes(listing: Listing, place: str) -> ClassFolders:
@@ -58,7 +71,7 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
     splits = split_names({parts[outer] for _, parts in files if len(parts) == depth}, place) if inner == 3 else {}
     refuse_stray((name for name, parts in files if len(parts) < depth), place)
     classes = class_names({parts[outer:] for parts in folders}, splits, place)
-    return build([(name, parts[outer:]) for name, parts in files if len(parts) == depth], splits, classes)
+    return replace(build([(name, parts[outer:]) for name, parts in files if len(parts) == depth], splits, classes), outer=outer)
 
 
 def visible_parts(name: str) -> Parts:

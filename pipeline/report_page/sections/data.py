@@ -7,7 +7,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from pipeline.data.prepared import Prepared, Split, read_record
+from pipeline.data.prepared import Prepared, Split, read_record, shared_samples
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.tokenizer import Tokenizer
@@ -30,7 +30,13 @@ def section(evidence: Evidence) -> Section:
         return Section("Data", (Paragraph(f"{evidence.paths.prepared} is not the data that this model was trained on."),))
     source = evidence.params.get("source.name")
     origin, classes = [Paragraph(f"Source: {source}")] if source else [], class_counts(prepared)
-    return Section("Data", (*origin, splits_table(evidence, prepared), *([classes] if classes else []), *samples(prepared)))
+    shared = shared_samples(read_record(evidence.paths.prepared).splits)
+    warning = (
+        [Paragraph(f"Samples with equal inputs stand in two splits: {', '.join(shared)}. Such a test sample is no new data.")]
+        if shared
+        else []
+    )
+    return Section("Data", (*origin, splits_table(evidence, prepared), *warning, *([classes] if classes else []), *samples(prepared)))
 
 
 def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
