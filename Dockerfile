@@ -17,6 +17,8 @@ RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements.lock /
+# a package index beside the usual one, for a lock that `make lock PACKAGE_INDEX=` has written; its packages are checked by their hashes, too
+ARG PACKAGE_INDEX
 # setuptools first, in the lock's version: it builds packages that have no wheel, so nothing comes from outside the lock.
 # Then remove files that no training loads: static libraries, tests, Triton's AMD backend and profiler, NVSHMEM's bitcode for custom kernels,
 # the solver for several GPUs, CUPTI's hardware counters (torch.profiler uses only its activities) and the protocol-buffer compiler
@@ -25,12 +27,12 @@ COPY requirements.lock /
 RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /installer && python3 -m venv --without-pip /opt/venv \
     && sed -n '/^setuptools==/,/# via/p' /requirements.lock > /setuptools.lock \
     && for lock in /setuptools.lock /requirements.lock; do \
-         /installer/bin/pip --python /opt/venv/bin/python install --disable-pip-version-check --no-build-isolation --no-compile --no-deps --require-hashes --requirement "$lock" || exit 1; done \
+         /installer/bin/pip --python /opt/venv/bin/python install --disable-pip-version-check --no-build-isolation --no-compile --no-deps --require-hashes ${PACKAGE_INDEX:+--extra-index-url "$PACKAGE_INDEX"} --requirement "$lock" || exit 1; done \
     && find /opt/venv -name '*.a' -delete \
     && cd /opt/venv/lib/python3*/site-packages \
     && find matplotlib networkx numpy pandas pyarrow scipy sklearn sympy -name tests -type d -prune -exec rm -r {} + \
-    && rm -r triton/backends/amd/lib triton/backends/nvidia/lib/cupti* nvidia/nvshmem/lib/*.bc torch/bin/protoc* \
-    && cd nvidia/cu13/lib && rm libcusolverMg.so.* libnvperf_*.so libcheckpoint.so libpcsamplingutil.so \
+    && rm -r triton/backends/amd/lib triton/backends/nvidia/lib/cupti* torch/bin/protoc* \
+    && find nvidia \( -name '*.bc' -path '*/nvshmem/*' -o -name 'libcusolverMg.so.*' -o -name 'libnvperf_*.so' -o -name libcheckpoint.so -o -name libpcsamplingutil.so \) -delete \
     && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash -x torch/testing/_internal /opt/venv/lib \
     && mkdir /headers && cp --parents --recursive /usr/include/python3* /usr/include/*/python3* /headers
 

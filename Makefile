@@ -13,7 +13,7 @@ UV := $(shell command -v uv || echo $(VENV)/bin/uv)
 # groups of pyproject.toml that a verb needs beyond requirements.lock, each with a lock file of its own
 EXTRAS := export search tensorboard cluster
 # for every platform and Python from 3.11 on; without addresses of package indexes, because these differ between sites
-COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
+COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(if $(PACKAGE_INDEX),--upgrade-package torch --upgrade-package torchvision)
 # versions and hashes of a lock, without platform markers, which versions of uv write differently
 PINS := sed -nE 's/^([a-z0-9][^ ]*==[^ ;]+).*/\1/p; s/^ +(--hash=[^ ]+).*/\1/p'
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -21,12 +21,18 @@ export DVC_NO_ANALYTICS := 1
 # without stored bytecode, Python compiles torch at each start, which takes about ten seconds
 export PYTHONDONTWRITEBYTECODE :=
 PORT ?= 5000
+# PACKAGE_INDEX=address: a package index beside the usual one, such as PyTorch's for another CUDA; the highest version of both is taken
+ifneq (,$(PACKAGE_INDEX))
+export UV_INDEX := $(PACKAGE_INDEX)
+export UV_INDEX_STRATEGY := unsafe-best-match
+endif
 
 DOCKER ?= docker
 IMAGE ?= pipeline
 BASE_IMAGE ?= # a base image by digest instead of the Dockerfile's: a mirror of it, or a newer one
 USER_ID ?= $(shell id -u):$(shell id -g)
-GPUS ?= $(if $(wildcard /proc/driver/nvidia/version),--gpus all)
+# with an NVIDIA driver, of Linux or of Windows under WSL2
+GPUS ?= $(if $(or $(wildcard /proc/driver/nvidia/version),$(and $(wildcard /dev/dxg),$(wildcard /usr/lib/wsl/lib/libcuda.so.1))),--gpus all)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # environment variables to pass to the container, by name only: the list of processes would show values
@@ -58,11 +64,10 @@ $(EXTRAS:%=setup-%): setup-%: $(VENV)/.locked-%
 
 $(VENV)/bin/python:
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make BASE_PYTHON=python3.12 ...")'
-	$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	$(BASE_PYTHON) -m venv $(VENV) && { command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv; } || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
 	@echo "$(VENV): installing requirements.lock, some 7 GB"
-	@command -v $(UV) >/dev/null || $(PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
 	@rm -f $(VENV)/.locked-dev $(EXTRAS:%=$(VENV)/.locked-%)
 	@touch $@
@@ -84,7 +89,7 @@ image: ## build the container image from requirements.lock and this checkout's c
 	DOCKER_BUILDKIT=1 $(DOCKER) build --tag $(IMAGE) \
 	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) \
 	  $(addprefix --label org.opencontainers.image.base.digest=,$(word 2,$(subst @, ,$(or $(BASE_IMAGE),$(shell sed -n 's/^ARG BASE_IMAGE=//p' Dockerfile))))) \
-	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(BUILD_ARGS) .
+	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(if $(PACKAGE_INDEX),--build-arg PACKAGE_INDEX=$(PACKAGE_INDEX)) $(BUILD_ARGS) .
 
 # the Git folder of a worktree is outside the worktree, so mount it too
 docker-repro: image ## run `make repro` of this checkout in a container; PRESET=name too; ARGS="dvc exp run -S seed=2" runs another command
@@ -148,7 +153,7 @@ format: setup-dev ## format the code and fix what lint can fix
 	ruff format .
 	ruff check --fix .
 
-lock: setup ## resolve pyproject.toml into the lock files (UPGRADE=1 takes newer versions)
+lock: | $(VENV)/bin/python ## resolve pyproject.toml into the lock files (UPGRADE=1 takes newer versions)
 	@$(MAKE) --no-print-directory resolve BENCH=benchmarks/requirements.lock
 
 # each group within the versions of requirements.lock; the tools for tests within those of every extra too

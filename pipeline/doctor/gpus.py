@@ -6,7 +6,7 @@ from pipeline.doctor import nvml
 from pipeline.doctor.context import Context
 from pipeline.doctor.finding import Finding, Status
 from pipeline.runtime import gpu_diagnostics
-from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot
+from pipeline.runtime.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot, major
 
 GIB = 2**30
 MOST_IN_USE = 0.2
@@ -18,7 +18,10 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 def driver(context: Context) -> Finding:
     """Compare the NVIDIA driver with the CUDA version of torch. The status is `problem` only if PIPELINE_DEVICE demands a GPU."""
     needed, found = nvml.cuda_of_torch(), context.gpus
-    too_old = bool(found.driver) and gpu_diagnostics.is_too_old(found.driver or "", needed)
+    if found.cuda and needed:
+        too_old = int(major(found.cuda)) < int(major(needed))
+    else:
+        too_old = gpu_diagnostics.is_too_old(found.driver or "0", needed)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in gpu_diagnostics.HIDING
     if found.devices and needed and not too_old and not hidden:
         supported = f" (up to CUDA {found.cuda})" if found.cuda else ""
@@ -36,7 +39,7 @@ def driver(context: Context) -> Finding:
 
 
 def gpus(context: Context) -> Finding:
-    """List the GPUs with memory and compute capability. The status is `problem` if torch has no kernels for any of them."""
+    """List the GPUs with memory and compute capability. The status is `problem` if torch has none of the kernels that PIPELINE_DEVICE demands."""
     devices = context.gpus.devices
     if not devices:
         return Finding("gpus", "ok", "none")
@@ -46,7 +49,8 @@ def gpus(context: Context) -> Finding:
     if too_old and context.environment.device != "cpu":
         text += f". torch's CUDA {nvml.cuda_of_torch()} needs compute capability {dot(oldest)}, which GPU {listed(too_old)} lacks"
         if len(too_old) == len(devices):
-            return Finding("gpus", "problem", text, "`export PIPELINE_DEVICE=cpu`")
+            status: Status = "problem" if context.environment.device.startswith("cuda") else "warning"
+            return Finding("gpus", status, text, f"`export PIPELINE_DEVICE=cpu`, or another build of torch ({gpu_diagnostics.REBUILD})")
         others = ",".join(str(index) for index in range(len(devices)) if index not in too_old)
         return Finding("gpus", "warning", text, f"`export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={others}`")
     in_use = [index for index, gpu in enumerate(devices) if gpu.free_bytes < (1 - MOST_IN_USE) * gpu.memory_bytes]

@@ -22,7 +22,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The version of the NVIDIA driver, or None without a driver; the CUDA version that it supports; and its GPUs by NVML's index."""
+    """The version of the NVIDIA driver, or None without a driver; the CUDA version of its libcuda; and its GPUs by NVML's index."""
 
     driver: str | None
     cuda: str | None
@@ -35,10 +35,23 @@ def read(system: Path) -> Gpus:
 
     handles = utilization.gpus()
     try:
-        driver, cuda = str(pynvml.nvmlSystemGetDriverVersion()), pynvml.nvmlSystemGetCudaDriverVersion()
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:
         return Gpus(gpu_diagnostics.driver_version(system), None, [])
-    return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", [gpu(handle) for handle in handles])
+    return Gpus(driver, cuda_of_driver(), [gpu(handle) for handle in handles])
+
+
+def cuda_of_driver() -> str | None:
+    """Return the CUDA version of the libcuda that programs load, or None without one. It may be newer than that of the driver: NVIDIA's
+    images bring such a libcuda (cuda-compat), which works with some older drivers of datacenter GPUs.
+    """
+    import pynvml
+
+    try:
+        version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    except pynvml.NVMLError:
+        return None
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def gpu(handle: object) -> Gpu:

@@ -19,8 +19,7 @@ from pipeline.profiling import blocks, memory
 from pipeline.profiling.blocks import Spread
 from pipeline.profiling.trial import NEVER, Trial, stepping, steps_for, synchronize
 from pipeline.refusal import Refusal
-from pipeline.runtime import gpu_diagnostics
-from pipeline.runtime.machine import Machine, cuda_is_available, set_determinism
+from pipeline.runtime.machine import Machine, obstacle, set_determinism, usable_gpus
 
 CONFIGURED = "as configured"
 ROUNDS, WARMUP_STEPS, CALIBRATION_STEPS = 5, 5, 3
@@ -111,7 +110,7 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterat
     changed = not settings.activation_checkpointing
     yield Option(f"activation_checkpointing: {str(changed).lower()}", {"activation_checkpointing": changed})
     yield Option(f"deterministic: {str(not settings.deterministic).lower()}", {"deterministic": not settings.deterministic})
-    other = None if on_gpu or cuda_is_available() else gpu_diagnostics.obstacle(torch.version.cuda) or "this machine has no NVIDIA GPU"
+    other = None if on_gpu or usable_gpus() else obstacle() or "this machine has no NVIDIA GPU"
     # last: on a CPU, a training that suits a GPU may take longer than all other options together
     yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
 

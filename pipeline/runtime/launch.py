@@ -34,7 +34,7 @@ def num_processes(environment: Environment) -> int:
     """
     if environment.is_rank:
         return 1
-    on_gpus, on_one = environment.device != "cpu" and machine.cuda_is_available(), environment.device.startswith("cuda:")
+    on_gpus, on_one = environment.device != "cpu" and bool(machine.usable_gpus()), environment.device.startswith("cuda:")
     if environment.processes == "auto":
         return max(1, torch.cuda.device_count()) if on_gpus and not on_one else 1
     if environment.processes > 1 and on_one:

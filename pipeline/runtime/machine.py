@@ -74,31 +74,60 @@ def device_of_rank(environment: Environment) -> str:
         raise Refusal(
             f"PIPELINE_DEVICE={requested}: is one GPU, but there are {environment.local_world_size} processes: use `cuda` or `auto`"
         )
-    return f"cuda:{environment.local_rank}" if requested == "cuda" or cuda_is_available() else requested
+    return f"cuda:{environment.local_rank}" if requested == "cuda" or usable_gpus() else requested
 
 
 def choose_device(requested: str) -> torch.device:
-    """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if that device is unavailable.
+    """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises Refusal if that device cannot be used.
 
-    `auto` chooses the CPU if no GPU can be used. If the machine has an NVIDIA GPU nevertheless, print a warning with the reason.
+    `auto` chooses the first GPU that can be used, or else the CPU. If the machine has an NVIDIA GPU nevertheless, print a warning with the
+    reason.
     """
     if requested == "cpu":
         return torch.device("cpu")
-    if not cuda_is_available():
-        obstacle = gpu_diagnostics.obstacle(torch.version.cuda)
+    usable = usable_gpus()
+    if not usable:
+        reason = obstacle()
         if requested != "auto":
-            remedy = obstacle or "this machine has no NVIDIA GPU: use `auto` or `cpu`"
+            remedy = reason or "this machine has no NVIDIA GPU: use `auto` or `cpu`"
             raise Refusal(f"PIPELINE_DEVICE={requested}: no CUDA GPU can be used: {remedy}")
-        if obstacle:
-            print(f"warning: the NVIDIA GPU of this machine is not used: {obstacle}", file=sys.stderr, flush=True)
+        if reason:
+            print(f"warning: the NVIDIA GPU of this machine is not used: {reason}", file=sys.stderr, flush=True)
         return torch.device("cpu")
-    index = int(requested.partition(":")[2] or 0)
+    index = usable[0] if requested == "auto" else int(requested.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
         raise Refusal(
             f"PIPELINE_DEVICE={requested}: this machine has {torch.cuda.device_count()} GPUs, numbered from 0: use one of these numbers"
         )
+    if index not in usable:
+        raise Refusal(f"PIPELINE_DEVICE={requested}: {missing_kernels(index)}, or one of the GPUs {', '.join(map(str, usable))}")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def obstacle() -> str | None:
+    """Return the reason why PyTorch can use no GPU, and the remedy. Return None if this machine has no NVIDIA GPU."""
+    return missing_kernels(0) if cuda_is_available() else gpu_diagnostics.obstacle(torch.version.cuda)
+
+
+def missing_kernels(index: int) -> str:
+    """Return the message that this build of PyTorch has no kernels for the GPU `index`, and the remedy."""
+    name, (major, minor) = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
+    return (
+        f"this build of PyTorch (CUDA {torch.version.cuda}) has kernels for {', '.join(torch.cuda.get_arch_list())}, none of which runs on "
+        f"GPU {index} ({name}, sm_{major}{minor}): install another build ({gpu_diagnostics.REBUILD}), or use `PIPELINE_DEVICE=cpu`"
+    )
+
+
+def usable_gpus() -> list[int]:
+    """Return the indexes of the GPUs for which this build of PyTorch has kernels; an empty list if CUDA cannot be used at all."""
+    if not cuda_is_available():
+        return []
+    kernels = torch.cuda.get_arch_list()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns of a GPU without kernels; `missing_kernels` reports it with the remedy
+        capabilities = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
+    return [index for index, capability in enumerate(capabilities) if gpu_diagnostics.has_kernels(capability, kernels)]
 
 
 def cuda_is_available() -> bool:

@@ -33,13 +33,15 @@ def make_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that makes NVML answer with a driver and one GPU."""
 
-    def fake(*, driver: str, name: str = "NVIDIA H200", free_gib: int = 139, capability: tuple[int, int] = (9, 0)) -> None:
+    def fake(
+        *, driver: str, cuda: int = 13020, name: str = "NVIDIA H200", free_gib: int = 139, capability: tuple[int, int] = (9, 0)
+    ) -> None:
         answers = {
             "nvmlInit": lambda: None,
             "nvmlDeviceGetCount": lambda: 1,
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlSystemGetDriverVersion": lambda: driver,
-            "nvmlSystemGetCudaDriverVersion": lambda: 13020,
+            "nvmlSystemGetCudaDriverVersion_v2": lambda: cuda,
             "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=140 * GIB, free=free_gib * GIB),
             "nvmlDeviceGetCudaComputeCapability": lambda _: capability,
             "nvmlDeviceGetName": lambda _: name,

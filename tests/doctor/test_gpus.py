@@ -30,10 +30,19 @@ def job_of_nvml(make_context: MakeContext, **variables: str) -> Context:
 def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(
     make_context: MakeContext, fake_nvml: Callable[..., None], device: str, status: str
 ) -> None:
-    fake_nvml(driver="570.86.15")
+    fake_nvml(driver="570.86.15", cuda=12080)
     finding = gpus.driver(job_of_nvml(make_context, PIPELINE_DEVICE=device))
     assert (finding.status, finding.text) == (status, "the NVIDIA driver 570.86.15 is too old for CUDA 13.2")
-    assert finding.remedy == "install driver 580 or newer"
+    assert finding.remedy == "install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
+
+
+def test_an_old_driver_with_the_compatibility_libraries_of_the_image_is_no_problem(
+    make_context: MakeContext, fake_nvml: Callable[..., None]
+) -> None:
+    fake_nvml(driver="550.163.01", cuda=13000)
+    finding = gpus.driver(job_of_nvml(make_context, PIPELINE_DEVICE="cuda"))
+    assert str(finding) == "driver: NVIDIA driver 550.163.01 (up to CUDA 13.0), torch is built for CUDA 13.2"
+    assert finding.status == "ok"
 
 
 def test_a_driver_that_is_new_enough_is_told_with_its_gpus(make_context: MakeContext, fake_nvml: Callable[..., None]) -> None:
@@ -59,11 +68,13 @@ def test_a_variable_that_hides_the_gpu_is_named(make_context: MakeContext, monke
     assert (finding.status, finding.text, finding.remedy) == ("warning", "CUDA_VISIBLE_DEVICES hides the GPU", "unset it")
 
 
-def test_a_gpu_for_which_torch_has_no_kernels(make_context: MakeContext) -> None:
-    finding = gpus.gpus(make_context(P100))
-    assert (finding.status, finding.remedy) == ("problem", "`export PIPELINE_DEVICE=cpu`")
-    assert "needs compute capability 7.5, which GPU 0 lacks" in finding.text
-    assert gpus.gpus(make_context(P100, PIPELINE_DEVICE="cpu")).status == "ok"
+@pytest.mark.parametrize(("device", "status"), [("auto", "warning"), ("cuda", "problem"), ("cpu", "ok")])
+def test_a_gpu_for_which_torch_has_no_kernels(make_context: MakeContext, device: str, status: str) -> None:
+    finding = gpus.gpus(make_context(P100, PIPELINE_DEVICE=device))
+    assert finding.status == status, "`auto` trains on the CPU"
+    if status != "ok":
+        assert "needs compute capability 7.5, which GPU 0 lacks" in finding.text
+        assert finding.remedy.startswith("`export PIPELINE_DEVICE=cpu`")
     beside = gpus.gpus(make_context(P100, H200))
     assert (beside.status, "CUDA_VISIBLE_DEVICES=1`" in beside.remedy) == ("warning", True)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime.gpu_diagnostics import obstacle
+from pipeline.runtime.gpu_diagnostics import has_kernels, obstacle
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug  5 2026\nGCC version:  gcc version 12.2.0\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (builder@host)\nGCC version: 13\n"
@@ -44,7 +44,10 @@ def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", [CLOSED, OPEN])
 def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(tmp_path: Path, module: str) -> None:
     said = obstacle("13.2", system=machine(tmp_path, driver="535.104.05", module=module, piped=True))
-    assert said == "the NVIDIA driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer"
+    assert (
+        said
+        == "the NVIDIA driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
+    )
 
 
 @pytest.mark.parametrize("module", [CLOSED, OPEN])
@@ -64,3 +67,40 @@ def test_a_gpu_that_does_not_start_and_a_pytorch_without_cuda(tmp_path: Path) ->
     system = machine(tmp_path, driver="580.65.06", piped=True)
     assert obstacle("13.2", system=system) == "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason"
     assert obstacle(None, system=system) == "this build of PyTorch has no CUDA support: install from requirements.lock"
+
+
+def test_wsl_has_a_driver_without_its_file_in_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "dev/dxg")
+    assert obstacle("13.2", system=tmp_path) is None, "this device is also there for GPUs of other vendors"
+    write(tmp_path / "usr/lib/wsl/lib/libcuda.so.1")
+    said = obstacle("13.2", system=tmp_path)
+    assert said == "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason; on WSL2 the driver is that of Windows: 580 or newer"
+    assert "too old" in str(obstacle("13.2", system=tmp_path, driver="570.86")), "doctor learns the version from NVML"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert obstacle("13.2", system=tmp_path) == "CUDA_VISIBLE_DEVICES hides the GPU: unset it"
+
+
+WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "expected"),
+    [
+        ((6, 1), WHEEL, False),
+        ((7, 0), WHEEL, False),
+        ((7, 5), WHEEL, True),
+        ((8, 9), WHEEL, True),
+        ((10, 3), WHEEL, True),
+        ((11, 0), WHEEL, False),
+        ((9, 0), (*WHEEL[:3], "compute_86"), True),
+        ((8, 0), ("compute_86",), False),
+        ((10, 0), ("sm_90a", "compute_90a"), False),
+        ((9, 0), ("sm_90a",), True),
+        ((9, 4), ("gfx942",), True),
+        ((9, 0), (), True),
+    ],
+)
+def test_kernels_run_on_gpus_of_their_major_version_and_ptx_on_all_that_are_no_older(
+    capability: tuple[int, int], architectures: tuple[str, ...], expected: bool
+) -> None:
+    assert has_kernels(capability, architectures) == expected

@@ -21,6 +21,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def have(count: int) -> None:
         monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)
         monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
 
     return have
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +17,20 @@ from pipeline.runtime.machine import Machine, choose_device
 from tests.imports import TOP
 
 
+def capabilities(monkeypatch: pytest.MonkeyPatch, *found: tuple[int, int]) -> None:
+    """Make torch report GPUs of these compute capabilities, and kernels of the wheels for CUDA 13."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(found))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: found[index])
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: f"Some GPU {index}")
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_75", "sm_80"])
+
+
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Simulate a machine with two GPUs; the returned list receives the chosen one."""
     chosen: list[int] = []
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    capabilities(monkeypatch, (8, 0), (8, 6))
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     return chosen
 
@@ -61,6 +70,30 @@ def test_a_gpu_that_cannot_be_used_is_spoken_of(monkeypatch: pytest.MonkeyPatch,
         choose_device("cuda")
     assert choose_device("cpu") == torch.device("cpu")
     assert capsys.readouterr().err == ""
+
+
+NO_KERNELS = r"this build of PyTorch \(CUDA .*\) has kernels for sm_75, sm_80, none of which runs on GPU 0 \(Some GPU 0, sm_61\): install another build"
+
+
+def test_a_gpu_without_kernels_is_left_by_auto_and_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capabilities(monkeypatch, (6, 1))
+    assert choose_device("auto") == torch.device("cpu")
+    assert re.match(f"warning: the NVIDIA GPU of this machine is not used: {NO_KERNELS}", capsys.readouterr().err)
+    for requested in ("cuda", "cuda:0"):
+        with pytest.raises(Refusal, match=f"PIPELINE_DEVICE={requested}: no CUDA GPU can be used: {NO_KERNELS}"):
+            choose_device(requested)
+    several = Environment(PIPELINE_DEVICE="auto", LOCAL_WORLD_SIZE="2", LOCAL_RANK="1")
+    assert machine.device_of_rank(several) == "auto"
+
+
+def test_auto_takes_the_first_gpu_with_kernels(two_gpus: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities(monkeypatch, (6, 1), (8, 6))
+    assert choose_device("auto") == choose_device("cuda:1") == torch.device("cuda", 1)
+    assert two_gpus == [1, 1]
+    with pytest.raises(Refusal, match=f"PIPELINE_DEVICE=cuda: {NO_KERNELS}.* or one of the GPUs 1"):
+        choose_device("cuda")
 
 
 def test_a_machine_is_set_up_with_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

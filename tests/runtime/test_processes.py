@@ -124,6 +124,7 @@ def test_each_process_on_a_machine_takes_a_gpu_of_its_own_and_its_share_of_the_c
     chosen: list[int] = []
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     monkeypatch.setattr("pipeline.runtime.cgroup.usable_cpus", lambda: 8)
     monkeypatch.delenv("PIPELINE_THREADS")
