@@ -11,7 +11,8 @@ from pipeline.commands import check, summary
 from pipeline.commands import set as set_parameters
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock, interruption
-from pipeline.runtime.environment import SUMMARY_FOLLOWS
+from pipeline.runtime.environment import SUMMARY_FOLLOWS, Environment
+from pipeline.tracking import mirror_process
 
 EXIT_CODE_PATH = ".pipeline/interrupted"
 
@@ -28,6 +29,8 @@ def run(assignments: Sequence[str] = ()) -> int:
             set_parameters.run(assignments)
         check.run()
         if code := dvc_repro():
+            if code not in interruption.EXIT_CODES:
+                mirror_process.wait_for_all(Environment.read())  # `train` has left this to the summary
             return code
     summary.run()
     return 0

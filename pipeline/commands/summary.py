@@ -1,4 +1,4 @@
-"""Print the result of the last `dvc repro`.
+"""Print the result of the last `dvc repro`, and wait until MLflow has its run.
 
 A journal is the local record of a run, from which the run is sent to MLflow. If tracking is on and no journal has the run of this model,
 create one.
@@ -12,7 +12,7 @@ from pipeline.paths import Paths
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
 from pipeline.stages import run_description
-from pipeline.tracking import comparison_view, journal
+from pipeline.tracking import comparison_view, journal, mirror_process
 from pipeline.tracking import run as tracking
 from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import Cursor
@@ -23,9 +23,12 @@ def run() -> None:
     scores = recorded.scores(paths.metrics / "evaluate.json", paths.model)
     if environment.tracking and not tracking.journal_of(environment, paths.model):
         record_restored(paths, environment, scores)
-    print(recorded.result_line(scores))
+    print(recorded.result_line(scores), flush=True)
     name = tracking.journal_of(environment, paths.model)
     print(f"model: {paths.model}    figures: {paths.plots}/" + (f"    run: {name}" if name else ""))
+    if environment.tracking and environment.tracking_mirror and name:
+        mirror_process.wait_for_all(environment)
+        mirror_process.report(journal.journals_folder(environment.root) / name, environment)
     if hint := comparison_hint(environment, name):
         print(f"compare runs: {hint}")
 

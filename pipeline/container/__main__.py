@@ -15,8 +15,9 @@ from pipeline.commands.verbs import VERBS
 from pipeline.container import checkout, job_environment, supervision
 from pipeline.container.checkout import Checkout
 from pipeline.refusal import Refusal
-from pipeline.runtime import cgroup, checkout_lock
-from pipeline.runtime.environment import SUMMARY_FOLLOWS
+from pipeline.runtime import cgroup, checkout_lock, interruption
+from pipeline.runtime.environment import SUMMARY_FOLLOWS, Environment
+from pipeline.tracking import mirror_process
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
 """The folder of the image's code, and a JSON file with the SHA-256 of each file that the folder had when the image was built."""
@@ -89,12 +90,20 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
         )
         environment |= {SUMMARY_FOLLOWS: "true"} if is_repro else {}
         code = supervision.run_all(commands, environment, top=job.top)
+    if code not in interruption.EXIT_CODES:
+        wait_for_mirrors(job.top)
     if code and cgroup.num_oom_kills():
         report("the OOM killer killed a process of this container: raise its memory limit (`docker run --memory`)")
     if job.copy_of and (is_repro or (code and NEED_RESULTS & set(commands[0]))):
         lost = f"is deleted with this container: add `-v NAME:{homes[0]}` to keep the results"
         report(f"{job.top} {'is mounted and keeps the results' if is_kept(job.top) else lost} (docs/container.md, Results)")
     return code
+
+
+def wait_for_mirrors(top: Path) -> None:
+    """Wait until MLflow has what the commands have left to mirror processes, which end with the container."""
+    with suppress(Refusal):  # the commands have reported invalid variables
+        mirror_process.wait_for_all(Environment.read().model_copy(update={"dvc_root": top}))
 
 
 def is_kept(folder: Path) -> bool:

@@ -14,6 +14,8 @@ from pipeline.io import files
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+EXIT_CODES = tuple(128 + number for number in STOP_SIGNALS)
+"""The exit codes of a command that a signal has stopped."""
 UNCOUNTED_STOP = signal.SIGUSR1
 """Stops a stage like SIGTERM, but never counts as the second signal. It is sent by `parent_watch`, and by the container's `supervision`,
 which cannot know whether a first signal has arrived.

@@ -23,7 +23,6 @@ from pipeline.tracking.store import PARENT_TAG
 
 STAGE = "search"
 PRUNED_TAG, BEST_TAG = "pipeline.pruned", "pipeline.best"
-INTERRUPTED_WAIT_S = 5.0
 
 
 def of_search(search: Search, params: Mapping[str, Any], environment: Environment, search_id: str, *, num_trials: int) -> RunInfo:
@@ -97,8 +96,13 @@ class TrialRuns:
             self._quietly(append)
 
     def wait(self, *, interrupted: bool) -> None:
-        """Wait, with a time limit, until MLflow has the runs of the trials. The processes that still send then are killed."""
-        deadline_s = time.monotonic() + (INTERRUPTED_WAIT_S if interrupted else self._environment.tracking_wait_s)
+        """Wait, with a time limit, until MLflow has the runs of the trials. The processes that still send then are killed.
+
+        After an interruption, do not wait: these processes, or `sync`, deliver the rest.
+        """
+        if interrupted:
+            return
+        deadline_s = time.monotonic() + self._environment.tracking_wait_s
         for process in self._mirrors.values():
             with suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel
                 stop_mirror(process, max(0.0, deadline_s - time.monotonic()))

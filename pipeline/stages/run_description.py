@@ -1,11 +1,13 @@
 """Selects what tracking records of the run of a stage: metadata, files and metrics."""
 
 import csv
+import hashlib
 import io
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.prepared import read_record
@@ -17,6 +19,7 @@ from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import parse
 from pipeline.paths import Paths
 from pipeline.provenance import facts, revision
+from pipeline.refusal import Refusal
 from pipeline.registry import SOURCES
 from pipeline.reports import recorded
 from pipeline.runtime.environment import Environment
@@ -220,6 +223,22 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
     run.describe(f"{split} {scores} at step {trained['exported_step']}; {info.subject}")
     run.model(paths.model)
+
+
+def is_evaluated_next(paths: Paths, environment: Environment) -> bool:
+    """Return True if the verb `summary` or, in the same `dvc repro`, the stage `evaluate` follows the training of the model file.
+
+    DVC leaves `evaluate` out if it has recorded the evaluation of an equal model.
+    """
+    if environment.summary_follows or not environment.dvc_stage:
+        return environment.summary_follows
+    try:
+        evaluated = parse(paths.dvc_lock.read_text(encoding="utf-8"))[0]["stages"]["evaluate"]["deps"]
+    except (OSError, LookupError, TypeError, Refusal):
+        return True
+    with paths.model.open("rb") as file:
+        digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))  # DVC's digest of a file
+    return (paths.model.as_posix(), digest.hexdigest()) not in {(each.get("path"), each.get("md5")) for each in evaluated}
 
 
 def record_evaluation(

@@ -59,7 +59,8 @@ def train(
             info = run_description.of_training(sections, paths, environment, prepared=described, more=more)
             if group.is_first:
                 print_size(training)
-            with tracking.training(environment, resume_file=work.folder / "run", info=info) as run:
+            followed = partial(run_description.is_evaluated_next, paths, environment)
+            with tracking.training(environment, resume_file=work.folder / "run", info=info, is_followed=followed) as run:
                 with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
                     loop(training, run, environment, interrupted, work)
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed

@@ -56,6 +56,8 @@ class Delivery:
         self._failure_s = 0.0
         self._retry_after_s = RETRY_AFTER_S
         self._has_metrics = False
+        self.stage = ""
+        """The stage of the last event `start` or `reopen` that this delivery has sent; "" if it has sent none."""
 
     def catch_up(self) -> bool:
         """Send all events that this delivery has not sent yet. Return True if the stage has exited and MLflow has the whole run.
@@ -140,6 +142,8 @@ class Delivery:
         if not self._cursor.has_failed and last.kind != "end":
             self._cursor.offsets[name] = last.end
         self._cursor.save(self._folder, self._store.address.key)
+        if last.kind in ("start", "reopen"):
+            self.stage = last.fields["stage"]
         if last.kind == "start":
             self._update_comparison()
             self._join_parent()

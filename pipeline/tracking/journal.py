@@ -19,7 +19,7 @@ from pipeline.tracking.run_info import RunInfo
 
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"
-WRITER_LOCK = "writer.lock"
+WRITER_LOCK, MIRROR_LOCK = "writer.lock", "mirror.lock"
 SEARCH_TAG = "pipeline.search"
 """A tag of the run of a search and of the runs of its trials: the unique id of the search."""
 COPIES, MODEL = "files", "model.safetensors"
@@ -66,7 +66,20 @@ def is_written(folder: Path) -> bool:
     """Return True if a process, usually the stage, has the journal open for writing. This process holds a lock until it closes the journal,
     ends or is killed.
     """
-    with (folder / WRITER_LOCK).open("ab") as lock:
+    return is_locked(folder / WRITER_LOCK)
+
+
+def is_mirrored(folder: Path, store: str = "") -> bool:
+    """Return True if a process is sending the journal to MLflow, or is ready to send what is added to it.
+
+    If `store`, the `Address.key` of an MLflow store, is not "", only a process that sends to this store counts.
+    """
+    lock = folder / MIRROR_LOCK
+    return is_locked(lock) and lock.read_text(encoding="utf-8").startswith(store)
+
+
+def is_locked(path: Path) -> bool:
+    with path.open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check at the same time both succeed
         except BlockingIOError:

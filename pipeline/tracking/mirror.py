@@ -1,6 +1,7 @@
 """Delivers journals to MLflow: all journals once (`sync`), or the journal of a running stage until the stage ends (`sync --follow`).
 
-A stage starts `sync --follow` as a separate process, so that a training never waits for MLflow.
+A stage starts `sync --follow` as a separate process, so that a training never waits for MLflow. Importing MLflow takes seconds of a core, so this
+process imports it only when the steps of a short training are over.
 """
 
 import importlib.util
@@ -8,19 +9,21 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.redaction import redacted_output
-from pipeline.tracking import journal
+from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.logged_model import Build
 from pipeline.tracking.store import Store
 from pipeline.tracking.system import Sampler
 
-MIRROR_LOCK = "mirror.lock"
+START_AFTER_S = 30.0
+EVALUATED_WITHIN_S = 30.0
 POLL_S, DELIVER_EVERY_S, LONGEST_PAUSE_S = 0.2, 1.0, 15.0  # each delivery calls fsync, so at most one per second
 LAST_ATTEMPTS = 3
 HANGING_S = 5.0
@@ -28,7 +31,11 @@ OTHERS_S = 10.0
 
 
 def sync(environment: Environment, build: Build) -> int:
-    """Deliver all journals that are not completely in MLflow, and print one line for each. Return how many are still incomplete there."""
+    """Deliver all journals that are not completely in MLflow, and print one line for each. Return how many are still incomplete there.
+
+    First wait, with a time limit, for the mirrors that stages have left.
+    """
+    mirror_process.wait_for_all(environment)
     folders = journal.journals(environment.root)
     pending = [folder for folder in folders if is_pending(folder)]
     if not folders:
@@ -48,32 +55,47 @@ def sync(environment: Environment, build: Build) -> int:
 def follow(folder: Path, environment: Environment, build: Build) -> int:
     """Send the journal of a running stage to MLflow until the stage has exited and MLflow has all events. Return 1 if this fails, else 0.
 
-    If it succeeds, spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. Journals with an event
-    that MLflow temporarily failed to store come last. A failure of these deliveries does not change the result.
+    If DVC runs the stage `train`, then also send what `evaluate` adds to the journal within `EVALUATED_WITHIN_S` seconds.
     """
     store = Store(environment)
+    evaluated_within_s = EVALUATED_WITHIN_S if environment.dvc_stage == "train" else 0.0
     with redacted_output(store.address.secrets):
-        with files.locked(folder / MIRROR_LOCK, wait=True):
-            sampler = Sampler(folder)
-            sampler.start()  # before importing MLflow, which takes longer than a short training
-            if not deliver_to_the_end(folder, store, build, sampler):
-                return 1
-        others = [each for each in journal.journals(environment.root) if is_pending(each) and not journal.is_written(each)]
-        others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
-        for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
-            pass
-    return 0
+        while True:
+            with locked(folder, wait=True, store=store.address.key):
+                sampler = Sampler(folder)
+                sampler.start()
+                pause(START_AFTER_S, folder, is_written=True)
+                if not deliver_to_the_end(folder, store, build, sampler, evaluated_within_s):
+                    return 1
+            # a stage that found the lock taken relies on this process, also if it opened the journal after the last delivery
+            if Cursor.load(folder, store.address.key).is_complete(folder):
+                return 0
 
 
-def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler) -> bool:
+@contextmanager
+def locked(folder: Path, *, wait: bool, store: str = "") -> Iterator[bool]:
+    """Hold the lock of the process that delivers the journal `folder`, and yield True. If another process holds it and `wait` is False, yield False.
+
+    `store` is the `Address.key` of the store to which this process will also send what is added to the journal; "" if it will not.
+    """
+    path = folder / journal.MIRROR_LOCK
+    with files.locked(path, wait=wait) as taken:
+        if taken:
+            path.write_text(store, encoding="utf-8")
+        yield taken
+
+
+def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler, evaluated_within_s: float) -> bool:
     """Send the journal of a running stage to MLflow. Return True once the stage has exited and MLflow has all events, else False.
 
     While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
     metrics, and make at most `LAST_ATTEMPTS` more attempts. Give up earlier if an attempt fails after more than `HANGING_S` seconds and the
-    stage has exited by then.
+    stage has exited by then. After the first success, also deliver earlier runs. After the whole journal, wait `evaluated_within_s` seconds
+    for another stage to add to it.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
+    earlier_are_due = True
     while last_attempts < LAST_ATTEMPTS:
         begin_s = time.monotonic()
         is_written = journal.is_written(folder)
@@ -82,21 +104,57 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
             last_attempts += 1
             delivery = Delivery(folder, store, build)  # starts at the saved cursor, so that failed events are sent again
         try:
-            if delivery.catch_up() and not is_written:
-                return True
+            is_complete = delivery.catch_up() and not is_written
             failures = 0
         except Exception as error:  # whatever MLflow raises
+            is_complete = False
             failures += 1
             if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
                 print(f"tracking: delivery attempt {failures} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
                 return False
             delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
-        pause_s = min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S) if is_written else DELIVER_EVERY_S
-        pause_end_s = time.monotonic() + pause_s
-        while time.monotonic() < pause_end_s and journal.is_written(folder) == is_written:  # a pause ends early when the stage ends
-            time.sleep(POLL_S)
+        else:
+            if earlier_are_due:
+                deliver_earlier(folder, store, build)
+                earlier_are_due = False
+        if is_complete:
+            if delivery.stage == "evaluate" or not is_continued(folder, store, evaluated_within_s):
+                return True
+            last_attempts = 0
+        else:
+            pause_s = min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S) if is_written else DELIVER_EVERY_S
+            pause(pause_s, folder, is_written=is_written)
     return False
+
+
+def pause(pause_s: float, folder: Path, *, is_written: bool) -> None:
+    """Wait `pause_s` seconds, but only as long as `journal.is_written` returns `is_written`: a pause ends early when the stage ends."""
+    end_s = time.monotonic() + pause_s
+    while time.monotonic() < end_s and journal.is_written(folder) == is_written:
+        time.sleep(POLL_S)
+
+
+def is_continued(folder: Path, store: Store, within_s: float) -> bool:
+    """Return True as soon as the journal, which MLflow has, gets another event. Return False if it gets none for `within_s` seconds."""
+    end_s = time.monotonic() + within_s
+    while Cursor.load(folder, store.address.key).is_complete(folder):
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def deliver_earlier(folder: Path, store: Store, build: Build) -> None:
+    """Spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. `folder` is the journal of this run.
+
+    Journals with an event that MLflow temporarily failed to store come last.
+    """
+    others = [each for each in journal.journals(store.address.root) if each.name != folder.name]
+    others = [each for each in others if is_pending(each) and not journal.is_written(each)]
+    others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
+    for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
+        pass
 
 
 def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: float = math.inf) -> Iterator[bool]:
@@ -121,7 +179,7 @@ def deliver(folder: Path, store: Store, build: Build, deadline_s: float = math.i
 
     If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
     """
-    with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
+    with locked(folder, wait=False) as taken:
         is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()
     if is_complete:
         outcome = "delivered"

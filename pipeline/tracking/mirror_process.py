@@ -1,28 +1,38 @@
-"""The mirror process, `python -m pipeline sync --follow JOURNAL`. A stage starts it to deliver its journal, and waits for it at the end."""
+"""The mirror process, `python -m pipeline sync --follow JOURNAL`. A stage starts it to deliver its journal.
+
+Whoever comes last waits for it: the last stage, or the command `summary`.
+"""
 
 import contextlib
 import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from pipeline.io.untrusted import shown
 from pipeline.runtime.environment import Environment
-from pipeline.tracking import events
+from pipeline.tracking import events, journal
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Cursor
+from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.store import unused_run_message
 
 KILLED_WAIT_S = 5.0
+POLL_S = 0.1
+STARTED: "list[subprocess.Popen[bytes]]" = []
+"""Refers to the mirror processes of this stage, because Python warns if a process still runs when the last reference to it is gone."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOG = "mirror.log"
+MESSAGE = "tracking: "
+LONGEST_ERROR = 300
 NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core from the training; at niceness 10 it would take 1/10
 
 
 def say(environment: Environment, sentence: str) -> None:
     """Print a sentence to stderr as one line, with secrets replaced by `***`. If stderr is broken or closed, do nothing."""
     with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed stream
-        print(Address.of(environment).redacted(f"tracking: {sentence}").replace("\n", " "), file=sys.stderr, flush=True)
+        print(Address.of(environment).redacted(f"{MESSAGE}{sentence}").replace("\n", " "), file=sys.stderr, flush=True)
 
 
 def command(folder: Path) -> list[str]:
@@ -51,31 +61,59 @@ def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | N
         process = subprocess.Popen(
             command(folder.resolve()), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=CHECKOUT, env=variables, start_new_session=True
         )
+    STARTED.append(process)
     os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
     return process
 
 
-def wait(process: subprocess.Popen[bytes], folder: Path, environment: Environment, limit_s: float) -> None:
-    """Wait up to `limit_s` seconds for the mirror process of the journal in `folder`, then kill it if it still runs.
+def wait(process: "subprocess.Popen[bytes] | None", folder: Path, environment: Environment) -> None:
+    """Wait until MLflow has the whole journal in `folder`, until no mirror process sends it any more, or for PIPELINE_TRACKING_WAIT_S seconds.
 
-    Print how many events of the journal are not in MLflow yet, if there are any. If the user set MLFLOW_RUN_ID but the journal was sent to
-    another run, print the ids of both.
+    `process` is the mirror process that this stage has started, if it has. It is killed if MLflow does not have the journal then. Call
+    `report` at the end.
     """
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
+    store, end_s = Address.of(environment).key, time.monotonic() + environment.tracking_wait_s
+    while time.monotonic() < end_s and not Cursor.load(folder, store).is_complete(folder):
+        if not journal.is_mirrored(folder) and (process is None or process.poll() is not None):
+            break
+        time.sleep(POLL_S)
+    if process and not Cursor.load(folder, store).is_complete(folder):
         process.kill()  # safe at any time: the next delivery resumes at the cursor in `delivered.json`
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel, such as on a dead network file system
             process.wait(KILLED_WAIT_S)
+    report(folder, environment)
+
+
+def wait_for_all(environment: Environment) -> None:
+    """Wait until no mirror process sends a journal of a stage that has ended, at most PIPELINE_TRACKING_WAIT_S seconds."""
+    end_s = time.monotonic() + environment.tracking_wait_s
+    for folder in journal.journals(environment.root):
+        while time.monotonic() < end_s and is_pending(folder) and journal.is_mirrored(folder) and not journal.is_written(folder):
+            time.sleep(POLL_S)
+
+
+def report(folder: Path, environment: Environment) -> None:
+    """Print how many events of the journal in `folder` are not in MLflow yet, if there are any, and the last error of its mirror process.
+
+    If the user set MLFLOW_RUN_ID but the journal was sent to another run, print the ids of both.
+    """
     cursor, named = Cursor.load(folder, Address.of(environment).key), environment.mlflow_run_id
     if named and cursor.run_id and cursor.run_id != named:
         say(environment, unused_run_message(named, folder.name, cursor.run_id))
     if not cursor.is_complete(folder):
         num_left = sum(1 for name, offset in cursor.offsets.items() for _ in events.read(folder / name, offset))
         most = "up to " if cursor.has_failed else ""  # events after the failed one may have been sent
+        reason = f". The last error in {folder / LOG}: {error}" if (error := last_error(folder)) else f" (its log is {folder / LOG})"
         say(
             environment,
-            f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them (the reason is in {folder / LOG})",
+            f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them{reason}",
         )
+
+
+def last_error(folder: Path) -> str:
+    """Return the last message of the mirror process of the journal in `folder`; "" if there is none."""
+    with contextlib.suppress(OSError):
+        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+        messages = [line.removeprefix(MESSAGE) for line in lines if line.startswith(MESSAGE)]
+        return shown(messages[-1], LONGEST_ERROR) if messages else ""
+    return ""

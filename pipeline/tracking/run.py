@@ -1,4 +1,6 @@
-"""What stages call to track a run. No call raises an exception because tracking failed, and only the end of a run waits for MLflow."""
+"""What stages call to track a run. No call raises an exception because tracking failed. Only the end of a run waits for MLflow, and only if
+nothing that follows does.
+"""
 
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -9,26 +11,29 @@ from pipeline.io import files
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.tracking import journal, mirror_process
+from pipeline.tracking.address import Address
 from pipeline.tracking.journal import Journal, Status
 from pipeline.tracking.run_info import RunInfo
-
-INTERRUPTED_WAIT_S = 5.0  # an interrupted stage should exit soon; `sync` or the next stage delivers the rest
 
 
 class Run:
     """One tracked run. What a stage logs is written to the run's journal, or discarded if tracking is off or the journal cannot be opened."""
 
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
-        """Open a journal by `open_journal`, and start its mirror process. If `open_journal` is None, tracking is off."""
+        """Open a journal by `open_journal`, and start its mirror process, unless there is one. If `open_journal` is None, tracking is off."""
         self._environment = environment
         self._has_failed = False
         self._journal: Journal | None = None
         self._mirror: subprocess.Popen[bytes] | None = None
+        self._has_mirror = False
         if open_journal:
             with self._quiet():
                 self._journal = open_journal()
+                folder = self._journal.folder
                 if environment.tracking_mirror:
-                    self._mirror = mirror_process.start(self._journal.folder, environment)
+                    # the mirror of `train` is still there when `evaluate` begins
+                    self._has_mirror = journal.is_mirrored(folder, Address.of(environment).key)
+                    self._mirror = None if self._has_mirror else mirror_process.start(folder, environment)
 
     @property
     def folder(self) -> Path | None:
@@ -56,14 +61,22 @@ class Run:
         if self._environment.tracking_model:
             self._write(lambda journal: journal.model(path))
 
-    def end(self, status: Status) -> None:
-        """Record the status and close the journal. Then wait, with a time limit, until the whole journal is in MLflow."""
+    def end(self, status: Status, is_followed: Callable[[], bool]) -> None:
+        """Record the status and close the journal. Then wait, with a time limit, until the whole journal is in MLflow.
+
+        After an interruption, and if `is_followed` returns True because something that follows waits, leave this to the mirror process.
+        """
         self._write(lambda journal: journal.end(status))
         self._write(lambda journal: journal.close())
-        if self.folder and self._mirror:
-            with self._quiet():
-                limit_s = INTERRUPTED_WAIT_S if status == "KILLED" else self._environment.tracking_wait_s
-                mirror_process.wait(self._mirror, self.folder, self._environment, limit_s)
+        if not self.folder or not (self._mirror or self._has_mirror):
+            return
+        with self._quiet():
+            if status == "KILLED":
+                mirror_process.say(
+                    self._environment, f"`python -m pipeline sync` delivers what MLflow does not have yet of run {self.folder.name}"
+                )
+            elif status == "FAILED" or not is_followed():
+                mirror_process.wait(self._mirror, self.folder, self._environment)
 
     def _write(self, write: Callable[[Journal], None]) -> None:
         if self._journal:
@@ -84,11 +97,14 @@ class Run:
                 )
 
 
-def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
+def training(
+    environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train", is_followed: Callable[[], bool] = lambda: False
+) -> AbstractContextManager[Run]:
     """Track a training as one run, even if it is interrupted and resumed.
 
     The file `resume_file` contains the name of the training's journal, which is reopened. If this file does not exist, create a journal
     and write its name to the file. `info` is the metadata of the run, and `stage` the name of the stage.
+    `is_followed` is called at the end. If it returns True, the end does not wait for MLflow, because something that follows does.
     """
 
     def open_journal() -> Journal:
@@ -100,7 +116,7 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
-    return tracked(environment, open_journal)
+    return tracked(environment, open_journal, is_followed)
 
 
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
@@ -121,7 +137,7 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new
 
-    return tracked(environment, open_journal)
+    return tracked(environment, open_journal, lambda: environment.summary_follows)
 
 
 def destination(environment: Environment) -> dict[str, str | None]:
@@ -132,7 +148,7 @@ def destination(environment: Environment) -> dict[str, str | None]:
 
 
 @contextmanager
-def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> Iterator[Run]:
+def tracked(environment: Environment, open_journal: Callable[[], Journal], is_followed: Callable[[], bool]) -> Iterator[Run]:
     """Yield a run, and end it after the block. Its status is FINISHED, KILLED after an interruption, or FAILED after another exception."""
     run = Run(environment, open_journal if environment.tracking else None)
     status: Status = "FINISHED"
@@ -142,7 +158,7 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal]) -> It
         status = "KILLED" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "FAILED"
         raise
     finally:
-        run.end(status)
+        run.end(status, is_followed)
 
 
 def journal_of(environment: Environment, model: Path) -> str | None:

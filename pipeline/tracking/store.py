@@ -23,11 +23,41 @@ PARENT_TAG = "pipeline.parent"
 """The name of the journal of the parent run, such as that of a search."""
 MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
+COLOR_TAG = "mlflow.runColor"
+COLORS = tuple(
+    f"#{color}"
+    for color in [
+        "1f77b4",
+        "ff7f0e",
+        "2ca02c",
+        "d62728",
+        "9467bd",
+        "8c564b",
+        "e377c2",
+        "7f7f7f",
+        "bcbd22",
+        "17becf",
+        "0b3d6b",
+        "a65000",
+        "145214",
+        "7a1113",
+        "4b2a6b",
+        "4a2a22",
+        "9c2f7a",
+        "404040",
+        "6b6b00",
+        "0b6b75",
+        "7fb8e6",
+        "ffbf80",
+    ]
+)
+"""The colours of runs in MLflow's charts, which show 20 runs. MLflow itself has fewer, and chooses by the id of a run, so two runs are often alike."""
 LONGEST_NAME = 250
 # No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "PGCONNECT_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
@@ -49,6 +79,8 @@ class Store:
         """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
         self._set_variables()
         with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
+            if not self.address.is_server and not self.address.given.startswith("sqlite"):
+                connect_once(self.address)
             from mlflow import MlflowClient
 
             return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
@@ -79,7 +111,9 @@ class Store:
         if found is None and start.get("model_sha256"):
             found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
         if found is None:
-            tags = {JOURNAL_TAG: journal, **start.get("tags", {})} | describing(start.get("description", ""))
+            tags = {JOURNAL_TAG: journal, COLOR_TAG: self._free_color(experiment_id), **start.get("tags", {})} | describing(
+                start.get("description", "")
+            )
             name = (start.get("name") or journal)[:LONGEST_NAME]
             found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
         if named:
@@ -95,6 +129,12 @@ class Store:
         """Return the newest run of the experiment whose tag called `tag` has the value `value`; None if there is none."""
         runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
+
+    def _free_color(self, experiment_id: str) -> str:
+        """Return a colour that none of the newest runs of the experiment has."""
+        newest = self.client.search_runs([experiment_id], max_results=len(COLORS) - 1)
+        used = {run.data.tags.get(COLOR_TAG) for run in newest}
+        return next(color for color in COLORS if color not in used)
 
     def _active(self, run_id: str) -> "Run | None":
         """Return the run with this id; None if it does not exist or was deleted."""
@@ -128,6 +168,17 @@ class Store:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if self.address.credentials:
             os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
+
+
+def connect_once(address: Address) -> None:
+    """Connect to the database and disconnect. Raises SQLAlchemy's exceptions at once, where MLflow would try again for minutes."""
+    from sqlalchemy import create_engine
+
+    engine = create_engine(address.for_mlflow)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
 
 
 @contextlib.contextmanager

@@ -54,6 +54,7 @@ class ForkedMirror(subprocess.Popen[bytes]):
         os.dup2(log.fileno(), 2)
         os.closerange(3, 1024)  # as exec would: the stage's locks are among them
         os.environ.update(variables)
+        mirror.START_AFTER_S = 0.0
         return mirror.follow(folder, Environment.read(), tiny.build)
 
     def poll(self) -> int | None:

@@ -1,5 +1,6 @@
 """What the journal is recorded of a run: where it comes from, its name, its data and its result."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.io import files
 from pipeline.params.editing import edited
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
@@ -238,3 +240,23 @@ def test_a_dataset_is_described_without_its_vocabulary() -> None:
         "samples": 3,
         "also_in": {"train": 2},
     }
+
+
+@pytest.mark.parametrize(
+    ("variables", "lock", "expected"),
+    [
+        ({}, None, False),
+        ({"PIPELINE_SUMMARY_FOLLOWS": "true"}, None, True),
+        ({"DVC_STAGE": "train"}, None, True),
+        ({"DVC_STAGE": "train"}, hashlib.md5(b"weights").hexdigest(), False),  # noqa: S324  # DVC's digest
+        ({"DVC_STAGE": "train"}, "0" * 32, True),
+    ],
+)
+def test_a_training_knows_whether_dvc_evaluates_its_model_next(
+    tmp_path: Path, variables: dict[str, str], lock: str | None, expected: bool
+) -> None:
+    paths = Paths(tmp_path)
+    files.write_text(paths.model, "weights")
+    if lock:
+        files.write_text(paths.dvc_lock, f"stages: {{evaluate: {{deps: [{{path: '{paths.model}', md5: {lock}}}]}}}}\n")
+    assert run_description.is_evaluated_next(paths, Environment.model_validate(variables)) is expected

@@ -7,13 +7,14 @@ MIRROR = """
 import sys
 from pathlib import Path
 from pipeline.runtime.environment import Environment
-from pipeline.tracking.mirror import follow
+from pipeline.tracking import mirror
 
 def build(path):
     from tests.tracking import tiny
     return tiny.build(path)
 
-sys.exit(follow(Path(sys.argv[1]), Environment.read(), build))
+mirror.START_AFTER_S = 0.0
+sys.exit(mirror.follow(Path(sys.argv[1]), Environment.read(), build))
 """
 
 

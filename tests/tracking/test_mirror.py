@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import subprocess
 import time
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.io import files
-from pipeline.tracking import events, journal, mirror, mirror_process, mlflow_calls
+from pipeline.runtime.environment import Environment
+from pipeline.tracking import events, journal, mirror, mirror_process, mlflow_calls, run
+from pipeline.tracking.address import Address
 from pipeline.tracking.cursor import DELIVERED, Cursor, is_pending
 from pipeline.tracking.events import EVENTS, SYSTEM
 from pipeline.tracking.journal import Journal
@@ -344,8 +347,46 @@ def test_a_mirror_also_delivers_journals_of_earlier_runs(tracked: Tracked) -> No
 
 def test_only_one_process_delivers_a_journal(tracked: Tracked) -> None:
     writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
-    with files.locked(writing.folder / mirror.MIRROR_LOCK, wait=False):
+    with files.locked(writing.folder / journal.MIRROR_LOCK, wait=False):
         assert not mirror.deliver(writing.folder, Store(tracked.environment), tiny.build)
     writing.end("FINISHED")
     writing.close()
     assert mirror.follow(writing.folder, tracked.environment, tiny.build) == 0
+
+
+def test_a_short_training_is_over_before_its_mirror_imports_mlflow(tmp_path: Path) -> None:
+    environment = {**os.environ, "DVC_ROOT": str(tmp_path), "PIPELINE_TRACKING_WAIT_S": "0"}
+    writing = Journal.create(tmp_path, stage="train", info=RunInfo())
+    with subprocess.Popen(mirror_process.command(writing.folder), cwd=mirror_process.CHECKOUT, env=environment) as process:
+        while not (writing.folder / SYSTEM).exists():
+            time.sleep(0.05)
+        imported = Path(f"/proc/{process.pid}/maps").read_text()
+        writing.end("FINISHED")
+        writing.close()
+        assert process.wait() == 0
+    assert "sqlalchemy" not in imported
+    assert "pandas" not in imported
+    assert not is_pending(writing.folder)
+
+
+def test_one_mirror_delivers_the_training_and_the_evaluation_that_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
+    monkeypatch.setattr(mirror_process, "NICENESS", 0)
+    monkeypatch.setenv("DVC_STAGE", "train")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: True) as training:
+        training.metrics(1, {"valid/loss": 1.0})
+    assert training.folder
+    files.write_text(training.folder / journal.MODEL_DIGEST, files.digest(model))  # without the model, whose export takes seconds
+    store = Address.of(environment).key
+    assert not Cursor.load(training.folder, store).is_complete(training.folder), "the stage did not wait"
+    while not Cursor.load(training.folder, store).is_complete(training.folder):
+        time.sleep(0.1)
+    monkeypatch.setattr(mirror_process, "start", lambda *_: pytest.fail("another mirror was started"))
+    with run.addition(environment, model, info=RunInfo()) as evaluation:
+        evaluation.metrics(1, {"test/accuracy": 0.5})
+    assert evaluation.folder == training.folder
+    assert Cursor.load(training.folder, store).is_complete(training.folder)
+    assert mirror_process.STARTED[-1].wait(10) == 0

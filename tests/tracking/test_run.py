@@ -3,10 +3,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, tzinfo
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -121,7 +124,7 @@ def test_a_stage_reports_that_its_run_is_not_the_named_one(
     assert training.folder
     Cursor(run_id="this").save(training.folder, Address.of(environment).key)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        mirror_process.wait(process, training.folder, environment, limit_s=5)
+        mirror_process.wait(process, training.folder, environment)
     output = capsys.readouterr().err
     assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
 
@@ -136,7 +139,7 @@ def test_messages_of_an_incomplete_run_count_the_events_of_both_files(
     for has_failed in (False, True):
         Cursor(has_failed=has_failed).save(training.folder, Address.of(without_mirror).key)
         with subprocess.Popen([sys.executable, "-c", ""]) as process:
-            mirror_process.wait(process, training.folder, without_mirror, limit_s=5)
+            mirror_process.wait(process, training.folder, without_mirror)
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("tracking: 3 events of run")
     assert second.startswith("tracking: up to 3 events of run")
@@ -171,8 +174,8 @@ def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: 
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         pass
     assert reports.folder
-    hanging = MagicMock(subprocess.Popen, wait=MagicMock(side_effect=wait))
-    mirror_process.wait(hanging, reports.folder, without_mirror, limit_s=1)
+    hanging = MagicMock(subprocess.Popen, wait=MagicMock(side_effect=wait), poll=MagicMock(return_value=None))
+    mirror_process.wait(hanging, reports.folder, without_mirror.model_copy(update={"tracking_wait_s": 1}))
     hanging.kill.assert_called_once()
 
 
@@ -281,3 +284,47 @@ def test_mirror_and_copy_of_the_model_can_be_left_out(tmp_path: Path, monkeypatc
         reports.model(tiny.write(tmp_path / "model.safetensors"))
     kinds = [event.kind for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)]
     assert kinds == ["start", "metrics", "end"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_followed", "waits"),
+    [(None, False, True), (None, True, False), (RuntimeError(), True, True), (Interrupted(signal.SIGTERM), False, False)],
+)
+def test_only_a_stage_that_nothing_follows_waits_for_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, is_followed: bool, waits: bool
+) -> None:
+    waited = MagicMock()
+    monkeypatch.setattr(mirror_process, "start", lambda *_: MagicMock(subprocess.Popen))
+    monkeypatch.setattr(mirror_process, "wait", waited)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    with (
+        suppress(type(error) if error else ()),
+        run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: is_followed),
+    ):
+        if error:
+            raise error
+    assert waited.called == waits
+
+
+def test_a_server_that_denies_the_user_is_named_with_its_reason_at_the_end(
+    tmp_path: Path, make_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Denying(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403, "the token is expired")
+
+        do_POST = do_GET  # noqa: N815  # the name that http.server calls
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Denying)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
+    monkeypatch.setattr(mirror_process, "NICENESS", 0)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address := f"http://127.0.0.1:{server.server_port}")
+    with run.training(make_environment(address), resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+    server.shutdown()
+    server.server_close()
+    assert "failed with error code 403" in capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
@@ -80,3 +82,22 @@ def test_sync_reports_the_remedy_for_a_damaged_store_and_delivers_after_it(
     # In a new process: MLflow keeps a database open in the one that has met it.
     subprocess.run([sys.executable, "-m", "pipeline", "sync"], cwd=TOP, env={**os.environ, "DVC_ROOT": str(tmp_path)}, check=True)
     assert sorted(path.name for path in tmp_path.glob("*.*")) == [".pipeline", "mlflow.db", "mlflow.db.damaged"]
+
+
+def test_a_database_that_does_not_accept_the_connection_is_not_asked_again_for_minutes(
+    make_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlflow.store.db.utils.time.sleep", lambda _: pytest.fail("MLflow's own attempts"))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"postgresql+psycopg2://someone:wrong@127.0.0.1:{closed.getsockname()[1]}/runs"
+    with pytest.raises(OperationalError, match="Connection refused"):
+        _ = Store(make_environment(address)).client
+
+
+def test_the_newest_runs_have_different_colours(tracked: Tracked) -> None:
+    new = [Journal.create(tracked.environment.root, stage="train", info=RunInfo(), experiment="colours") for _ in range(3)]
+    for journal in new:
+        journal.close()
+        assert mirror.deliver(journal.folder, Store(tracked.environment), tiny.build)
+    assert len({tracked.run_of(journal.folder.name).data.tags["mlflow.runColor"] for journal in new}) == len(new)
