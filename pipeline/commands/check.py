@@ -19,13 +19,15 @@ from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST, TRAIN, VALID, Cluster
 from pipeline.refusal import Refusal
 from pipeline.registry import INPUTS, TASKS
-from pipeline.runtime import checkout_lock, dvc_locks, interruption
+from pipeline.runtime import cgroup, checkout_lock, dvc_locks, interruption
 from pipeline.runtime.environment import Environment
 
 if TYPE_CHECKING:
     from pipeline.spec import Spec, Targets
 
 Result = TypeVar("Result")
+DECODING_S = 20.0
+"""How long `check` decodes images. `prepare` decodes them all: on many cores, 20 seconds are enough for some 100,000."""
 
 
 def run() -> None:
@@ -142,6 +144,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     problems.gather(lambda: refuse_unusable_cluster(environment, prepare))
     with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
         problems.gather(lambda: with_line(document, lambda: fetch_data(prepare)))
+        problems.gather(lambda: with_line(document, lambda: refuse_damaged(prepare, environment)))
         problems.gather(lambda: with_line(document, lambda: fetch_weights(params.model)))
     return f"{params.model.title} on {prepare.source.name}, {device}"
 
@@ -254,6 +257,12 @@ def fetch_data(prepare: PrepareParams) -> None:
 
     if prepare.source.downloaded and would_run("prepare"):
         stage.survey(prepare, workers=1, quick=True)
+
+
+def refuse_damaged(prepare: PrepareParams, environment: Environment) -> None:
+    """If DVC would run `prepare`, raise Refusal for files that it would refuse, as far as they are found within DECODING_S seconds."""
+    if prepare.source.untrusted and would_run("prepare"):
+        prepare.source.refuse_damaged(workers=environment.workers or cgroup.usable_cpus(), within_s=DECODING_S)
 
 
 def fetch_weights(model: ModelSettings) -> None:

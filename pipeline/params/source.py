@@ -85,3 +85,9 @@ class SourceSettings(Section):
         raise Refusal(
             f"pipeline/sources/{self.name}.py: its class `Settings` has no method `open(self, *, workers)`: define it, as docs/extending.md explains"
         )
+
+    def refuse_damaged(self, *, workers: int, within_s: float) -> None:
+        """Raise Refusal if `prepare` would refuse files that `open` does not read, such as corrupt images. Return after `within_s` seconds.
+
+        `check` calls this if DVC would run `prepare`: DVC removes the prepared data before `prepare` finds out.
+        """

@@ -1,6 +1,8 @@
 """Images by class, `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
 import hashlib
+import math
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +30,7 @@ CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 CLUSTER_CHUNK = 8
 """How many times larger the chunks for a cluster are: its scheduler needs milliseconds for each."""
+MOST_NAMED = 3
 MANY, WORKERS_OF_MANY = 4096, 4
 """From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
 processes takes more time than they save. Threads contend for the GIL in Pillow's Python code, which takes most of the time of
@@ -53,7 +56,7 @@ class Settings(SourceSettings):
     channels: Literal[1, 3]
     """Number of channels to which every image is converted: 1 for grey, 3 for colour."""
     on_corrupt: Literal["fail", "skip"]
-    """How to handle an image that cannot be decoded: `fail` stops the stage; `skip` leaves the image out, prints its name and counts it."""
+    """How to handle an image that cannot be decoded: `fail` stops the stage after all images, with their number and the first three; `skip` leaves the image out, prints its name and counts it."""
     max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
     """Largest number of pixels of an image. A larger image is refused before it is decoded, because a file of kilobytes can decompress to
     gigabytes.
@@ -86,9 +89,28 @@ class Settings(SourceSettings):
             sample_keys=layout.names,
         )
 
+    def refuse_damaged(self, *, workers: int, within_s: float) -> None:
+        """Decode the images as `prepare` does, for at most `within_s` seconds. Raise Refusal if `prepare` would refuse one of them."""
+        if self.on_corrupt == "fail":
+            tree, until_s = archives.open_tree(self.root), time.monotonic() + within_s
+            layout = find_classes(tree.listing(), str(self.root))
+            for _ in self.decode_and_store(tree, layout, workers, InMemory, until_s=until_s):
+                pass
+
     def decode_and_store(
-        self, tree: Tree, layout: ClassFolders, workers: int, place: Place[Result], cluster: Cluster | None = None
+        self,
+        tree: Tree,
+        layout: ClassFolders,
+        workers: int,
+        place: Place[Result],
+        cluster: Cluster | None = None,
+        *,
+        until_s: float = math.inf,
     ) -> Generator[Result]:
+        """Yield what the destinations of all images return, or of those that are decoded when `time.monotonic()` reaches `until_s`.
+
+        Raises Refusal at the end if `on_corrupt` is `fail` and images cannot be decoded, so that one message tells of all of them.
+        """
         decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
         decoder.prepare()
         ordered, larger = partial(on_threads, workers=workers), 1
@@ -103,21 +125,31 @@ class Settings(SourceSettings):
             ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)
         with tree.contents([sample.name for sample in layout.samples]) as members:
             chunks = placed(chunked(members, self.size**2 * self.channels, larger), layout.samples, place)
+            num_decoded, problems = 0, list[str]()
             for chunk, (results, corrupt) in ordered(decoder.decode_and_store, chunks):
-                self.report(chunk.members, corrupt)
+                num_decoded += len(chunk.members)
+                problems += self.report(chunk.members, corrupt)
                 yield from results
+                if time.monotonic() > until_s:
+                    break
+        if problems and self.on_corrupt == "fail":
+            listed = "; ".join(
+                [*problems[:MOST_NAMED], *([f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else [])]
+            )
+            raise Refusal(
+                f"{self.place}: {len(problems)} of {num_decoded} images cannot be used: {listed}: repair or remove them, or write `source.on_corrupt: skip`"
+            )
 
-    def report(self, members: Sequence[Member], corrupt: Mapping[int, str]) -> None:
-        """Report the files of a chunk that cannot be decoded: `corrupt` maps their positions in `members` to the reasons.
+    def report(self, members: Sequence[Member], corrupt: Mapping[int, str]) -> list[str]:
+        """Return a text for each file of a chunk that cannot be decoded, and print its name if `on_corrupt` is `skip`.
 
-        If `on_corrupt` is `skip`, print the name of each. If it is `fail`, raise Refusal at the first. Messages are in the order of the
-        samples, even if the workers decoded them in another order.
+        `corrupt` maps the positions of these files in `members` to the reasons. The texts are in the order of the samples, even if the workers
+        decoded them in another order.
         """
-        for number in sorted(corrupt):
-            name, problem = shown(members[number].name), f"cannot be decoded ({corrupt[number]})"
-            if self.on_corrupt == "fail":
-                raise Refusal(f"{self.place}: {name}: {problem}: repair or remove it, or write `source.on_corrupt: skip`")
-            print(f"prepare: skipped {name} in {self.root}: {problem}")
+        if self.on_corrupt == "skip":
+            for number in sorted(corrupt):
+                print(f"prepare: skipped {shown(members[number].name)} in {self.root}: cannot be decoded ({corrupt[number]})")
+        return [f"{shown(members[number].name)}: cannot be decoded ({corrupt[number]})" for number in sorted(corrupt)]
 
     @property
     def place(self) -> str:

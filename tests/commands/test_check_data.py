@@ -74,6 +74,22 @@ def test_a_usable_dataset_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "mlp on image_folder, training on cpu" in capsys.readouterr().out
 
 
+def test_check_and_prepare_count_corrupt_images_and_name_the_first_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
+    images(tmp_path, {"cat": 9, "dog": 9})
+    for number in range(5):
+        (tmp_path / f"images/cat/{number}.png").write_bytes(b"<html>")
+    for verb in ("check", "prepare"):
+        assert main([verb]) == 2
+        error = capsys.readouterr().err
+        assert "source.root: images: 5 of 18 images cannot be used: cat/0.png: cannot be decoded (is not an image" in error
+        assert "cat/2.png: cannot be decoded (is not an image that Pillow can read); and 2 more: repair or remove them" in error
+    monkeypatch.setattr(check, "would_run", lambda _: False)
+    assert main(["check"]) == 0
+
+
 @pytest.mark.parametrize("splits", [("",), ("train/", "test/"), ("train/", "val/"), ("train/", "valid/", "test/")])
 def test_the_preset_of_image_folders_takes_every_layout_and_two_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]

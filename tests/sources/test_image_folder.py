@@ -225,7 +225,7 @@ BROKEN = {
 def test_a_corrupt_image_stops_or_is_left_out_by_name(tmp_path, capsys, name):
     root = write_tar(tmp_path / "all.tar", dataset() | {f"train/cat/{name}": BROKEN[name]})
     message = refusal(root)
-    assert f"all.tar: train/cat/{name}: cannot be decoded (" in message
+    assert f"all.tar: 1 of 8 images cannot be used: train/cat/{name}: cannot be decoded (" in message
     assert "source.on_corrupt: skip" in message
     assert "0x" not in message
     assert values_without_corrupt(root) == EXPECTED[TRAIN]
