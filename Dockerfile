@@ -4,11 +4,13 @@ ARG BASE_IMAGE=nvidia/cuda:13.0.2-base-ubuntu24.04@sha256:2ab6381d970b211fb93853
 # system packages, in the versions of the base's distribution
 FROM ${BASE_IMAGE} AS system
 # git: the commit in MLflow, `dvc exp`.  g++: with train.compile, Triton builds its launcher and torch's compiler CPU kernels.  tini: signals.
+# No program gets the rights of another user (su, mount, passwd): no job needs it.
 # Docker creates missing parent folders of a mount as root, so the usual mount points exist already, writable for any user.
 # hadolint ignore=DL3003,DL3008
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends g++ git python3 tini \
     && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*-old \
+    && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
     && cd /home && mkdir --mode=1777 pipeline pipeline/.dvc pipeline/.dvc/cache pipeline/data pipeline/data/raw pipeline/data/weights pipeline/models
 
 FROM system AS dependencies
@@ -60,6 +62,8 @@ FROM system
 COPY --from=dependencies /opt/venv /opt/venv
 # Python's headers, which train.compile needs to build kernels
 COPY --from=dependencies /headers/ /
+# the bill of materials (docs/container.md)
+RUN --mount=type=bind,source=pipeline/container/materials.py,target=/materials.py /opt/venv/bin/python /materials.py > /opt/materials.cdx.json
 COPY --from=code /layer/ /
 ENV PATH=/opt/venv/bin:$PATH \
     DO_NOT_TRACK=1 \

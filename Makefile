@@ -34,9 +34,14 @@ USER_ID ?= $(shell id -u):$(shell id -g)
 # with an NVIDIA driver, of Linux or of Windows under WSL2
 GPUS ?= $(if $(or $(wildcard /proc/driver/nvidia/version),$(and $(wildcard /dev/dxg),$(wildcard /usr/lib/wsl/lib/libcuda.so.1))),--gpus all)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+# the commit's time, so that two builds of it have equal labels; the address of the remote, if it has one and without a password
+CREATED = $(shell git log -1 --format=%cI 2>/dev/null)
+SOURCE ?= $(shell git remote get-url origin 2>/dev/null | sed -nE 's,^(https?://)([^/@]*@)?,\1,p; s,^(ssh://[^/@:]+)(:[^/@]*)?@,\1@,p; s,^([^/@:]+@[^/:]+):/?,ssh://\1/,p')
+LICENSES ?= $(shell sed -n 's/^license = "\(.*\)"/\1/p' pyproject.toml)
+LABELS = $(if $(CREATED),--label org.opencontainers.image.created=$(CREATED)) $(if $(SOURCE),--label org.opencontainers.image.source='$(SOURCE)') $(if $(LICENSES),--label org.opencontainers.image.licenses='$(LICENSES)')
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # environment variables to pass to the container, by name only: the list of processes would show values
-PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_INTERRUPTED_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
+PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_EXIT_CODE_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
 .PHONY: help setup setup-dev $(EXTRAS:%=setup-%) repro test test-slow coverage test-long bench check format lock resolve schema golden ui screenshots clean image docker-repro secret gpu-acceptance
 
@@ -89,7 +94,7 @@ image: ## build the container image from requirements.lock and this checkout's c
 	DOCKER_BUILDKIT=1 $(DOCKER) build --tag $(IMAGE) \
 	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) \
 	  $(addprefix --label org.opencontainers.image.base.digest=,$(word 2,$(subst @, ,$(or $(BASE_IMAGE),$(shell sed -n 's/^ARG BASE_IMAGE=//p' Dockerfile))))) \
-	  --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(if $(PACKAGE_INDEX),--build-arg PACKAGE_INDEX=$(PACKAGE_INDEX)) $(BUILD_ARGS) .
+	  $(LABELS) --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(if $(PACKAGE_INDEX),--build-arg PACKAGE_INDEX=$(PACKAGE_INDEX)) $(BUILD_ARGS) .
 
 # the Git folder of a worktree is outside the worktree, so mount it too
 docker-repro: image ## run `make repro` of this checkout in a container; PRESET=name too; ARGS="dvc exp run -S seed=2" runs another command

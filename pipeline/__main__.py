@@ -7,13 +7,16 @@ import select
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 from pipeline.commands.verbs import ARGUMENTS, VERBS
 from pipeline.io.untrusted import shown
-from pipeline.refusal import Refusal
-from pipeline.runtime.interruption import STARTED_BY_TORCHRUN, Interrupted, record_exit_code
+from pipeline.refusal import Refusal, Unavailable
+from pipeline.runtime.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
 
-BAD_INPUT = 2
+STAGES = ("prepare", "train", "evaluate")
+UNCAUGHT, BAD_INPUT = 1, 2
+UNAVAILABLE = os.EX_UNAVAILABLE  # 69
 INTERRUPTED = 130
 READER_ENDED = 141  # as a shell reports a program that SIGPIPE has ended
 MAX_LINES, MAX_SHOWN = 20, 2000
@@ -48,7 +51,7 @@ def command(verb: str) -> Callable[..., int | None]:
     """Return the function that runs `verb`, the first word of the command line. It calls `run` in `commands/VERB.py`; for the stages
     prepare, train and evaluate, it calls `run` in `commands/stage.py`.
     """
-    if verb in ("prepare", "train", "evaluate"):
+    if verb in STAGES:
         return lambda: import_module("pipeline.commands.stage").run(verb)
     return import_module(f"pipeline.commands.{verb.replace('-', '_')}").run  # type: ignore[no-any-return]
 
@@ -56,14 +59,25 @@ def command(verb: str) -> Callable[..., int | None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     verb = vars(options).pop("verb")
+    record = record_exit_code if verb in STAGES else lambda _: None
+    record(KILLED)  # this remains if the stage is killed
+    code = UNCAUGHT
     try:
-        return flushed(command(verb)(**vars(options)) or 0)
+        code = run(verb, vars(options))
+    finally:
+        record(code)
+    return code
+
+
+def run(verb: str, options: dict[str, Any]) -> int:
+    """Run `verb` with the values of its arguments, and return the exit code. Print an error that the user can fix."""
+    try:
+        return flushed(command(verb)(**options) or 0)
     except Refusal as refusal:
-        return print_error(str(refusal), BAD_INPUT)
+        return print_refusal(refusal)
     except Interrupted as interrupted:
         if STARTED_BY_TORCHRUN in os.environ:
-            return interrupted.exit_code  # its agent says and records it for all processes
-        record_exit_code(interrupted.exit_code)
+            return interrupted.exit_code  # its agent says it for all processes
         return print_error(str(interrupted), interrupted.exit_code)
     except KeyboardInterrupt:
         return print_error("interrupted", INTERRUPTED)
@@ -95,7 +109,7 @@ def print_os_error(error: OSError) -> int:
     if error.errno not in FIXABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]
-    return print_error(f"{error.filename or 'writing'}: {message}", BAD_INPUT)
+    return print_error(f"{error.filename or 'the output or a temporary file'}: {message}", BAD_INPUT)
 
 
 def lacks_inodes(path: str | None) -> bool:
@@ -108,6 +122,10 @@ def lacks_inodes(path: str | None) -> bool:
     except OSError:
         return False
     return status.f_files > 0 and status.f_favail == 0 and status.f_bavail > 0
+
+
+def print_refusal(refusal: Refusal) -> int:
+    return print_error(str(refusal), UNAVAILABLE if isinstance(refusal, Unavailable) else BAD_INPUT)
 
 
 def print_error(text: str, code: int) -> int:

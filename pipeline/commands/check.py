@@ -17,7 +17,7 @@ from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.raw_dataset import TEST, TRAIN, VALID, Cluster
-from pipeline.refusal import Refusal
+from pipeline.refusal import Refusal, Unavailable
 from pipeline.registry import INPUTS, TASKS
 from pipeline.runtime import cgroup, checkout_lock, dvc_locks, interruption
 from pipeline.runtime.environment import Environment
@@ -89,21 +89,23 @@ def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) ->
 
 
 class Problems:
-    """Collects the lines of the messages of several Refusals, each line once."""
+    """Collects the lines of the messages of several Refusals, each line once, and whether all of them are Unavailable."""
 
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
+        self.kind: type[Refusal] = Unavailable
 
     def gather(self, attempt: Callable[[], Result]) -> Result | None:
         try:
             return attempt()
         except Refusal as refusal:
             self.lines |= dict.fromkeys(str(refusal).splitlines())
+            self.kind = self.kind if isinstance(refusal, self.kind) else Refusal
             return None
 
     def refuse(self) -> None:
         if self.lines:
-            raise Refusal("\n".join(sorted(self.lines, key=line_number)))
+            raise self.kind("\n".join(sorted(self.lines, key=line_number)))
 
 
 def line_number(text: str) -> int:

@@ -1,24 +1,19 @@
 """`make repro`: run check, `dvc repro` and summary. Until `dvc repro` has ended, other containers cannot use the checkout."""
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.commands import check, summary
 from pipeline.commands import set as set_parameters
-from pipeline.refusal import Refusal
-from pipeline.runtime import checkout_lock, interruption
+from pipeline.runtime import checkout_lock, interruption, supervision
 from pipeline.runtime.environment import SUMMARY_FOLLOWS, Environment
 from pipeline.tracking import mirror_process
 
-EXIT_CODE_PATH = ".pipeline/interrupted"
-
 
 def run(assignments: Sequence[str] = ()) -> int:
-    """Run the command `check`, then `dvc repro` and, if DVC succeeds, the command `summary`. Return the exit code of DVC.
+    """Run the command `check`, then `dvc repro` and, if DVC succeeds, the command `summary`. Return the exit code.
 
     If there are `assignments`, each `KEY=VALUE`, the command `set` first writes them into params.yaml, where they stay.
 
@@ -37,27 +32,10 @@ def run(assignments: Sequence[str] = ()) -> int:
 
 
 def dvc_repro() -> int:
-    """Run `dvc repro` and return its exit code, or 128 plus the number of the signal that ended DVC or a stage.
+    """Run `dvc repro` and return its exit code, or that of the stage that failed, or 128 plus the number of the signal that stopped it.
 
-    Wait until DVC has ended, even after a signal.
+    The DVC that stands beside this Python is run, and its stages run this Python. Wait until DVC has ended, even after a signal.
     """
     sys.stdout.flush()
-    exit_code_file = Path(EXIT_CODE_PATH).absolute()
-    exit_code_file.unlink(missing_ok=True)  # left by a stage of an earlier `dvc repro` that was killed
-    try:
-        process = subprocess.Popen(
-            ["dvc", "repro"], env={**os.environ, SUMMARY_FOLLOWS: "true", interruption.EXIT_CODE_FILE: str(exit_code_file)}
-        )
-    except FileNotFoundError:
-        raise Refusal("dvc is not on the PATH: run `source .venv/bin/activate`") from None
-    # The terminal sends SIGINT to DVC too. A SIGTERM that `make` forwards reaches only this process, so pass it on to DVC.
-    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        code = process.wait()
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-    if code and exit_code_file.exists():
-        return int(exit_code_file.read_text(encoding="utf-8"))
-    return code if code >= 0 else 128 - code
+    search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return supervision.run_all([("dvc", "repro")], {**os.environ, "PATH": search_path, SUMMARY_FOLLOWS: "true"}, top=Path())

@@ -1,6 +1,5 @@
 """`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read the stage's sections of params.yaml and call the stage."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -14,15 +13,15 @@ from pipeline.runtime.environment import Environment
 from pipeline.stages.stage_inputs import RefuseChanges, StageInputs, record_nothing
 
 
-def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -> None:
-    """Run the stage, by default on the paths of the checkout. It stops cleanly and raises Interrupted if a signal arrives, or if the DVC process that started the stage ends."""
+def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -> int:
+    """Run the stage, by default on the paths of the checkout, and return its exit code. It stops cleanly and raises Interrupted if a signal arrives, or if the DVC process that started the stage ends."""
     with interruption.raise_on_signal():
         parent_watch.start()
-        call(stage, paths or Paths(), arguments or [stage])
+        return call(stage, paths or Paths(), arguments or [stage])
 
 
-def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
-    """Validate the parameters, then import the stage's module, which may import torch, and call the stage.
+def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
+    """Validate the parameters, then import the stage's module, which may import torch, and call the stage. Return the exit code.
 
     If several processes train together, each runs `python -m pipeline ARGUMENTS`. If DVC runs the stage, raise Refusal at its end if its
     parameters, its code or its data were changed meanwhile.
@@ -38,7 +37,8 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> None:
         if stage == "train" and environment.processes != 1:
             launch = import_module("pipeline.runtime.launch")  # no import of this module: it decides nothing in a result
             if (count := launch.num_processes(environment)) > 1:
-                sys.exit(launch.run(["-m", "pipeline", *arguments], count, environment))
+                return int(launch.run(["-m", "pipeline", *arguments], count, environment))
         with adding_lines(document):
             sections = {} if stage == "prepare" else {"sections": document.data}
             function(params, paths, environment, **sections, refuse_changes=refuse_changes)
+    return 0

@@ -7,9 +7,9 @@ from pipeline.refusal import Refusal
 from pipeline.search.trial import TrialPaths
 
 
-def run(folder: str) -> None:
-    """Train in `folder`, the folder of a trial. Raises Refusal if it is not the folder of a trial."""
+def run(folder: str) -> int:
+    """Train in `folder`, the folder of a trial, and return the exit code. Raises Refusal if it is not the folder of a trial."""
     paths = TrialPaths(folder=Path(folder))
     if not paths.params.is_file():
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
-    stage.run("train", paths, ["trial", folder])
+    return stage.run("train", paths, ["trial", folder])

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.__main__ import BAD_INPUT, parse, print_error, print_os_error
+from pipeline.__main__ import parse, print_os_error, print_refusal
 from pipeline.commands.verbs import VERBS
-from pipeline.container import checkout, job_environment, supervision
+from pipeline.container import checkout, job_environment
 from pipeline.container.checkout import Checkout
 from pipeline.refusal import Refusal
-from pipeline.runtime import cgroup, checkout_lock, interruption
+from pipeline.runtime import cgroup, checkout_lock, interruption, supervision
 from pipeline.runtime.environment import SUMMARY_FOLLOWS, Environment
 from pipeline.tracking import mirror_process
 
@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
     try:
         return run(commands_for(words, preset=os.environ.get("PRESET", "")))
     except Refusal as refusal:
-        return print_error(str(refusal), BAD_INPUT)
+        return print_refusal(refusal)
     except OSError as error:
         return print_os_error(error)
 
@@ -55,8 +55,10 @@ def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...]
         if preset:
             return ((*VERB, "preset", preset, *assignments), *REPRO)
         return ((*VERB, "set", *assignments), *REPRO) if assignments else REPRO
-    if words[0] in ("dvc", "mlflow", "torchrun"):
+    if words[0] in ("dvc", "mlflow"):
         return (tuple(words),)
+    if words[0] == "torchrun":
+        return ((sys.executable, "-m", "pipeline.runtime.torchrun", *words[1:]),)
     if words[0] in ("-h", "--help"):
         return (("echo", USAGE), (*VERB, *words))
     if words[0] in VERBS:
@@ -119,7 +121,7 @@ def copy(source: Path, home: Path) -> list[str]:
     If `source` is a mounted checkout, print why the job does not run in it.
     """
     if source != IMAGE_CODE:
-        remedy = "mount it without `:ro`, or add `--user $(id -u):$(id -g)`, to run there"
+        remedy = f"{'mount it without `:ro`' if checkout.is_read_only(source) else 'add `--user $(id -u):$(id -g)`'} to run there"
         report(f"uid {os.getuid()} cannot write in {source}: this job runs in a copy, {home}; {remedy}")
     edited = checkout.copy(source, home)
     for path in edited:

@@ -84,11 +84,18 @@ def first_writable(homes: list[Path]) -> Path:
                 )
             return home
         if os.path.ismount(home):
+            if is_read_only(home):
+                raise Refusal(f"{home} is mounted read-only, and a job writes there: mount it without `:ro`")
             owner = f"{home.stat().st_uid}:{home.stat().st_gid}"
-            is_own = home.stat().st_uid == os.getuid()
-            remedy = "mount it without `:ro`" if is_own else f"add `--user {owner}`, or change the owner of the folder"
-            raise Refusal(f"{home} is mounted and belongs to {owner}; uid {os.getuid()} cannot write there: {remedy}")
+            raise Refusal(
+                f"{home} is mounted and belongs to {owner}; uid {os.getuid()} cannot write there: add `--user {owner}`, or change the owner of the folder"
+            )
     raise Refusal(f"no writable folder ({', '.join(map(str, homes))}): add `--tmpfs /tmp`, or mount a volume: `-v NAME:{homes[0]}`")
+
+
+def is_read_only(folder: Path) -> bool:
+    """Return True if the file system of `folder` is mounted read-only, so that no user can write there."""
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def copy(source: Path, home: Path) -> list[str]:

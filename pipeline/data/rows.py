@@ -67,7 +67,7 @@ class RowFile:
         return len(self.header(0)) + row * self.row_bytes
 
     def create(self, rows: int) -> None:
-        with self.draft.open("wb") as file:
+        with files.naming(self.path, self.draft), self.draft.open("wb") as file:
             file.write(self.header(rows))
             file.truncate(self.offset(rows))
 
@@ -75,14 +75,15 @@ class RowFile:
         """Write `rows` (n, *row_shape) from the row `start` on."""
         assert rows.shape[1:] == self.row_shape
         assert rows.dtype == self.dtype
-        with open(os.open(self.draft, os.O_WRONLY | (os.O_DSYNC if self.shared else 0)), "wb") as file:  # noqa: PTH123  # Path.open has no such flag
+        flags = os.O_WRONLY | (os.O_DSYNC if self.shared else 0)
+        with files.naming(self.path, self.draft), open(os.open(self.draft, flags), "wb") as file:  # noqa: PTH123  # Path.open has no flags
             file.seek(self.offset(start))
             file.write(np.ascontiguousarray(rows).data)
 
     def close_gaps(self, runs: Iterable[Run]) -> None:
         """Move the rows in `runs` together, in ascending order, and cut off the rest of the file. `runs` must not overlap."""
         end = 0
-        with self.draft.open("r+b") as file:
+        with files.naming(self.path, self.draft), self.draft.open("r+b") as file:
             for start, length in sorted(runs):
                 if start != end:
                     move(file, self.offset(start), self.offset(end), size_bytes=length * self.row_bytes)
@@ -93,7 +94,8 @@ class RowFile:
 
     def finish(self, digest: files.ChunkedDigest) -> str:
         """Sync the file, give it its name, and return its digest. `digest` may have begun with the first rows."""
-        files.sync(self.draft)
+        with files.naming(self.path):
+            files.sync(self.draft)
         value = digest.finish()
         self.draft.replace(self.path)
         return value

@@ -28,16 +28,26 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.draft")  # not the pid: two machines may share the folder
     try:
-        yield draft
-        sync(draft)
-        draft.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        if error.filename in (None, str(draft)):  # the OSError of a failed write has no file name
-            error.filename = str(path)
-        raise
+        with naming(path, draft):
+            yield draft
+            sync(draft)
+            draft.replace(path)
+            sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
+    """Within the block, give an OSError that has no file name, such as that of a failed write or flock, the name `path`, and also one that
+    has the name of the `draft`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, str(draft)):
+            error.filename = str(path)
+        raise
 
 
 def sweep(folder: Path) -> None:
@@ -174,7 +184,8 @@ def lock(path: Path, *, wait: bool) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            with naming(path):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if os.fstat(descriptor).st_nlink:  # 0 if the last holder unlinked the file while this process waited
                 return descriptor
         except BlockingIOError:

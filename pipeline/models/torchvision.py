@@ -13,7 +13,7 @@ from torchvision import models
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.io import untrusted
 from pipeline.params.model import ModelSettings
-from pipeline.refusal import Refusal
+from pipeline.refusal import Refusal, Unavailable
 from pipeline.spec import Spec
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def published(architecture: str, weights: str) -> dict[str, Tensor]:
                 f"model.pretrained: {path}: is not a complete weights file: remove this file, and it is downloaded again"
             ) from None
         remedy = f"put {path.name} into {path.parent}, or write `model.pretrained: null`"
-        raise Refusal(f"model.pretrained: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
+        raise Unavailable(f"model.pretrained: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
     return found
 
 

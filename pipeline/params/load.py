@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from pipeline.io import untrusted
 from pipeline.params.section import SECTIONS, Section, ValueOf
 from pipeline.params.yaml_document import MAX_BYTES, Document, Location
-from pipeline.refusal import Refusal
+from pipeline.refusal import Refusal, Unavailable
 from pipeline.registry import Registry
 
 Params = TypeVar("Params", bound=BaseModel)
@@ -172,7 +172,8 @@ def adding_lines(document: Document) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        raise Refusal("\n".join(with_line(document, line) for line in str(refusal).splitlines())) from None
+        kind = Unavailable if isinstance(refusal, Unavailable) else Refusal
+        raise kind("\n".join(with_line(document, line) for line in str(refusal).splitlines())) from None
 
 
 def with_line(document: Document, text: str) -> str:

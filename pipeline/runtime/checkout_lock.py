@@ -6,6 +6,7 @@ releases it when the process that holds it ends.
 """
 
 import fcntl
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from pipeline.refusal import Refusal
+from pipeline.io import files
+from pipeline.refusal import Unavailable
 
 LOCK = ".pipeline/checkout.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -27,7 +29,7 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
     """Lock the checkout at `top` until the block ends. All processes of this PID namespace (the host, or one container) share the lock.
 
     `place` says where this job runs, by default "on HOSTNAME". It is shown to the user of another job that cannot get the lock. Raises
-    Refusal, with the place of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S seconds.
+    Unavailable, with the place of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S seconds.
     """
     path = top / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +38,7 @@ def held(top: Path, *, place: str = "") -> Iterator[None]:
         deadline = time.monotonic() + CLAIM_WITHIN_S
         while (holder := claim(file, namespace, place or f"on {socket.gethostname()}")) is not None:
             if time.monotonic() > deadline:
-                raise Refusal(
+                raise Unavailable(
                     f"{top.absolute()}: a job {holder or 'in another container'} is using this checkout: wait until it ends, or stop it"
                 )
             time.sleep(RETRY_S)
@@ -49,11 +51,10 @@ def claim(file: TextIO, namespace: str, place: str) -> str | None:
     If another namespace holds the lock, return the place where its job runs, which is in `file`. If no process holds the lock yet, write
     `namespace` and `place` to `file`, where later calls read them.
     """
-    with suppress(BlockingIOError):
+    with suppress(BlockingIOError), files.naming(Path(file.name)):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)
-        file.write(f"{namespace}\n{place}")
-        file.flush()
+        os.write(file.fileno(), f"{namespace}\n{place}".encode())  # no buffer, which would be written again when the file is closed
     # downgrading an exclusive flock to a shared one is not atomic: another namespace may have written in between, so read back the holder
     fcntl.flock(file, fcntl.LOCK_SH)
     file.seek(0)

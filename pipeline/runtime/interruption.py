@@ -17,14 +17,15 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXIT_CODES = tuple(128 + number for number in STOP_SIGNALS)
 """The exit codes of a command that a signal has stopped."""
 UNCOUNTED_STOP = signal.SIGUSR1
-"""Stops a stage like SIGTERM, but never counts as the second signal. It is sent by `parent_watch`, and by the container's `supervision`,
+"""Stops a stage like SIGTERM, but never counts as the second signal. It is sent by `parent_watch` and by `supervision`,
 which cannot know whether a first signal has arrived.
 """
-EXIT_CODE_FILE = "PIPELINE_INTERRUPTED_FILE"
-"""The environment variable with the path of a file to which an interrupted stage writes its exit code.
+EXIT_CODE_FILE = "PIPELINE_EXIT_CODE_FILE"
+"""The environment variable with the path of a file to which a stage that fails writes its exit code.
 
 The exit code of `dvc repro` does not show it, because `dvc repro` exits with 255 for any failed stage.
 """
+KILLED = 128 + signal.SIGKILL
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: `except Exception` must not catch it
@@ -56,7 +57,7 @@ def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
 
     A process that torch.distributed.run started is not killed: it may get the same signal from a terminal or from Slurm, and from its agent.
 
-    The stop signals are SIGTERM, SIGINT and UNCOUNTED_STOP, which `parent_watch` and the container's supervision send. If UNCOUNTED_STOP is
+    The stop signals are SIGTERM, SIGINT and UNCOUNTED_STOP, which `parent_watch` and `supervision` send. If UNCOUNTED_STOP is
     the first signal, `handler` is called with SIGTERM. The next SIGTERM or SIGINT may have the same cause, so it is ignored, and only the
     one after it kills the process. If UNCOUNTED_STOP is not the first signal, it has no effect.
     """
@@ -104,10 +105,14 @@ def raise_on_signal() -> AbstractContextManager[None]:
 
 
 def record_exit_code(exit_code: int) -> None:
-    """Write the exit code of an interrupted stage to the file whose path is in the variable PIPELINE_INTERRUPTED_FILE.
+    """Write the exit code of a stage to the file whose path is in the variable PIPELINE_EXIT_CODE_FILE; delete this file if the code is 0.
 
-    Do nothing if this environment variable is not set. An error while writing, for example because the disk is full, is ignored.
+    Do nothing if this variable is not set, or in a process that torch.distributed.run started: its agent decides for all processes. An error
+    while writing, for example because the disk is full, is ignored.
     """
-    if path := os.environ.get(EXIT_CODE_FILE):
+    if (path := os.environ.get(EXIT_CODE_FILE)) and STARTED_BY_TORCHRUN not in os.environ:
         with suppress(OSError):
-            files.write_text(Path(path), str(exit_code))
+            if exit_code:
+                files.write_text(Path(path), str(exit_code))
+            else:
+                Path(path).unlink(missing_ok=True)

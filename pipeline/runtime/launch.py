@@ -21,7 +21,8 @@ from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted
 from pipeline.runtime.processes import LOST, OUT_OF_MEMORY
 
-REFUSED = 2
+REFUSED = (2, os.EX_UNAVAILABLE)
+"""Exit codes of a process that raised Refusal: another attempt would end in the same way."""
 SHUTDOWN_S = 120
 """Time in which a process that is stopped can save a checkpoint. Then it is killed."""
 MOST_LINES = 15
@@ -71,7 +72,7 @@ def run_until_done(arguments: Sequence[str], count: int, most_restarts: int, fol
     restarts = 0
     while True:
         rank, code = attempt(arguments, count, folder)
-        if rank == 0 and code in (0, REFUSED):
+        if rank == 0 and code in (0, *REFUSED):
             shutil.rmtree(folder)
             return code
         if code - 128 in interruption.STOP_SIGNALS:
@@ -81,7 +82,7 @@ def run_until_done(arguments: Sequence[str], count: int, most_restarts: int, fol
             print("train: starting all processes again, with the smaller micro-batch", flush=True)
             continue
         show(folder, rank)
-        if code == REFUSED or restarts == most_restarts:
+        if code in REFUSED or restarts == most_restarts:
             print(f"error: the process of rank {rank} {ended(code)}; the output of all ranks but 0 is in {folder}", file=sys.stderr)
             return code if code > 0 else 128 - code
         restarts += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.io import files
-from pipeline.refusal import Refusal
+from pipeline.refusal import Unavailable
 from pipeline.runtime.run_identity import RunIdentity
 
 OLD_FOLDERS_KEPT = 2
@@ -66,7 +66,7 @@ def claimed(root: Path, inputs: RunIdentity, *, is_first: bool = True) -> Iterat
     """Yield the work folder of the training with these inputs, locked by this process. If several processes train together, only the first
     one locks it.
 
-    Raises Refusal if another process trains with the same inputs.
+    Raises Unavailable if another process trains with the same inputs.
     """
     folder = path(root, inputs)
     if not is_first:
@@ -75,7 +75,7 @@ def claimed(root: Path, inputs: RunIdentity, *, is_first: bool = True) -> Iterat
     parent, lock = folder.parent, lock_of(folder.parent, inputs.key)
     with claim(lock) as taken:
         if not taken:
-            raise Refusal(f"{folder}: another process is training with the same inputs: wait for it, or stop it")
+            raise Unavailable(f"{folder}: another process is training with the same inputs: wait for it, or stop it")
         if not folder.exists():
             explain_new_start(parent, inputs)
             prune(parent)

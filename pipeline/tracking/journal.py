@@ -79,7 +79,7 @@ def is_mirrored(folder: Path, store: str = "") -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    with path.open("ab") as lock:
+    with files.naming(path), path.open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check at the same time both succeed
         except BlockingIOError:

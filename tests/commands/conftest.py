@@ -26,14 +26,14 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """Return a function: `refused("check")` returns the errors of a verb, which must exit with code 2 and without a traceback."""
+    """Return a function: `refused("check")` returns the errors of a verb, which must exit with `code`, by default 2, and without a traceback."""
 
-    def run(*arguments: str) -> list[str]:
+    def run(*arguments: str, code: int = 2) -> list[str]:
         capsys.readouterr()
-        assert main(arguments) == 2
+        assert main(arguments) == code
         said = capsys.readouterr().err
         lines = said.splitlines()
-        assert lines, "exit code 2, and no word why"
+        assert lines, "a refusal, and no word why"
         assert "Traceback" not in said
         assert len(lines) <= SCREEN_LINES
         assert all(line.startswith("error: ") and len(line) <= LONGEST_LINE for line in lines), said

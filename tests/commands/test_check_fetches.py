@@ -42,7 +42,7 @@ def test_weights_that_cannot_be_downloaded_are_refused_with_the_line_and_the_pla
 ) -> None:
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
-    [message] = refused("check")
+    [message] = refused("check", code=69)
     assert message.startswith("params.yaml:")
     assert "model.pretrained: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>)" in message
     assert f"put {FILE} into {tmp_path}/torch/hub/checkpoints" in message
@@ -103,7 +103,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_dataset_that_cannot_be_downloaded_is_refused(archive: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar, "ADDRESS", "http://127.0.0.1:9/")
-    [message] = refused("check")
+    [message] = refused("check", code=69)
     assert message.startswith("params.yaml:")
     assert "source.root: cifar-10-binary.tar.gz could not be downloaded" in message
     assert "put cifar-10-binary.tar.gz or the folder cifar-10-batches-bin into raw" in message

@@ -127,7 +127,7 @@ def test_repro_changes_no_parameter_while_another_container_trains(
     with checkout_lock.held(Path()), monkeypatch.context() as elsewhere:
         (tmp_path / "boot_id").write_text("elsewhere", encoding="ascii")
         elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
-        assert "is using this checkout" in refused("repro", "-S", "seed=3")[0]
+        assert "is using this checkout" in refused("repro", "-S", "seed=3", code=69)[0]
     assert PARAMS.read_bytes() == before
 
 

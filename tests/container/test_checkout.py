@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,10 +149,10 @@ def test_a_volume_that_cannot_be_written_is_refused_and_not_skipped(tmp_path: Pa
     (tmp_path / "volume").mkdir()
     owner = f"{os.getuid()}:{os.getgid()}"
     begin = f"volume is mounted and belongs to {owner}; uid .* cannot write there: "
-    with pytest.raises(Refusal, match=f"{begin}mount it without `:ro`"):
-        find(image, image, [tmp_path / "volume", tmp_path / "home"])
-    monkeypatch.setattr("os.getuid", lambda: 4321)
     with pytest.raises(Refusal, match=f"{begin}add `--user {owner}`"):
+        find(image, image, [tmp_path / "volume", tmp_path / "home"])
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    with pytest.raises(Refusal, match=r"volume is mounted read-only, and a job writes there: mount it without `:ro`$"):
         find(image, image, [tmp_path / "volume", tmp_path / "home"])
 
 

@@ -139,12 +139,12 @@ def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, 
     make_accessible(folder)
     output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{folder}:{folder}:ro", "--workdir", str(folder), image, "check")
     assert (
-        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this job runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
+        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this job runs in a copy, {HOME}; mount it without `:ro` to run there"
         in output
     )
     output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{folder}:{folder}", "--workdir", str(folder), image, "check")
     assert (
-        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this job runs in a copy, {HOME}; mount it without `:ro`, or add `--user"
+        f"container: uid {UNKNOWN_UID} cannot write in {folder}: this job runs in a copy, {HOME}; add `--user $(id -u):$(id -g)` to run there"
         in output
     )
 
@@ -169,7 +169,7 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(imag
         words = ("--volume", f"{name}:{HOME}", image)
         with container(*words, *SHORT) as first:
             wait_for_output(first, "Running stage")
-            output = run(*words, code=2)
+            output = run(*words, code=69)
             holder = f"a job in a container (host name {inspect(first)['Id'][:12]})"
             assert f"error: {HOME}: {holder} is using this checkout: wait until it ends" in output
             assert "mlflow, version" in run(*words, "mlflow", "--version"), "verbs that run no DVC do not wait"
@@ -209,6 +209,8 @@ def test_a_container_without_a_writable_folder_is_refused_with_the_remedy(image:
     tmp_path.chmod(0o700)
     output = run("--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}", "--volume", f"{tmp_path}:{HOME}", image, "check", code=2)
     assert f"{HOME} is mounted and belongs to 0:0; uid {UNKNOWN_UID} cannot write there: add `--user 0:0`" in output
+    output = run("--volume", f"{tmp_path}:{HOME}:ro", image, "check", code=2)
+    assert f"{HOME} is mounted read-only, and a job writes there: mount it without `:ro`" in output
 
 
 def test_a_job_that_was_stopped_continues_to_the_same_bytes(image: str, default: Job) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from pipeline import __main__ as command_line
 from pipeline.container import __main__ as first
-from pipeline.container import checkout, supervision
+from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
 from pipeline.params.yaml_document import Document
 from pipeline.refusal import Refusal
+from pipeline.runtime import supervision
 from tests.imports import TOP
 
 COPY = Path("/opt/pipeline")
@@ -47,7 +48,8 @@ def test_without_a_verb_it_is_repro(words: list[str]) -> None:
 
 
 def test_torchrun_runs_in_the_folder_of_the_job_like_dvc_and_mlflow() -> None:
-    assert first.commands_for(["torchrun", "-m", "pipeline", "train"]) == (("torchrun", "-m", "pipeline", "train"),)
+    (command,) = first.commands_for(["torchrun", "-m", "pipeline", "train"])
+    assert command[1:] == ("-m", "pipeline.runtime.torchrun", "-m", "pipeline", "train")
     with pytest.raises(Refusal, match=r"dvc \.\.\., mlflow \.\.\. or torchrun \.\.\."):
         first.commands_for(["torchrum"])
 

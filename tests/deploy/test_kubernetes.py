@@ -7,9 +7,11 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from pipeline.__main__ import BAD_INPUT, UNAVAILABLE
 from pipeline.container import __main__ as entry_point
 from pipeline.container import checkout
 from pipeline.runtime.environment import Environment
+from pipeline.runtime.interruption import KILLED
 from tests.deploy import manifests
 from tests.deploy.manifests import FILES, all_containers, compose, containers, documents, jobs, objects, option, pods
 from tests.imports import TOP
@@ -128,8 +130,15 @@ def test_a_pod_that_is_stopped_has_time_for_its_save() -> None:
 def test_a_preempted_pod_is_replaced_once_it_has_ended_and_is_no_failure(job: dict[str, Any]) -> None:
     assert job["podReplacementPolicy"] == "Failed"
     assert job["template"]["spec"]["restartPolicy"] == "Never"
-    (rule,) = job["podFailurePolicy"]["rules"]
-    assert rule == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    first, _ = job["podFailurePolicy"]["rules"]  # the first rule that matches decides
+    assert first == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
+@pytest.mark.parametrize("job", jobs().values(), ids=jobs())
+def test_a_job_ends_at_once_on_bad_input_and_tries_again_when_a_lock_or_a_server_may_be_free(job: dict[str, Any]) -> None:
+    _, second = job["podFailurePolicy"]["rules"]
+    assert second == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [BAD_INPUT]}}
+    assert BAD_INPUT not in (UNAVAILABLE, KILLED, 1)
 
 
 def test_the_pods_of_a_training_find_each_other() -> None:

@@ -23,12 +23,12 @@ SLURM = {
     "scancel": 'kill -TERM "$(cat "$SLURM_SUBMIT_DIR/task.pid")"',
 }
 UNTIL_TERM = "trap 'echo saved; exit 1' TERM; touch begun; while :; do sleep 0.05; done"
+TORCHRUN = "python -m pipeline.runtime.torchrun "
 PIPELINE = {
-    "python": "true",
+    "python": f'[[ "$*" != *torchrun* ]] || {{ [ ! -e broken ] || exit 9; [ ! -e long ] || {{ {UNTIL_TERM}; }}; }}',
     "dvc": 'case "$*" in "status "*) [ -e trained ];; "commit "*) touch trained;; "repro prepare") [ ! -e slow ] || exec bash -c "'
     + UNTIL_TERM
     + '";; esac',
-    "torchrun": f"[ ! -e broken ] || exit 9; [ ! -e long ] || {{ {UNTIL_TERM}; }}",
 }
 JOB = {
     "SLURM_JOB_ID": "1234",
@@ -93,7 +93,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 def test_the_steps_run_in_order_and_torchrun_on_all_nodes(checkout: Path) -> None:
     found = run(checkout)
     (srun,) = [line for line in found if line.startswith("srun")]
-    (torchrun,) = [line for line in found if line.startswith("torchrun")]
+    (torchrun,) = [line for line in found if line.startswith(TORCHRUN)]
     assert [line for line in found if line not in (srun, torchrun)] == [
         "python -m pipeline check",
         "dvc repro prepare",
@@ -103,7 +103,7 @@ def test_the_steps_run_in_order_and_torchrun_on_all_nodes(checkout: Path) -> Non
         "python -m pipeline repro",
     ]
     assert "--ntasks-per-node=1 --cpus-per-task=8 " in srun
-    assert " env PIPELINE_THREADS=2 torchrun --nnodes=2 --nproc-per-node=4 " in srun
+    assert f" env PIPELINE_THREADS=2 {TORCHRUN}--nnodes=2 --nproc-per-node=4 " in srun
     assert "--rdzv-endpoint=node-1:21234 --rdzv-id=1234-0 " in torchrun
     assert found.index(torchrun) < found.index("dvc commit --force train")
 
@@ -113,10 +113,13 @@ def test_a_model_that_is_up_to_date_is_not_trained_again(checkout: Path) -> None
     assert [line for line in run(checkout) if line.startswith(("srun", "dvc commit"))] == []
 
 
-def test_a_job_near_its_time_limit_saves_and_is_queued_again(checkout: Path) -> None:
+@pytest.mark.parametrize("saved", [".pipeline/work/KEY/step-000000000010.safetensors", "data/prepared/spec.json"])
+def test_a_job_near_its_time_limit_saves_and_is_queued_again(checkout: Path, saved: str) -> None:
     (checkout / "long").touch()
     process = submit(checkout)
     wait_for((checkout / "begun").exists, process)
+    (checkout / saved).parent.mkdir(parents=True)
+    (checkout / saved).touch()
     process.send_signal(signal.SIGUSR1)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
@@ -125,9 +128,23 @@ def test_a_job_near_its_time_limit_saves_and_is_queued_again(checkout: Path) -> 
     assert calls(checkout)[-2:] == ["scancel --signal=TERM 1234", "scontrol requeue 1234"]
 
 
+def test_a_job_that_saved_nothing_before_its_time_limit_is_not_queued_again(checkout: Path) -> None:
+    for path in ("data/prepared/spec.json", ".pipeline/work/KEY/step-000000000010.safetensors", "models/model.safetensors"):
+        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / path).touch()  # of an earlier start
+    (checkout / "long").touch()
+    process = submit(checkout)
+    wait_for((checkout / "begun").exists, process)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert "the time limit came before the data was prepared or a checkpoint saved, as it would again: raise --time" in output
+    assert calls(checkout)[-1] == "scancel --signal=TERM 1234"
+
+
 def test_a_failed_training_is_not_queued_again_and_not_committed(checkout: Path) -> None:
     (checkout / "broken").touch()
-    assert run(checkout, code=9)[-1].startswith("torchrun ")
+    assert run(checkout, code=9)[-1].startswith(TORCHRUN)
 
 
 def test_the_data_must_be_prepared_within_the_time_limit(checkout: Path) -> None:
@@ -136,8 +153,8 @@ def test_the_data_must_be_prepared_within_the_time_limit(checkout: Path) -> None
     wait_for((checkout / "begun").exists, process)
     process.send_signal(signal.SIGUSR1)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "the time limit is too short to prepare the data" in output
+    assert process.returncode == 143, output
+    assert "the time limit came before the data was prepared" in output
     assert calls(checkout)[-1] == "dvc repro prepare"
 
 

@@ -1,18 +1,20 @@
 """One PID namespace works in a checkout at a time. A second one is refused, because it would take the first one's DVC for dead."""
 
+import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.io import files
 from pipeline.refusal import Refusal
 from pipeline.runtime import checkout_lock
 from tests import project
@@ -88,7 +90,7 @@ def test_a_check_in_another_namespace_leaves_the_record_of_a_living_dvc_and_name
     with checkout_lock.held(checkout):
         done = check_elsewhere()
         assert record.is_file()
-        assert done.returncode == 2
+        assert done.returncode == 69
         assert f"error: {checkout}: a job on {socket.gethostname()} is using this checkout: wait until it ends, or stop it" in done.stderr
     assert "was left by process" in check_elsewhere().stdout, "with its holder gone it is a killed one's"
 
@@ -138,7 +140,7 @@ def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(
         assert main(["prepare"]) == 0, "a stage run by hand touches no record of DVC"
         (checkout / "data/prepared/spec.json").unlink()
         monkeypatch.setenv("DVC_STAGE", "prepare")
-        assert main(["prepare"]) == 2
+        assert main(["prepare"]) == 69
         assert "a job in the container c0ffee is using this checkout" in capsys.readouterr().err
         assert not (checkout / "data/prepared/spec.json").exists()
 
@@ -148,3 +150,16 @@ def test_a_lock_file_that_a_kill_left_half_written_is_taken(checkout: Path) -> N
     (checkout / checkout_lock.LOCK).write_text("ho", encoding="utf-8")
     with checkout_lock.held(checkout), start(checkout) as process:
         assert answer(process) == "refused"
+
+
+@pytest.mark.parametrize("take", [checkout_lock.held, lambda top: files.locked(top / checkout_lock.LOCK, wait=True)])
+def test_a_lock_that_the_file_system_does_not_support_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: Callable[[Path], AbstractContextManager[object]]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(OSError, match="No locks available") as raised, take(tmp_path):
+        pass
+    assert raised.value.filename == str(tmp_path / checkout_lock.LOCK)

@@ -22,7 +22,7 @@ from pipeline.io import files
 from pipeline.io.reading.workers import Task, in_order
 from pipeline.io.untrusted import reason
 from pipeline.raw_dataset import Cluster
-from pipeline.refusal import Refusal
+from pipeline.refusal import Refusal, Unavailable
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -82,7 +82,7 @@ def on_cluster(
                 f"PIPELINE_CLUSTER: several workers have died at the same task: if they ran out of memory, give each more memory: {error}"
             ) from None
         except (FutureCancelledError, ClosedClientError, CommClosedError):
-            raise Refusal(
+            raise Unavailable(
                 f"PIPELINE_CLUSTER: the scheduler at {cluster.address} has ended: start it and its workers, and run again"
             ) from None
 
@@ -97,7 +97,7 @@ def connected(cluster: Cluster) -> "Iterator[Client]":
     try:
         client = connect(cluster.address)
     except Exception as error:  # whatever listens at this address may answer anything
-        raise Refusal(
+        raise Unavailable(
             f"PIPELINE_CLUSTER: no scheduler has answered at {cluster.address} within {CONNECT_S:g} seconds ({reason(error)}): "
             "start `python -m dask scheduler` there"
         ) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.io import files
 from pipeline.progress import progress
-from pipeline.refusal import Refusal
+from pipeline.refusal import Unavailable
 
 BLOCK_BYTES = 1 << 16
 MEGABYTE = 1_000_000
@@ -20,7 +20,7 @@ MAX_BYTES = 2**30
 def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
     """Download a file to `path` from the first of `addresses` that works. `md5` is the published checksum of the file, in hexadecimal.
 
-    If no address works, raises Refusal with the error of each address and then `remedy`, which says what the user can do.
+    If no address works, raises Unavailable with the error of each address and then `remedy`, which says what the user can do.
     """
     errors = []
     for address in addresses:
@@ -31,7 +31,7 @@ def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> Non
             errors.append(f"{address}: {error}")
         else:
             return
-    raise Refusal(f"source.root: {path.name} could not be downloaded ({'; '.join(errors)}): {remedy}")
+    raise Unavailable(f"source.root: {path.name} could not be downloaded ({'; '.join(errors)}): {remedy}")
 
 
 def receive(address: str, draft: Path, *, md5: str, label: str) -> None:

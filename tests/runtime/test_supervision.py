@@ -1,4 +1,4 @@
-"""The container's first process with a small DVC and a small stage: signals, order of ending and exit codes."""
+"""The process that runs DVC, in a container or as `repro`, with a small DVC and a small stage: signals, order of ending and exit codes."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.imports import TOP
 FIRST = """
 import os, sys
 from pathlib import Path
-from pipeline.container import supervision
+from pipeline.runtime import supervision
 code = supervision.run_all([words.split() for words in sys.argv[1].split(";")], os.environ, top=Path.cwd())
 print("code", code, flush=True)
 sys.exit(code)
@@ -98,11 +98,12 @@ def test_a_signal_to_the_group_lets_the_stage_save_once(folder: Path, number: in
     assert end(process) == f"saved\ncode {code}\n"
 
 
-def test_a_signal_to_the_first_process_alone_reaches_the_stage(folder: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_first_process_alone_reaches_the_stage(folder: Path, number: int, code: int) -> None:
     process = start(folder, "dvc run")
     wait_for(process, "ready\n")
-    process.send_signal(signal.SIGTERM)
-    assert end(process) == "saved\ncode 143\n"
+    process.send_signal(number)
+    assert end(process) == f"saved\ncode {code}\n"
 
 
 def test_a_stage_that_was_just_starting_receives_the_signal_later(folder: Path) -> None:
