@@ -50,15 +50,14 @@ def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> tup
         return (), tuple(left_out)
     scored: dict[str, Scored] = {}
     try:
-        split = EvaluationSplit(paths, machine)
+        with EvaluationSplit.of(first, paths, machine) as split, progress("compare", len(comparable), "models") as advance:
+            for model in comparable:
+                try:
+                    scored[model.digest] = split.score(model)
+                except Refusal as refusal:
+                    left_out.append(str(refusal))
+                advance()
     except Refusal as refusal:
         return (), (*left_out, str(refusal))
-    with progress("compare", len(comparable), "models") as advance:
-        for model in comparable:
-            try:
-                scored[model.digest] = split.score(model)
-            except Refusal as refusal:
-                left_out.append(str(refusal))
-            advance()
     baseline = scored.pop(first.digest, None)
     return tuple(paired(baseline, each) for each in scored.values()) if baseline else (), tuple(left_out)

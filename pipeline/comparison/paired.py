@@ -1,15 +1,17 @@
 """Paired tests of two models: predictions made anew from the model files on one test split."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from pipeline.comparison.models import ComparedModel
 from pipeline.comparison.statistics import bootstrap, exact_interval
-from pipeline.data.prepared import Prepared, read_record
+from pipeline.data import cached
+from pipeline.data.prepared import Prepared, PreparedRecord, read_record
 from pipeline.engine import model_file
 from pipeline.io import files
 from pipeline.params.evaluate import EvaluateParams
@@ -97,21 +99,39 @@ class Paired:
 
 
 class EvaluationSplit:
-    """The prepared test split, on which models are scored."""
+    """A prepared test split, on which models are scored."""
 
-    def __init__(self, paths: Paths, machine: Machine) -> None:
-        """Open the prepared data, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or invalid."""
+    def __init__(self, paths: Paths, machine: Machine, folder: Path) -> None:
+        """Open the prepared data in `folder`, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or
+        invalid.
+        """
         self.machine, self.folder = machine, paths.prepared
-        self.prepared = Prepared.open(paths.prepared)
-        record = read_record(paths.prepared).splits.get(TEST)
-        if record is None:
+        self.prepared = Prepared.open(folder)
+        digest = test_digest(read_record(folder))
+        if digest is None:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
-        self.digest = files.digest_of([record.inputs_digest, record.targets_digest])
+        self.digest = digest
         self.document = Document.read(paths.params)
-        params = load(self.document, EvaluateParams)
+        params = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind)
         self.params = EvaluateParams.model_construct(
             evaluate=params.evaluate.model_copy(update={"test_time_augmentation": "none"})
         )  # a paired test compares the predictions for the unmodified inputs
+
+    @classmethod
+    @contextmanager
+    def of(cls, model: ComparedModel, paths: Paths, machine: Machine) -> Iterator[Self]:
+        """Give the test split of `model` within the block: that in `data/prepared/`, or an earlier one in DVC's cache.
+
+        If neither is that of the model, give the one in `data/prepared/`. Raises Refusal for the same reasons as the constructor.
+        """
+
+        def fits(record: PreparedRecord) -> bool:
+            if TEST in model.record.splits:
+                return test_digest(record) == model.record.splits[TEST]
+            return files.digest_of(record.model_dump(mode="json")) == model.manifest.inputs.get("data")
+
+        with cached.located(paths.prepared, paths.top, fits) as folder:
+            yield cls(paths, machine, folder)
 
     def score(self, model: ComparedModel) -> Scored:
         """Predict this split with the model, and return the scores.
@@ -139,6 +159,12 @@ class EvaluationSplit:
                 f"{model.name}: was evaluated on another test split (digest {known[:12]}) than that of {self.folder} ({self.digest[:12]}): "
                 "check out its data with `dvc checkout`, or evaluate it on this data"
             )
+
+
+def test_digest(record: PreparedRecord) -> str | None:
+    """Return the digest of the test split, as a run records it; None if there is no test split."""
+    split = record.splits.get(TEST)
+    return files.digest_of([split.inputs_digest, split.targets_digest]) if split else None
 
 
 def incomparability(first: Spec, second: Spec) -> str | None:

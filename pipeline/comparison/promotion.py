@@ -91,8 +91,8 @@ def judged(
             raise Refusal(f"{candidate.name}: cannot replace {holder}: {reason}: choose another name, or add --force")
         return None, f"{uncompared}: {reason}", False
     try:
-        split = EvaluationSplit(paths, Machine.set_up(environment))
-        test = paired(split.score(champion), split.score(candidate))
+        with EvaluationSplit.of(champion, paths, Machine.set_up(environment)) as split:
+            test = paired(split.score(champion), split.score(candidate))
     except Refusal as refusal:
         return None, f"{uncompared}: {refusal}", False
     numbers = (

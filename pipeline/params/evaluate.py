@@ -1,7 +1,7 @@
 """The section `evaluate`: how the test split is scored."""
 
 from collections.abc import Container
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pipeline.params.section import Count, Section
 from pipeline.refusal import Refusal
@@ -49,3 +49,10 @@ class EvaluateSettings(Section):
 class EvaluateParams(Section):
     evaluate: Annotated[EvaluateSettings, TASKS]
     """How the test split is scored; the keys depend on the task."""
+
+    def for_task(self, task: str) -> Self:
+        """Return these parameters, or the recommended ones of `task` if these are of another task."""
+        if self.evaluate.name == task:
+            return self
+        settings = TASKS.settings(task)
+        return self.model_copy(update={"evaluate": settings(name=task, **settings.recommended(name=task, task=task))})

@@ -1,13 +1,15 @@
 """Gathers what is known about one model: its file, its scores, the data it was trained on, its history and its run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.data.prepared import Prepared, read_record
+from pipeline.data import cached
+from pipeline.data.prepared import Prepared, PreparedRecord, read_record
 from pipeline.engine import model_file
 from pipeline.engine.model import Model
 from pipeline.engine.model_file import Manifest
@@ -61,6 +63,8 @@ class Evidence:
     trained: Mapping[str, Any] | None
     history: Sequence[recorded.Row] | None
     prepared: Prepared | None
+    data: Path
+    """The folder of `prepared`: `data/prepared/`, or links into DVC's cache."""
     run: RunRecord | None
     params: Mapping[str, Scalar]
     """The parameters of the training by dotted key; also those of the source, if they are known."""
@@ -75,12 +79,17 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
     evaluated, and the tables are in a temporary folder until the end of the `with` block. Raises Refusal if the model cannot be found, or if
     it must be evaluated but `data/prepared/` is not the data that it was trained on.
     """
-    with model_source.located(name, paths, environment) as path, TemporaryDirectory(prefix="report-") as folder:
+    with ExitStack() as stack:
+        path = stack.enter_context(model_source.located(name, paths, environment))
+        folder = stack.enter_context(TemporaryDirectory(prefix="report-"))
         model, manifest = model_file.load(path)
         digest = files.digest(path)
         found = journal.find(environment.root, digest)
         run = run_record.read(found) if found else None
-        prepared, of_checkout = data_of(manifest, paths), paths.model.is_file() and files.digest(paths.model) == digest
+        of_checkout = paths.model.is_file() and files.digest(paths.model) == digest
+        is_own = partial(is_data_of, manifest)
+        data = stack.enter_context(cached.located(paths.prepared, paths.top, is_own))
+        prepared = data_of(manifest, data)
         evaluation = recorded_evaluation(digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, Path(folder))
         trained = recorded.trained(paths.metrics / "train.json", manifest.step) if of_checkout else None
         yield Evidence(
@@ -92,20 +101,22 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
             trained=trained,
             history=recorded.read_table(paths.history, "train") if trained is not None else run.history if run else None,
             prepared=prepared,
+            data=data,
             run=run,
             params=params_of(manifest, run, paths, of_checkout=of_checkout),
             paths=paths,
         )
 
 
-def data_of(manifest: Manifest, paths: Paths) -> Prepared | None:
-    """Return the prepared data of this checkout if the model was trained on it, else None. Raises Refusal if its files are damaged."""
-    if not (paths.prepared / "spec.json").is_file():
+def is_data_of(manifest: Manifest, record: PreparedRecord) -> bool:
+    return files.digest_of(record.model_dump(mode="json")) == manifest.inputs.get("data")
+
+
+def data_of(manifest: Manifest, folder: Path) -> Prepared | None:
+    """Return the prepared data in `folder` if the model was trained on it, else None. Raises Refusal if its files are damaged."""
+    if not (folder / "spec.json").is_file() or not is_data_of(manifest, read_record(folder)):
         return None
-    record = read_record(paths.prepared)
-    if files.digest_of(record.model_dump(mode="json")) != manifest.inputs.get("data"):
-        return None
-    return Prepared.open(paths.prepared)
+    return Prepared.open(folder)
 
 
 def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
@@ -140,12 +151,13 @@ def evaluate_anew(
     """
     if prepared is None:
         raise Refusal(
-            f"{name}: {paths.metrics / 'evaluate.json'} has no scores of this model, and {paths.prepared} is not the data that it was trained on: "
-            "check out the commit that contains its results, then run `dvc checkout`"
+            f"{name}: {paths.metrics / 'evaluate.json'} has no scores of this model, and neither {paths.prepared} nor DVC's cache has the data "
+            "that it was trained on: run `dvc repro prepare` with its parameters, when no other `dvc repro` runs"
         )
     document = Document.read(paths.params)
     with adding_lines(document):
-        evaluator, scores = evaluate.judge(model, manifest, prepared, Machine.set_up(environment), load(document, EvaluateParams))
+        params = load(document, EvaluateParams).for_task(manifest.spec.targets.kind)
+        evaluator, scores = evaluate.judge(model, manifest, prepared, Machine.set_up(environment), params)
     evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
     model.cpu()
     return Evaluation(scores, folder, "")

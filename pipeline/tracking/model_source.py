@@ -45,11 +45,22 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
                 raise
         else:
             if path := whole(found, paths, environment.root):
+                refuse_removed(path, paths, environment.root)
                 yield path
                 return
             name = run_id_of(found, environment.root)
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         yield from_mlflow(name, paths, environment, Path(folder))
+
+
+def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
+    """Raise Refusal if `path` is the checkout's model file, and DVC has removed it: it does so when it starts the stage `train`."""
+    finished = [folder.name for folder in journal.journals(root) if (folder / journal.MODEL_DIGEST).is_file()]
+    if path == paths.model and not path.exists() and finished:
+        raise Refusal(
+            f"{path}: is missing: DVC removes it until the training of a `dvc repro` has ended: name a finished run, such as {finished[-1]}, "
+            "or run `dvc repro` if none runs"
+        )
 
 
 def whole(found: subject.Subject, paths: Paths, root: Path) -> Path | None:
@@ -76,7 +87,8 @@ def run_id_of(found: subject.Subject, root: Path) -> str:
     if ids := subject.run_ids(journal.journals_folder(root) / found.record.name):
         return ids[0]
     raise Refusal(
-        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: check out the run's commit, then run `dvc checkout`"
+        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, which "
+        "restores the model from DVC's cache if it is there"
     )
 
 

@@ -133,6 +133,22 @@ def test_swapping_two_models_changes_the_signs_alone(working: Checkout) -> None:
     assert {test.second_is_worse, swapped.second_is_worse} <= {test.is_significant, False}
 
 
+def test_finished_runs_are_compared_and_reported_while_another_training_has_replaced_their_files(
+    changeable: Checkout, compare: Compare, refused: Callable[..., str]
+) -> None:
+    """The state in which a running `dvc repro` on other data leaves a checkout whose results were not committed."""
+    names = changeable.runs["first"], changeable.runs["rate"]
+    before = compare(*names)
+    shutil.rmtree("data/prepared")
+    for name in ("models/model.safetensors", "metrics/evaluate.json", "metrics/train.json", "dvc.lock"):
+        Path(name).unlink()
+    project.write_params(changeable.folder, setting="code")
+    assert compare(*names) == before
+    assert any(line.startswith("paired test of A and B") for line in before)
+    assert main(["report", names[0]]) == 0
+    assert f"name a finished run, such as {changeable.runs['code']}" in refused("report")
+
+
 def test_revisions_and_experiments_are_read_from_git_and_the_cache_of_dvc(models: Models, working: Checkout) -> None:
     first, faster, code = models("first", "faster", "code")
     by_run, rate = models(working.runs["first"], working.runs["rate"])

@@ -14,6 +14,7 @@ from pipeline.__main__ import main
 from pipeline.commands.sync import build
 from pipeline.comparison import models, promotion
 from pipeline.comparison.models import ComparedModel
+from pipeline.data import cached
 from pipeline.runtime.environment import Environment
 from pipeline.tracking import mirror, model_source
 from pipeline.tracking.journal import journals
@@ -150,6 +151,7 @@ def test_a_model_that_cannot_be_compared_needs_force(
 ) -> None:
     assert promote(registry.runs["first"], "uncompared")[0] == 0
     (registry.folder / "data/prepared").rename(tmp_path / "prepared")
+    monkeypatch.setattr(cached, "cache_folder", lambda _: None)
     try:
         code, line = promote(registry.runs["rate"], "uncompared")
         assert (code, registry.holder("uncompared")) == (1, "1")

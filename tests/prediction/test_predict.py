@@ -203,7 +203,10 @@ def test_a_run_is_given_by_its_name_and_its_model_is_found_by_its_digest(write_m
     Image.new("L", (8, 8)).save("image.png")
     done = predict("image.png", model="0123abcd")
     assert done.errors == [
-        f"error: {folder.name}: the model of this run is neither on this machine nor in MLflow: check out the run's commit, then run `dvc checkout`"
+        (
+            f"error: {folder.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, "
+            "which restores the model from DVC's cache if it is there"
+        )
     ]
     path.rename("models/model.safetensors")
     assert predict("image.png", model="0123abcd").code == 0

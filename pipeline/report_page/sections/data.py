@@ -40,7 +40,7 @@ def section(evidence: Evidence) -> Section:
 
 
 def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
-    records = read_record(evidence.paths.prepared).splits
+    records = read_record(evidence.data).splits
     texts = isinstance(prepared.spec.inputs, TextInputs)
     left_out = any(record.left_out for record in records.values())
     header = ("split", "samples", *(["tokens"] if texts else []), *(["left out"] if left_out else []))
