@@ -30,7 +30,7 @@ def section(evidence: Evidence) -> Section:
         return Section("Data", (Paragraph(f"{evidence.paths.prepared} is not the data that this model was trained on."),))
     source = evidence.params.get("source.name")
     origin, classes = [Paragraph(f"Source: {source}")] if source else [], class_counts(prepared)
-    shared = shared_samples(read_record(evidence.paths.prepared).splits)
+    shared = shared_samples(read_record(evidence.data).splits)
     warning = (
         [Paragraph(f"Samples with equal inputs stand in two splits: {', '.join(shared)}. Such a test sample is no new data.")]
         if shared
