@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pipeline.flatten import flatten
 from pipeline.io.untrusted import shown
 from pipeline.params.evaluate import EvaluateParams, EvaluateSettings
 from pipeline.params.load import UPGRADE, adding_lines, load, load_at_once, load_without_torch
 from pipeline.params.model import ModelSettings
-from pipeline.params.prepare import PrepareParams
+from pipeline.params.prepare import PrepareParams, data_name
 from pipeline.params.source import SourceSettings
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import Document
@@ -148,7 +149,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
         problems.gather(lambda: with_line(document, lambda: fetch_data(prepare)))
         problems.gather(lambda: with_line(document, lambda: refuse_damaged(prepare, environment)))
         problems.gather(lambda: with_line(document, lambda: fetch_weights(params.model)))
-    return f"{params.model.title} on {prepare.source.name}, {device}"
+    return f"{params.model.title} on {data_name(flatten(document.data))}, {device}"
 
 
 def with_line(document: Document, attempt: Callable[[], Result]) -> Result:

@@ -29,6 +29,9 @@ class SourceSettings(Section):
     untrusted: ClassVar[bool] = False
     """True if `root` has the user's own files. `check` then validates their classes and splits before any stage runs."""
 
+    embedded: ClassVar[bool] = False
+    """True if `open` reads nothing from `root`. Any other root than the recommended one is then refused."""
+
     downloaded: ClassVar[bool] = False
     """True if `open` downloads files that are missing in `root`. `check` then calls `open`, so that a failed download is reported before
     any stage runs. If `prepare` is up to date, `check` does not call `open`.
@@ -71,6 +74,11 @@ class SourceSettings(Section):
             )
         if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
             raise ValueError("contains a line break or another control character: rename the folder or file")
+        if cls.embedded and root != Path(cls.RECOMMENDED["root"]):
+            raise ValueError(
+                f"is not read by this source, so it must be {cls.RECOMMENDED['root']}: to read data of your own, choose the source for it, too: "
+                "`python -m pipeline set source=image_folder source.root=...`, or source=arrays, source=text_classification or source=text"
+            )
         return root
 
     def num_classes(self) -> int | None:

@@ -6,6 +6,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from pipeline.io.untrusted import shown
+from pipeline.params.prepare import data_name
 from pipeline.report_page.content import UNKNOWN_DATASET, ModelReport, Page, Section
 from pipeline.report_page.evidence import Evidence
 from pipeline.report_page.sections import data, errors, language, model, provenance, result, training
@@ -62,7 +63,7 @@ def title(evidence: Evidence) -> str:
 
 
 def dataset(evidence: Evidence) -> str:
-    return str(evidence.params.get("source.name") or "")
+    return data_name(evidence.params)
 
 
 def metadata(evidence: Evidence) -> dict[str, Any]:

@@ -14,8 +14,9 @@ LEVELS = 16
 
 
 class Settings(SourceSettings):
-    """Reads the digits that come with scikit-learn. `root` is not read, but DVC requires a path that exists: set it to `data/README.md`."""
+    """Reads the digits that come with scikit-learn. `root` is not read, but DVC requires a path that exists: it must be `data/README.md`."""
 
+    embedded: ClassVar[bool] = True
     name: Literal["digits"]
 
     RECOMMENDED: ClassVar = {"root": "data/README.md", "test": 0.2}

@@ -26,9 +26,10 @@ REMEDY = "install what the lock pins: `uv pip sync requirements.lock`, or `uv pi
 class Settings(CorpusSettings):
     """Reads the `.py` files of a package that `requirements.lock` pins. Each file belongs to one split, chosen by the SHA-256 of its path.
 
-    `root` is not read: set it to `data/README.md`, because DVC requires a path that exists. The whole text is held in memory.
+    `root` is not read: it must be `data/README.md`, because DVC requires a path that exists. The whole text is held in memory.
     """
 
+    embedded: ClassVar[bool] = True
     name: Literal["package_source"]
     package: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")]
     """The name of the package, such as `sympy`, which PyTorch needs: 26 MB."""

@@ -14,7 +14,7 @@ from pipeline.data.prepared import read_record
 from pipeline.flatten import Scalar, flatten, formatted
 from pipeline.io import files
 from pipeline.params.load import section_types
-from pipeline.params.prepare import PrepareParams
+from pipeline.params.prepare import PrepareParams, data_name
 from pipeline.params.train import TrainParams
 from pipeline.params.yaml_document import parse
 from pipeline.paths import Paths
@@ -89,7 +89,7 @@ def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
         Dataset(
-            name=f"{document['source']['name']} {split}",
+            name=f"{data_name(params_of(document))} {split}",
             digest=files.digest_of([record["inputs_digest"], record["targets_digest"]]),
             context=CONTEXTS[split],
             profile={**summarized(prepared["spec"]), "samples": record["samples"], "also_in": record["also_in"]},
@@ -120,7 +120,8 @@ def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
 
 def subject(document: Mapping[str, Any]) -> str:
     """Return architecture and dataset of a run, such as "convnet on digits"."""
-    return f"{architecture(params_of(document))} on {document['source']['name']}"
+    params = params_of(document)
+    return f"{architecture(params)} on {data_name(params)}"
 
 
 def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
@@ -169,6 +170,8 @@ def changes_since(origin: Mapping[str, Any], document: Mapping[str, Any]) -> lis
     params, before = params_of(document), params_of({section: reference(section, origin, document) for section in PARAMS})
     named = {("model.name", params["model.name"]), ("source.name", params["source.name"])}
     named |= {(name, architecture(params)) for name in params if name.startswith("model.")}
+    if data_name(params) != params["source.name"]:
+        named.add(("source.root", params["source.root"]))
     begun = [section for section in before if section in document and f"{section}." in "\n".join(params)]
     params = {name: value for name, value in params.items() if name.partition(".")[0] not in begun} | dict.fromkeys(begun, "on")
     changed = [name for name, value in params.items() if (name, value) not in named and (name not in before or before[name] != value)]

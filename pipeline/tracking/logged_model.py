@@ -99,7 +99,8 @@ def split_of(metric: str) -> str:
 def name_of(run: "Run") -> str:
     """Return a name for the run's logged model, ARCHITECTURE-DATASET. Characters that MLflow rejects in names are replaced by "-"."""
     params = run.data.params
-    names = [architecture(params), params.get("source.name")]
+    datasets = [each.dataset.name.rpartition(" ")[0] for each in (run.inputs.dataset_inputs if run.inputs else [])]
+    names = [architecture(params), next(iter(datasets), params.get("source.name"))]
     return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
 
 

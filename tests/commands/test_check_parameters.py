@@ -42,7 +42,7 @@ VALUES = [
         '""',
         "is the checkout itself, which also contains the results of the stages: write the path of the folder or file with the data",
     ),
-    ("source.root", "nowhere", "nowhere does not exist: write the path of the folder or archive with the data"),
+    ("source.root", "nowhere", "is not read by this source, so it must be data/README.md: to read data of your own"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),
     (

@@ -12,6 +12,7 @@ from pipeline.params.yaml_document import Document
 from pipeline.runtime import checkout_lock
 from tests import project
 from tests.commands.parameters import Parameters
+from tests.imports import TOP
 from tests.repository import GIT, call
 
 Refused = Callable[..., list[str]]
@@ -159,3 +160,12 @@ def test_every_member_of_a_family_is_trained_by_a_test() -> None:
         types = types_of(section)
         assert types
         assert {f"{section}={name}" for name in types.names} <= {*tested}
+
+
+@pytest.mark.parametrize("source", ["digits", "package_source"])
+def test_a_source_that_reads_nothing_from_its_root_refuses_another_root(parameters: Parameters, refused: Refused, source: str) -> None:
+    if source != "digits":
+        PARAMS.write_bytes((TOP / "presets/code-transformer.yaml").read_bytes())
+    [error] = refused("set", "source.root=data/raw/mine")
+    assert error.startswith("source.root=data/raw/mine: is not read by this source, so it must be data/README.md: to read data of your own")
+    assert "source=image_folder source.root=..." in error

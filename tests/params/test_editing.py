@@ -16,6 +16,8 @@ from pipeline.refusal import Refusal
 from tests.imports import TOP
 
 TEXT = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
+OWN = TEXT.replace("  name: digits\n", "  name: arrays\n  duplicates: keep\n")
+"""The same with a source whose root may be any."""
 MODEL = "model:\n  name: convnet\n  weights: null\n  width: 16\n  dropout: 0.1\n"
 PRESETS = sorted(path.stem for path in (TOP / "presets").glob("*.yaml"))
 
@@ -145,8 +147,8 @@ def test_sections_of_any_style_are_replaced(section: str, after: str) -> None:
 )  # fmt: skip
 def test_a_value_of_any_style_is_replaced(old: str, assignment: str, new: str) -> None:
     key = old.split(":", maxsplit=1)[0]
-    line = next(line for line in TEXT.splitlines(keepends=True) if line.startswith(f"{key}:"))
-    assert new in edited(TEXT.replace(line, old, 1), [assignment])
+    line = next(line for line in OWN.splitlines(keepends=True) if line.startswith(f"{key}:"))
+    assert new in edited(OWN.replace(line, old, 1), [assignment])
 
 
 def test_a_missing_key_and_a_missing_section_are_added() -> None:
@@ -192,8 +194,8 @@ def test_a_wrong_assignment_is_refused_and_named(assignment: str, message: str) 
 
 
 def test_text_that_is_no_valid_yaml_gets_the_quotes_that_it_needs() -> None:
-    assert refusal(TEXT, "source.root=*").endswith("if it is text, write it in quotes: 'source.root=\"*\"'")
-    assert differences(TEXT, 'source.root="*"')[1] == '+  root: "*" # not read: the digits are embedded, but DVC needs a path that exists'
+    assert refusal(OWN, "source.root=*").endswith("if it is text, write it in quotes: 'source.root=\"*\"'")
+    assert differences(OWN, 'source.root="*"')[1] == '+  root: "*" # not read: the digits are embedded, but DVC needs a path that exists'
 
 
 def test_all_errors_are_reported_and_those_of_the_file_with_their_lines() -> None:

@@ -141,7 +141,7 @@ def test_equal_images_are_counted_and_together_go_to_one_split(root, tmp_path, c
 
 
 def test_a_source_that_no_worker_decodes_says_that_it_uses_no_cluster(tmp_path, capsys):
-    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.1, seed=1)
+    source = digits.Settings(name="digits", root=Path("data/README.md"), valid=0.1, test=0.1, seed=1)
     prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment(PIPELINE_CLUSTER="tcp://127.0.0.1:9"))
     assert "prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode\n" in capsys.readouterr().out
 
@@ -219,7 +219,7 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
 
 
 def test_the_default_dataset(tmp_path):
-    source = digits.Settings(name="digits", root=tmp_path, valid=0.1, test=0.2, seed=1)
+    source = digits.Settings(name="digits", root=Path("data/README.md"), valid=0.1, test=0.2, seed=1)
     prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment())
     assert sum(len(split) for split in Prepared.open(Paths(tmp_path).prepared).splits.values()) == 1797
 

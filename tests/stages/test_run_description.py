@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.io import files
 from pipeline.params.editing import edited
+from pipeline.params.prepare import data_name
 from pipeline.params.yaml_document import Document
 from pipeline.paths import Paths
 from pipeline.provenance import facts
@@ -120,6 +121,19 @@ def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: C
     assert changed("source.seed=2") == "mlp-digits source.seed=2"
 
 
+def test_own_data_is_named_by_its_root_and_published_data_by_its_source() -> None:
+    roots = ("data/raw/spam.tsv", "data/raw/my.images.tar.gz", "/data/flowers", "v1.2", "x.zip/")
+    named = [data_name({"source.name": "image_folder", "source.root": root}) for root in roots]
+    assert named == ["spam", "my.images", "flowers", "v1.2", "x"]
+    assert data_name({"source.name": "digits", "source.root": "data/README.md"}) == "digits"
+    assert data_name({"source.name": "of a fork", "source.root": "a.tsv"}) == "of a fork"
+    assert data_name({}) == ""
+
+
+def test_two_runs_of_own_data_have_other_names(changed: Changed) -> None:
+    assert changed("source=arrays", "source.root=data/raw/flowers.npz") == "mlp-flowers"
+
+
 def test_a_name_without_a_change_is_model_and_data(changed: Changed) -> None:
     assert changed() == "mlp-digits"
 
@@ -143,7 +157,7 @@ def test_a_name_lists_settings_of_the_model_before_those_of_the_training_and_the
         (["optimizer=sgd", "optimizer.learning_rate=0.05"], "mlp-digits optimizer=sgd lr=0.05"),
         (
             ["source=text_classification", "augment=null", "model=transformer", "model.depth=3"],
-            "transformer-text_classification depth=3 augment=null",
+            "transformer-texts depth=3 augment=null",
         ),
     ],
 )
@@ -164,9 +178,9 @@ def test_augmentation_that_is_set_to_null_or_back_is_one_change(changed: Changed
 @pytest.mark.parametrize(
     ("assignments", "name"),
     [
-        ([], "lstm-text_classification preset=trec-lstm"),
-        (["model.cell=gru", "train.epochs=3"], "gru-text_classification epochs=3 preset=trec-lstm"),
-        (["model=transformer", "model.width=64"], "transformer-text_classification width=64 preset=trec-lstm"),
+        ([], "lstm-trec preset=trec-lstm"),
+        (["model.cell=gru", "train.epochs=3"], "gru-trec epochs=3 preset=trec-lstm"),
+        (["model=transformer", "model.width=64"], "transformer-trec width=64 preset=trec-lstm"),
     ],
 )
 def test_a_name_lists_the_changes_of_a_preset_that_was_not_committed(changed: Changed, assignments: list[str], name: str) -> None:

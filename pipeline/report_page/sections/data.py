@@ -11,6 +11,7 @@ from pipeline.data.prepared import Prepared, Split, read_record, shared_samples
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.tokenizer import Tokenizer
+from pipeline.params.prepare import data_name
 from pipeline.raw_dataset import TRAIN
 from pipeline.report_page.content import Block, Cell, Excerpt, Gallery, Number, Paragraph, Picture, Section, Table
 from pipeline.report_page.evidence import Evidence
@@ -28,8 +29,9 @@ def section(evidence: Evidence) -> Section:
     prepared = evidence.prepared
     if prepared is None:
         return Section("Data", (Paragraph(f"{evidence.paths.prepared} is not the data that this model was trained on."),))
-    source = evidence.params.get("source.name")
-    origin, classes = [Paragraph(f"Source: {source}")] if source else [], class_counts(prepared)
+    source, name = evidence.params.get("source.name"), data_name(evidence.params)
+    origin = [Paragraph(f"Source: {source}" + (f", {name}" if name != source else ""))] if source else []
+    classes = class_counts(prepared)
     shared = shared_samples(read_record(evidence.data).splits)
     warning = (
         [Paragraph(f"Samples with equal inputs stand in two splits: {', '.join(shared)}. Such a test sample is no new data.")]
