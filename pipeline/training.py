@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pipeline import nonfinite_dump, seeding
+from pipeline.counted import counted
 from pipeline.data.augment.augmentation import Augmentation, images_of
 from pipeline.data.batches import loader
 from pipeline.data.batches.blocks import BlockBatch
@@ -177,7 +178,7 @@ class Training:
         begun = f"resuming after step {self.state.step}" if found else "from the beginning"
         unvalidated = "" if VALID in self.prepared.splits else "; no validation split: the last weights are exported"
         print(
-            f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {self.plan.num_steps} steps, {begun}; "
+            f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {counted(self.plan.num_steps, 'step')}, {begun}; "
             f"{self.train_split}{unvalidated}",
             flush=True,
         )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
+from pipeline.counted import counted
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
@@ -50,7 +51,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
         longest = cast("Generative", loaded.network).longest
         is_full = longest is not None and count + max(1, len(tokens)) == longest
         reason = f"a text of this model has at most {longest} tokens, with its prompt" if is_full else "the model ended the text"
-        print(f"generate: stopped after {count} tokens: {reason}", file=sys.stderr)
+        print(f"generate: stopped after {counted(count, 'token')}: {reason}", file=sys.stderr)
 
 
 def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p: float | None, length: int) -> None:

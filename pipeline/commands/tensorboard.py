@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pipeline.counted import counted
 from pipeline.paths import Paths
 from pipeline.refusal import Refusal
 from pipeline.runtime.environment import Environment
@@ -22,5 +23,5 @@ def run(runs: list[str], output: str | None) -> None:
     for found in journals:
         name = event_files.folder_name(found)
         written = event_files.write(folder / name, found, Paths().top)
-        print(f"tensorboard: {name}: {written.points} points, {written.figures} figures")
+        print(f"tensorboard: {name}: {counted(written.points, 'point')}, {counted(written.figures, 'figure')}")
     print(f"show them: tensorboard --logdir {folder}")

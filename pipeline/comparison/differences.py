@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.comparison.models import ComparedModel
+from pipeline.counted import counted
 from pipeline.flatten import flatten, formatted
 from pipeline.provenance import revision
 
@@ -227,7 +228,7 @@ def files_between(one: str, other: str) -> str | None:
     except revision.Unknown:
         return None
     more = f" and {len(changed) - MOST_FILES} more" if len(changed) > MOST_FILES else ""
-    count = "1 file differs" if len(changed) == 1 else f"{len(changed)} files differ"
+    count = f"{counted(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
     return f"{count}: {', '.join(changed[:MOST_FILES])}{more}" if changed else ""
 
 

@@ -11,7 +11,7 @@ from pipeline.io import untrusted
 from pipeline.spec import MOST_BYTES
 
 MOST_FOLDER_BYTES = 1 << 16
-"""Upper bound for DVC's list of the files of prepared data, which are seven. The list of a large dataset is longer, and is not read."""
+"""Upper bound for DVC's list of the files of prepared data, which are about ten. The list of a large dataset is longer, and is not read."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
+from pipeline.counted import counted
 from pipeline.data.prepared import Prepared
 from pipeline.engine import model_file
 from pipeline.engine.model import Model
@@ -100,7 +101,7 @@ def samples(spec: Spec, paths: Paths) -> tuple[NDArray[Any], str]:
     if is_other or TEST not in prepared.splits:
         return random, f"{NUM_RANDOM} random samples, because {paths.prepared} has no test split of the model's dataset"
     inputs = prepared.split(TEST).inputs
-    return inputs, f"the {len(inputs)} samples of the test split"
+    return inputs, f"the {counted(len(inputs), 'sample')} of the test split"
 
 
 def write(draft: Path, chosen: Format, model: Model, spec: Spec, metadata: str, *, name: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from pipeline.counted import counted
 from pipeline.params.loop import LoopSettings
 from pipeline.profiling import blocks, cpu_contention, memory
 from pipeline.profiling.micro_batches import BLOCK_S, Measured, MeasuringProcess, Overflow, TrainingProperties
@@ -104,7 +105,7 @@ class Result:
     def lines(self) -> Iterator[str]:
         """Yield the lines that the user sees."""
         limit = "the memory of the GPU" if self.budget_bytes is None else f"{self.budget_bytes / 1e6:,.0f} MB of this machine's memory"
-        yield f"{self.properties.title}: steps of {self.batch_size} samples, within {limit}"
+        yield f"{self.properties.title}: steps of {counted(self.batch_size, 'sample')}, within {limit}"
         kind = "allocated, MB" if self.properties.device == "cuda" else "resident, MB"
         yield f"| micro-batch | number     | ms a step | samples/s (min. to max.)       | {kind:>13} |"
         yield "| ---         | ---        | ---       | ---                            | ---           |"

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.counted import counted
 from pipeline.data.prepared import Prepared
 from pipeline.engine.fit import Report
 from pipeline.inputs.image.description import ImageInputs
@@ -56,7 +57,7 @@ class Profile:
         """Yield the lines that the user sees."""
         rate = self.samples / self.timed.step_s
         yield f"{self.title}: {milliseconds(self.timed.step_s)} a step, {rate:,.0f} samples a second"
-        yield f"({self.steps} steps after warm-up, without the profiler; times are those of the median of {BLOCKS} blocks)"
+        yield f"({counted(self.steps, 'step')} after warm-up, without the profiler; times are those of the median of {BLOCKS} blocks)"
         yield ""
         for key, value in asdict(self.shares).items():
             yield f"  {NAMES[key]:22} {value:6.1%} {milliseconds(value * self.timed.step_s):>11}  {'#' * round(BAR * value)}".rstrip()
@@ -103,7 +104,7 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
     found = shares(measured, trace, on_gpu=on_gpu)
     situation = remedy.Situation(params, machine, trial.train_split.resident, isinstance(prepared.spec.inputs, ImageInputs))
     settings = params.train
-    parts = f"{settings.batch_size} samples" + (
+    parts = f"{counted(settings.batch_size, 'sample')}" + (
         f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
     )
     return Profile(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pipeline.counted import counted
 from pipeline.data.prepared import Prepared
 from pipeline.engine.fit import Report
 from pipeline.inputs.image.description import ImageInputs
@@ -194,7 +195,7 @@ def method(params: TrainParams, device: torch.device) -> str:
     """Return a paragraph that says how the rows were measured."""
     waits = ", at whose beginning and end only the host waits for the GPU" if device.type == "cuda" else ""
     return (
-        f"Steps of {params.train.batch_size} samples: batch, forward, backward and update, without reports, validations, checkpoints and tracking. "
+        f"Steps of {counted(params.train.batch_size, 'sample')}: batch, forward, backward and update, without reports, validations, checkpoints and tracking. "
         f"Medians of {ROUNDS} blocks of steps{waits}. The blocks of each option alternate with those of the training as configured; the speed is "
         f"the ratio within a round: median (minimum to maximum). The first {WARMUP_STEPS + CALIBRATION_STEPS} steps, in which kernels are chosen "
         "and compiled, are not counted."

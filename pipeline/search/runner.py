@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipeline.counted import counted
 from pipeline.data.prepared import PreparedRecord, read_record
 from pipeline.io import files
 from pipeline.params.load import load_without_torch
@@ -199,14 +200,14 @@ class SearchRunner:
     def print_begin(self) -> None:
         settings, begun = self.search.settings, len(self.study.trials)
         print(
-            f"search {settings.name}: {self.num_trials} trials for the best {self.metric}, {settings.processes} at a time"
+            f"search {settings.name}: {counted(self.num_trials, 'trial')} for the best {self.metric}, {settings.processes} at a time"
             + (f"; {begun - len(self.study.running)} are finished, {len(self.study.running)} will be resumed" if begun else ""),
             flush=True,
         )
         threads = self.environment.threads or usable_cpus()
         if self.devices == [None] and settings.processes * threads > max(usable_cpus(), threads):
             print(
-                f"note: {settings.processes} trials with {threads} threads each share {usable_cpus()} CPUs: "
+                f"note: {counted(settings.processes, 'trial')} with {counted(threads, 'thread')} each share {usable_cpus()} CPUs: "
                 "set PIPELINE_THREADS=1, also for the `dvc repro` afterwards, because the number of threads changes bits",
                 flush=True,
             )
@@ -336,7 +337,7 @@ class SearchRunner:
             runs.mark_best(self.trial(best.number))
         if best:
             tracked.describe(
-                f"best {self.metric} {best.value:.4f} of {len(rows)} trials: trial {best.number}, {ranking.described(best.params)}"
+                f"best {self.metric} {best.value:.4f} of {counted(len(rows), 'trial')}: trial {best.number}, {ranking.described(best.params)}"
             )
         tracked.text(TABLE, ranking.as_csv(rows, self.metric, list(self.search.space)))
         tracked.artifact(self.search.document.path)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipeline.counted import counted
 from pipeline.flatten import flatten
 from pipeline.provenance import facts
 from pipeline.runtime.environment import Environment
@@ -33,7 +34,7 @@ def of_search(search: Search, params: Mapping[str, Any], environment: Environmen
         tags=SOURCE | facts.tags(origin) | {SEARCH_TAG: search_id},
         provenance=origin,
         subject=subject(params),
-        description=f"a search of {num_trials} trials, {subject(params)}",
+        description=f"a search of {counted(num_trials, 'trial')}, {subject(params)}",
         name=f"search {search.settings.name}",
     )
 

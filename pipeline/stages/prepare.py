@@ -5,6 +5,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.counted import counted
 from pipeline.data import split, writer
 from pipeline.data.prepared import PreparedRecord, shared_samples
 from pipeline.params.prepare import PrepareParams
@@ -28,9 +29,15 @@ def prepare(params: PrepareParams, paths: Paths, environment: Environment, *, re
     for name in SPLITS:
         if name in record.splits:
             entry = record.splits[name]
-            print(f"prepare: {name}: {entry.samples} samples" + (f", {entry.left_out} skipped as corrupt" if entry.left_out else ""))
+            print(
+                f"prepare: {name}: {counted(entry.samples, 'sample')}"
+                + (f", {entry.left_out} skipped as corrupt" if entry.left_out else "")
+            )
     inputs, total = record.spec.inputs, sum(entry.samples for entry in record.splits.values())
-    print(f"prepare: {total} samples of {inputs.kind} inputs {inputs.row_shape}, {record.spec.num_outputs} outputs", flush=True)
+    print(
+        f"prepare: {counted(total, 'sample')} of {inputs.kind} inputs {inputs.row_shape}, {counted(record.spec.num_outputs, 'output')}",
+        flush=True,
+    )
 
 
 def read_and_store(params: PrepareParams, paths: Paths, environment: Environment) -> PreparedRecord:

@@ -10,6 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.batch import without_padding
+from pipeline.counted import counted
 from pipeline.data.prepared import Prepared
 from pipeline.engine import activation_checkpointing, freezing, meta_model, precision
 from pipeline.engine.model import Model, preprocessing
@@ -78,7 +79,7 @@ class ModelSize:
             "for optimizer state": self.optimizer_bytes,
         }
         if self.forward:
-            parts[f"for activations of {self.micro_batch_size} samples"] = self.forward.activation_bytes
+            parts[f"for activations of {counted(self.micro_batch_size, 'sample')}"] = self.forward.activation_bytes
         listed = " + ".join(f"{size(number)} {name}" for name, number in parts.items() if number)
         missing = "temporary buffers" if self.forward else "activations and temporary buffers"
         context = " and the CUDA context" if device.type == "cuda" else ""

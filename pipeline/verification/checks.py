@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.counted import counted
 from pipeline.data.prepared import Prepared, read_record
 from pipeline.engine import model_file, torch_errors
 from pipeline.engine.checkpoint import Checkpoints
@@ -103,7 +104,7 @@ def compare_inputs(
     found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
     yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
     fingerprint, sides = machine.fingerprint(), Sides("the file", "this machine")
-    description = f"{machine.name}, {machine.threads} threads, torch {fingerprint['libraries']['torch']}"
+    description = f"{machine.name}, {counted(machine.threads, 'thread')}, torch {fingerprint['libraries']['torch']}"
     yield Comparison.of_values("machine", description, sides, expected=manifest.fingerprint, found=fingerprint)
 
 
@@ -142,7 +143,7 @@ def compare_scores(
     if subject.record:
         scores = subject.record.scores
         metrics = run_description.test_metrics(found) if scores else {}
-        description = f"{len(metrics)} values of the journal" if scores else "none in the journal: the run was not evaluated"
+        description = f"{counted(len(metrics), 'value')} of the journal" if scores else "none in the journal: the run was not evaluated"
         yield Comparison.of_values("scores", description, Sides("the journal", "this evaluation"), expected=scores, found=metrics)
 
 
@@ -161,7 +162,7 @@ def compare_retraining(
             for _ in training.reports():
                 advance()
         new_weights, step = training.exported()
-        yield Comparison.of_weights("weights", f"{len(weights)} tensors, trained again", expected=weights, found=new_weights)
+        yield Comparison.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
         sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
         trained = {
             "step": step,

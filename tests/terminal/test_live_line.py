@@ -177,6 +177,7 @@ def test_a_training_on_a_terminal_is_resized_and_interrupted_and_leaves_the_term
     assert len(validations) >= 2
     for row in validations:
         assert re.fullmatch(
-            r"train: step \d+ of 200000, epoch [\d.]+: train/objective [\d.]+, valid/loss [\d.]+, valid/accuracy [\d.]+", row
+            r"train: step \d+ of 200000, epoch [\d.]+: train/objective [\d.]+, valid/loss [\d.]+, valid/accuracy [\d.]+, valid/macro_f1 [\d.]+",
+            row,
         )
     assert not [row for row in rows if "left" in row], "no live line stays"

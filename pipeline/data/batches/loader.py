@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from pipeline.batch import Batch, without_padding
+from pipeline.counted import counted
 from pipeline.data.batches import batch_index
 from pipeline.data.batches.batch_index import BatchIndex, Placement
 from pipeline.data.batches.blocks import Block, BlockBatch, ResidentBlock, StreamedBlock, WindowBatch, next_tokens
@@ -64,7 +65,7 @@ class SplitTensors:
         return len(self.split)
 
     def __str__(self) -> str:
-        size = f"{len(self)} samples ({self.size_bytes / 1e6:.1f} MB)"
+        size = f"{counted(len(self), 'sample')} ({self.size_bytes / 1e6:.1f} MB)"
         return f"{size} held on {self.device}" if self.resident else f"{size} read from the disk, a batch ahead"
 
     @property

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 
+from pipeline.counted import counted
 from pipeline.flatten import Scalar, formatted
 from pipeline.io import untrusted
 from pipeline.provenance import revision
@@ -74,7 +75,9 @@ def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
     libraries = fingerprint.get("libraries", {})
     versions = libraries if isinstance(libraries, dict) else {}
     processes = f", {fingerprint['processes']} processes" if "processes" in fingerprint else ""
-    machine = f"{fingerprint.get('device')}, {fingerprint.get('name')}, {fingerprint.get('threads')} threads{processes}"
+    threads = fingerprint.get("threads")
+    on_threads = counted(threads, "thread") if isinstance(threads, int) else "unknown threads"
+    machine = f"{fingerprint.get('device')}, {fingerprint.get('name')}, {on_threads}{processes}"
     more = [(title, recorded(evidence, name)) for name, title in RECORDED.items()]
     return [
         ("machine", machine),

@@ -10,6 +10,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from pipeline.counted import counted
 from pipeline.reports.figures import canvas
 from pipeline.reports.predictions import Floats, Integers
 
@@ -67,7 +68,7 @@ def plot(path: Path, *, targets: Integers, predicted: Integers, classes: Sequenc
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ticks = Ticks.of(classes)
     with canvas.figure(path, max(ticks.side + ticks.width + 1.7, 5.2), ticks.side + ticks.height + 1) as figure:
-        figure.suptitle(f"Confusion on {counts.sum():,} test samples, accuracy {np.trace(counts) / counts.sum():.2%}")
+        figure.suptitle(f"Confusion on {counted(counts.sum(), 'test sample', ',')}, accuracy {np.trace(counts) / counts.sum():.2%}")
         axes = figure.add_subplot()
         # A power below 1, because errors of a few percent would be invisible beside a diagonal near 100%.
         image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.4, vmin=0, vmax=1), interpolation="nearest")

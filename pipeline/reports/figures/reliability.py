@@ -5,6 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
+from pipeline.counted import counted
 from pipeline.reports.calibration import Calibration
 from pipeline.reports.figures import canvas
 
@@ -14,7 +15,7 @@ def plot(path: Path, calibration: Calibration) -> None:
     with canvas.figure(path, 6.4, 6.4) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         total = calibration.samples.sum()
-        figure.suptitle(f"Reliability on {total:,} test samples, expected calibration error {calibration.error:.2%}")
+        figure.suptitle(f"Reliability on {counted(total, 'test sample', ',')}, expected calibration error {calibration.error:.2%}")
         plot_accuracy(upper, calibration)
         plot_histogram(lower, calibration)
         figure.align_ylabels()

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.counted import counted
 from pipeline.inputs.text.description import END, PAD, UNKNOWN
 from pipeline.inputs.text.settings import TextSettings
 from pipeline.inputs.text.statistics import Statistics
@@ -149,4 +150,4 @@ def describe(rows: NDArray[np.int32], num_documents: int) -> str:
     """
     num_unknown = np.count_nonzero(rows == UNKNOWN)
     unknown = f", {num_unknown} of them not in the vocabulary" if num_unknown else ""
-    return f"{num_documents} documents, {np.count_nonzero(rows)} tokens{unknown}"
+    return f"{counted(num_documents, 'document')}, {counted(int(np.count_nonzero(rows)), 'token')}{unknown}"
