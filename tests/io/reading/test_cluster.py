@@ -230,5 +230,5 @@ def test_check_refuses_a_cluster_that_does_not_answer(tmp_path: Path, monkeypatc
     monkeypatch.setattr(cluster, "CONNECT_S", 0.2)
     monkeypatch.setenv("PIPELINE_CLUSTER", "tcp://127.0.0.1:1")
     capsys.readouterr()
-    assert main(["check"]) == 2
+    assert main(["check"]) == 69
     assert "PIPELINE_CLUSTER: no scheduler has answered at tcp://127.0.0.1:1" in capsys.readouterr().err
