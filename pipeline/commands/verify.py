@@ -11,11 +11,12 @@ def run(subject: str, retrain: bool) -> int:
     With `retrain`, also train again in a temporary folder and compare the new model file. Return 1 at the first difference, or 0 if there
     is none. If other code trained the model, `retrain` continues after each difference, because the weights may be equal nevertheless.
     Nothing in the checkout is written.
+    The last line says `identical` only if the training was repeated, and otherwise what was compared.
     """
     from pipeline.tracking import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.verification.checks import comparisons
 
-    paths, environment, different = Paths(), Environment.read(), list[str]()
+    paths, environment, equal, different = Paths(), Environment.read(), list[str](), list[str]()
     for comparison in comparisons(subjects.find(subject, paths, environment), paths, environment, retrain=retrain):
         result = "differs" if comparison.difference else "equal"
         print(f"verify: {comparison.name:8} {result:7}  {comparison.description}", flush=True)
@@ -24,8 +25,11 @@ def run(subject: str, retrain: bool) -> int:
             different.append(comparison.name)
             if not (retrain and "code" in different):
                 return 1
+        else:
+            equal.append(comparison.name)
     if different:
         print(f"differs: {', '.join(different)}; all else is equal")
         return 1
-    print("identical")
+    untrained = f"equal: {', '.join(equal)}; nothing was trained: `--retrain` trains again and compares the weights"
+    print("identical" if retrain else untrained)
     return 0

@@ -2,10 +2,13 @@
 
 import os
 import platform
+import re
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +21,16 @@ from pipeline.runtime.environment import Environment
 LIBRARIES = ("torch", "torchvision", "numpy")
 DECIDING_FLAGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
 """Environment variables of CUDA libraries that change the results of GPU matrix products."""
+CPU_FLAGS = ("MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_CPU_CAPABILITY")
+"""Beginnings of the environment variables of PyTorch's CPU libraries. They choose kernels, and so change the results of sums."""
+EXTENSIONS = ("avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
+"""The extensions of AVX2 and AVX512 by which oneDNN chooses its kernels. A hypervisor may hide them from a CPU that has them."""
+CPUINFO, UNKNOWN = Path("/proc/cpuinfo"), "unknown"
+MODEL_FIELDS = (
+    {"vendor_id": "{}", "cpu family": "family {}", "model": "model {}"},
+    {"CPU implementer": "implementer {}", "CPU part": "part {}"},
+)
+"""The fields of /proc/cpuinfo that name the model of a core, on x86 and on ARM, and how they are written."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """The name of the GPU, or the architecture and instruction set of the CPU. If names differ, results may differ in some bits."""
+        """The name of the GPU, or the architecture and instruction set of the CPU."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
@@ -50,7 +63,10 @@ class Machine:
         libraries = {library: metadata.version(library) for library in LIBRARIES}
         machine = {"device": self.device.type, "name": self.name, "threads": self.threads, "libraries": libraries}
         if self.device.type == "cpu":
-            return machine
+            present = torch.cpu.get_capabilities()
+            flags = {name: value for name, value in sorted(os.environ.items()) if name.startswith(CPU_FLAGS)}
+            cpu = {"cpu": cpu_model(), "extensions": " ".join(name for name in EXTENSIONS if present.get(name))}
+            return machine | cpu | ({"flags": flags} if flags else {})
         kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]  # untyped in torch
         return machine | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
 
@@ -60,6 +76,36 @@ class Machine:
             return {}
         peaks = torch.cuda.memory_stats(self.device)  # called once: it takes as long as several kernel launches
         return {f"memory/{kind}_megabytes": peaks.get(f"{kind}_bytes.all.peak", 0) / 1e6 for kind in ("allocated", "reserved")}
+
+
+def cpu_model() -> str:
+    """Return the vendor, family and model of this machine's CPU, or the implementer and part of an ARM CPU.
+
+    Return UNKNOWN if the system does not name them. If cores differ, return the models of all.
+    """
+    try:
+        blocks = CPUINFO.read_text(encoding="utf-8", errors="replace").split("\n\n")
+    except OSError:
+        return UNKNOWN
+    cores = [dict(re.findall(r"^(.*?)[ \t]*: (.+)$", block, re.MULTILINE)) for block in blocks if block.startswith("processor")]
+    models = {core_model(core) for core in cores}
+    return " and ".join(sorted(models)) if models and UNKNOWN not in models else UNKNOWN
+
+
+def core_model(core: Mapping[str, str]) -> str:
+    """Return the model of one core, by its fields of /proc/cpuinfo, or UNKNOWN."""
+    for fields in MODEL_FIELDS:
+        if core.keys() >= fields.keys():
+            return " ".join(text.format(core[field]) for field, text in fields.items())
+    return UNKNOWN
+
+
+def is_known(fingerprint: Mapping[str, Any]) -> bool:
+    """Return True if a fingerprint names the machine: the GPU, or the model of the CPU. Otherwise it may be that of several machines.
+
+    Model files of earlier versions do not name the CPU.
+    """
+    return fingerprint.get("device") != "cpu" or fingerprint.get("cpu", UNKNOWN) != UNKNOWN
 
 
 def device_of_rank(environment: Environment) -> str:

@@ -115,7 +115,7 @@ class Processes:
             if different:
                 raise Refusal(
                     f"the processes of rank 0 and rank {rank} differ in {', '.join(different)}: "
-                    "all processes need the same commit, parameters, data, number of threads (PIPELINE_THREADS), kind of GPU, and folder .pipeline/work"
+                    "all processes need the same commit, parameters, data, number of threads (PIPELINE_THREADS), kind of GPU or CPU, and folder .pipeline/work"
                 )
 
 

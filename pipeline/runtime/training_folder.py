@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.flatten import leaves
 from pipeline.io import files
 from pipeline.refusal import Unavailable
 from pipeline.runtime.run_identity import RunIdentity
@@ -78,7 +79,7 @@ def claimed(root: Path, inputs: RunIdentity, *, is_first: bool = True) -> Iterat
             raise Unavailable(f"{folder}: another process is training with the same inputs: wait for it, or stop it")
         if not folder.exists():
             explain_new_start(parent, inputs)
-            prune(parent)
+            prune(parent, inputs)
         files.write_json(folder / RECORD, inputs.record)
         try:
             yield Work(folder)
@@ -120,19 +121,40 @@ def last_change_s(record: Path) -> float:
 
 
 def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
-    """Tell the user why the newest unfinished training is not resumed: print which of its inputs differ from those of the new training.
+    """Tell the user why an unfinished training is not resumed: print which of its inputs differ from those of the new training.
 
-    `inputs` are the inputs of the new training. Only the newest work folder is examined. Print nothing if this folder has no checkpoint or
-    no readable record, or if another process holds its lock.
+    `inputs` are the inputs of the new training. Only one work folder is examined: the newest of this training on another machine, else the
+    newest of all. Print nothing if this folder has no checkpoint or no readable record, or if another process holds its lock.
     """
-    for path in all_records(parent)[:1]:
+    for path in [*elsewhere(parent, inputs), *all_records(parent)][:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
             before = read_record(path)
             changed = [name for name, value in inputs.record.items() if before.get(name) != value]
-            if unfinished and before and any(path.parent.glob("step-*")):
+            if not unfinished or not before or not any(path.parent.glob("step-*")):
+                continue
+            if changed != ["fingerprint"]:
                 print(
                     f"train: the unfinished training in {path.parent} has other inputs ({', '.join(changed)}): starting from the beginning"
                 )
+                continue
+            print(
+                f"train: the unfinished training in {path.parent} began on a machine that gives other bits "
+                f"({first_difference(before['fingerprint'], inputs.fingerprint)}): starting from the beginning. The same command on a "
+                'machine like that one continues it: docs/clusters.md, "One kind of machine"'
+            )
+
+
+def elsewhere(parent: Path, inputs: RunIdentity) -> list[Path]:
+    """Return the records of the trainings that differ from the one with `inputs` in nothing but the machine, newest first."""
+    machine = {"fingerprint": None}
+    return [path for path in all_records(parent) if read_record(path) | machine == inputs.record | machine]
+
+
+def first_difference(before: Any, now: Mapping[str, Any]) -> str:
+    """Return the first property in which two fingerprints differ, and its two values."""
+    there, here = dict(leaves(before)), dict(leaves(now))
+    names = (name for name in {**here, **there} if here.get(name) != there.get(name))
+    return next((f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names), "")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -144,11 +166,13 @@ def read_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def prune(parent: Path) -> None:
-    """Delete all work folders, except the newest OLD_FOLDERS_KEPT and those locked by a process. Delete their lock files too."""
-    newest = {path.parent.name for path in all_records(parent)[:OLD_FOLDERS_KEPT]}
+def prune(parent: Path, inputs: RunIdentity) -> None:
+    """Delete all work folders, except the newest OLD_FOLDERS_KEPT, those of the training with `inputs` on other machines, and those locked
+    by a process. Delete their lock files too.
+    """
+    kept = {path.parent.name for path in [*all_records(parent)[:OLD_FOLDERS_KEPT], *elsewhere(parent, inputs)]}
     known = {path.stem for path in parent.glob("*.lock")} | {path.name for path in parent.iterdir() if path.is_dir()}
-    for key in known - newest:
+    for key in known - kept:
         with files.locked(lock_of(parent, key), wait=False) as free:
             if free:
                 if any((parent / key).glob("step-*")):

@@ -23,7 +23,7 @@ from pipeline.refusal import Refusal
 from pipeline.reports import recorded
 from pipeline.runtime import run_identity
 from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine, set_determinism
+from pipeline.runtime.machine import Machine, is_known, set_determinism
 from pipeline.stages import evaluate, run_description
 from pipeline.tracking.subject import Record, Subject
 from pipeline.training import Training
@@ -103,9 +103,18 @@ def compare_inputs(
         yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
     found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
     yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
-    fingerprint, sides = machine.fingerprint(), Sides("the file", "this machine")
-    description = f"{machine.name}, {counted(machine.threads, 'thread')}, torch {fingerprint['libraries']['torch']}"
-    yield Comparison.of_values("machine", description, sides, expected=manifest.fingerprint, found=fingerprint)
+    yield compare_machine(manifest.fingerprint, machine.fingerprint())
+
+
+def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Comparison:
+    """Compare the fingerprint in the model file, `expected`, with that of this machine. One that does not name its CPU differs from all."""
+    cpu = f", {found['cpu']}" if "cpu" in found else ""
+    description = f"{found['name']}{cpu}, {counted(found['threads'], 'thread')}, torch {found['libraries']['torch']}"
+    sides = Sides("the file", "this machine")
+    compared = Comparison.of_values("machine", description, sides, expected=expected, found=found)
+    if compared.difference or (is_known(expected) and is_known(found)):
+        return compared
+    return Comparison("machine", description, f"cpu: {sides.describe(expected.get('cpu'), found['cpu'])}: the two may differ")
 
 
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:

@@ -1,4 +1,4 @@
-"""`verify` prints `identical`, or the first difference with both values; it changes nothing."""
+"""`verify` prints `identical` after a new training, else what is equal, or the first difference with both values; it changes nothing."""
 
 import re
 import shutil
@@ -17,6 +17,7 @@ from pipeline.params.loop import LoopSettings
 from pipeline.params.section import ValueOf
 from pipeline.params.yaml_document import Document
 from pipeline.provenance import facts
+from pipeline.runtime import machine
 from pipeline.runtime.environment import Environment
 from pipeline.verification import consistency
 from tests import project
@@ -25,6 +26,7 @@ from tests.repository import GIT, call, repository
 
 MODEL = Path("models/model.safetensors")
 QUICK = {"train.steps": 4, "train.report_every_steps": 2, "train.validate_every_steps": 4}
+EQUAL = "equal: "
 Verify = Callable[..., list[str]]
 
 
@@ -60,7 +62,7 @@ def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
         capsys.readouterr()
         code = main(["verify", *arguments])
         lines = capsys.readouterr().out.splitlines()
-        assert code == (0 if lines[-1] == "identical" else 1)
+        assert code == (0 if lines[-1] == "identical" or lines[-1].startswith(EQUAL) else 1)
         return lines
 
     return run
@@ -99,7 +101,6 @@ def test_a_fresh_model_is_identical_and_verifying_it_changes_nothing(checkout: P
 
 def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, verify: Verify) -> None:
     lines = verify(run_name())
-    assert lines[-1] == "identical"
     assert compared(lines) == [
         "run",
         "file",
@@ -114,6 +115,7 @@ def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, ve
         "score",
         "scores",
     ]
+    assert lines[-1] == f"equal: {', '.join(compared(lines))}; nothing was trained: `--retrain` trains again and compares the weights"
 
 
 def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameters(
@@ -135,24 +137,24 @@ def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameter
 def test_a_run_is_found_by_its_id_in_mlflow(checkout: Path, verify: Verify) -> None:
     identity = "0123456789abcdef0123456789abcdef"
     files.write_json(Path(".pipeline/journal", run_name(), "delivered.json"), {"sqlite:///mlflow.db": {"run_id": identity}})
-    assert verify(identity)[-1] == "identical"
+    assert verify(identity)[-1].startswith(EQUAL)
 
 
 def test_a_run_is_found_by_its_folder_and_by_the_beginning_and_the_end_of_its_name(checkout: Path, verify: Verify) -> None:
     beginning, end = "-".join(run_name().split("-")[:2]), run_name().rpartition("-")[2]
     for name in (f".pipeline/journal/{run_name()}", f".pipeline/journal/{run_name()}/", beginning, end):
-        assert verify(name)[-1] == "identical"
+        assert verify(name)[-1].startswith(EQUAL)
 
 
 def test_a_commit_that_adds_only_results_is_equal(checkout: Path, verify: Verify) -> None:
     call(checkout, *GIT, "add", "metrics", "plots")
     call(checkout, *GIT, "commit", "--quiet", "--message", "results")
-    assert verify(run_name())[-1] == "identical"
+    assert verify(run_name())[-1].startswith(EQUAL)
     Path("README.md").write_text("other words", encoding="utf-8")
     call(checkout, *GIT, "add", "README.md")
     call(checkout, *GIT, "commit", "--quiet", "--message", "words")
     assert re.fullmatch(r"differs: commit: \w{12} in the journal, but \w{12} in this checkout", verify(run_name())[-1])
-    assert verify()[-1] == "identical", "a model file holds no commit"
+    assert verify()[-1].startswith(EQUAL), "a model file holds no commit"
 
 
 def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
@@ -171,12 +173,12 @@ def test_the_summary_names_the_run_and_refuses_scores_of_another_model(
 
 def test_a_run_is_verified_without_the_checkouts_model_file(checkout: Path, verify: Verify) -> None:
     MODEL.unlink()
-    assert verify(run_name())[-1] == "identical"
+    assert verify(run_name())[-1].startswith(EQUAL)
 
 
 def test_the_checkouts_file_replaces_a_copy_that_was_moved_to_mlflow(checkout: Path, verify: Verify) -> None:
     Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
-    assert verify(run_name())[-1] == "identical"
+    assert verify(run_name())[-1].startswith(EQUAL)
     reseal(lambda _, metadata: metadata.update(step=3))
     message = (
         rf"differs: run: \w{{12}} in the journal, but \w{{12}} in {MODEL}, which is the model of another run, or damaged: check out .*"
@@ -251,6 +253,34 @@ def test_another_number_of_threads_is_a_difference_of_the_machine(checkout: Path
     assert verify()[-1] == f"differs: machine: threads: {threads} in the file, but {threads + 1} in this machine"
 
 
+OTHER_CPU = "GenuineIntel family 6 model 143"
+CPUS = {
+    "another vendor": (OTHER_CPU, "{here}", "{there} in the file, but {here} in this machine"),
+    "a file of an earlier version, which names no CPU": (None, "{here}", "nothing in the file, but {here} in this machine"),
+    "unknown here": ("{here}", "unknown", "{there} in the file, but unknown in this machine"),
+    "unknown in both": ("unknown", "unknown", "unknown in the file, but unknown in this machine: the two may differ"),
+}
+
+
+@pytest.mark.parametrize(("there", "here", "message"), CPUS.values(), ids=CPUS)
+def test_a_cpu_that_is_another_or_unknown_is_a_difference_of_the_machine(
+    checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch, there: str | None, here: str, message: str
+) -> None:
+    cpu = machine.cpu_model()
+    there, here = there and there.format(here=cpu), here.format(here=cpu)
+    monkeypatch.setattr(machine, "cpu_model", lambda: here)
+
+    def recorded(_: dict, metadata: dict) -> None:
+        metadata["fingerprint"] |= {"cpu": there}
+        if there is None:
+            del metadata["fingerprint"]["cpu"], metadata["fingerprint"]["extensions"]
+
+    reseal(recorded)
+    lines = verify()
+    assert lines[-1] == f"differs: machine: cpu: {message.format(there=there, here=here)}"
+    assert main(["evaluate"]) == 0, "such a file is read as ever"
+
+
 def test_an_edited_checkout_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
     append("pipeline/commands/ui.py")
     assert re.fullmatch(r"differs: changes: none in the journal, but \d+ bytes, digest \w+ in this checkout", verify(run_name())[-1])
@@ -280,7 +310,7 @@ def test_a_weight_that_differs_after_training_again_is_named(checkout: Path, ver
     reseal(lambda tensors, _: one_weight(tensors).view(-1)[:2].add_(0.5))
     assert main(["evaluate"]) == 0
     name = sorted(tensor_file.load(MODEL)[0])[0]
-    assert verify()[-1] == "identical", "without --retrain the weights are compared only with their digest and score"
+    assert verify()[-1].startswith(EQUAL), "without --retrain the weights are compared only with their digest and score"
     assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", verify("--retrain")[-1])
 
 

@@ -19,8 +19,10 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.engine import model_file
 from pipeline.io import files, tensor_file
+from pipeline.refusal import Refusal
 from pipeline.reports import recorded as recorded_scores
 from pipeline.runtime import cgroup
+from pipeline.runtime.machine import is_known
 from tests import project
 from tests.imports import TOP
 
@@ -84,9 +86,17 @@ def recorded(name: str) -> dict[str, Any]:
     return value
 
 
+def listed(name: str, machine: dict[str, Any]) -> dict[str, str] | None:
+    """Return the recorded digests of the machine with this fingerprint. Return None if it is not listed, or if its CPU is unknown."""
+    entries = recorded(name)["results"] if is_known(machine) else []
+    return next((entry["digests"] for entry in entries if entry["fingerprint"] == machine), None)
+
+
 def renew(folder: Path, name: str) -> None:
     """Replace this machine's digests. Keep those of other machines unless the prepared data changed."""
     known, machine = recorded(name), fingerprint(folder)
+    if not is_known(machine):
+        raise Refusal(f"{machine}: does not name the machine's CPU: record digests on one that does")
     others = [entry for entry in known["results"] if entry["fingerprint"] != machine] if known["data"] == data(folder) else []
     entries = [*others, {"fingerprint": machine, "digests": results(folder)}]
     files.write_json(RECORDED[name], {"data": data(folder), "results": sorted(entries, key=files.canonical)})

@@ -82,10 +82,18 @@ def test_predictions_for_saved_images_equal_the_evaluation(write_model: WriteMod
     assert (done.code, done.errors) == (0, [])
     assert [record["input"] for record in done.records] == [f"images/{number:03}.png" for number in range(50)]
     assert [record["class"] for record in done.records] == [CLASSES[number] for number in evaluated.predicted]
-    assert np.allclose([record["probability"] for record in done.records], evaluated.confidence, rtol=1e-6, atol=0)
+    assert np.allclose([record["probability"] for record in done.records], evaluated.confidence, rtol=1e-5, atol=0)
     for record, probabilities in zip(done.records, softmax(logits.astype(np.float64), axis=1), strict=True):
         assert [each["class"] for each in record["top"]] == [CLASSES[number] for number in np.argsort(-probabilities)]
-        assert np.allclose([each["probability"] for each in record["top"]], np.sort(probabilities)[::-1], rtol=1e-6)
+        assert np.allclose([each["probability"] for each in record["top"]], np.sort(probabilities)[::-1], rtol=1e-5)
+
+
+def are_close(found: list[list[dict]], expected: list[list[dict]]) -> bool:
+    """Return True if the answers have equal classes and close probabilities: for another batch size, a kernel may sum in another order."""
+    pairs = [pair for one, other in zip(found, expected, strict=True) for pair in zip(one, other, strict=True)]
+    return all(
+        one["class"] == other["class"] and np.isclose(one["probability"], other["probability"], rtol=1e-5, atol=0) for one, other in pairs
+    )
 
 
 def test_folders_archives_arrays_files_and_standard_input_give_equal_answers(
@@ -108,7 +116,7 @@ def test_folders_archives_arrays_files_and_standard_input_give_equal_answers(
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
             done = predict("-")
         assert [record["input"] for record in done.records] == names
-        assert [record["top"] for record in done.records] == (expected if len(names) > 1 else expected[2:3])
+        assert are_close([record["top"] for record in done.records], expected if len(names) > 1 else expected[2:3])
 
 
 def test_images_of_another_size_are_prepared_as_in_training(write_model: WriteModel, predict: Predict) -> None:

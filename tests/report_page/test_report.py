@@ -264,11 +264,16 @@ def test_without_a_journal_the_commit_is_that_of_the_checkout_with_its_uncommitt
     assert "# the uncommitted changes are needed too:  M requirements.lock" in text
 
 
+FLAGS = {"MKL_CBWR": "$(rm z)", "NVIDIA_TF32_OVERRIDE": "", ";rm": "z"}
+
+
 def test_the_commands_cannot_contain_those_of_a_strangers_model_file(checkout: Path) -> None:
     model, manifest = model_file.load(checkout / "models/model.safetensors")
-    changed = manifest.model_copy(update={"fingerprint": {**manifest.fingerprint, "device": "cpu; rm -rf x\nrm y"}})
+    changed = manifest.model_copy(update={"fingerprint": {**manifest.fingerprint, "device": "cpu; rm -rf x\nrm y", "flags": FLAGS}})
     model_file.export(checkout / "evil.safetensors", model.network.state_dict(), changed)
-    assert "PIPELINE_DEVICE='cpu; rm -rf x\nrm y' PIPELINE_THREADS=" in report("evil.safetensors").text
+    text = report("evil.safetensors").text
+    assert "PIPELINE_DEVICE='cpu; rm -rf x\nrm y' PIPELINE_THREADS=" in text
+    assert "';rm'=z MKL_CBWR='$(rm z)' dvc repro" in text
 
 
 def test_hostile_names_and_texts_of_the_data_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,12 @@ def capabilities(monkeypatch: pytest.MonkeyPatch, *found: tuple[int, int]) -> No
     monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_75", "sm_80"])
 
 
+@pytest.fixture(autouse=True)
+def no_variables_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(machine.CPU_FLAGS)]:
+        monkeypatch.delenv(name)
+
+
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Simulate a machine with two GPUs; the returned list receives the chosen one."""
@@ -116,7 +122,7 @@ def test_a_machine_is_set_up_with_the_threads_that_were_asked_for(monkeypatch: p
 def test_the_fingerprint_holds_what_decides_bits_and_nothing_else() -> None:
     here = Machine(torch.device("cpu"), 3)
     found = here.fingerprint()
-    assert set(found) == {"device", "name", "threads", "libraries"}
+    assert set(found) == {"device", "name", "threads", "libraries", "cpu", "extensions"}
     assert set(found["libraries"]) == {"torch", "torchvision", "numpy"}
     assert (found["device"], found["threads"]) == ("cpu", 3)
     assert torch.backends.cpu.get_cpu_capability() in found["name"]
@@ -154,6 +160,39 @@ def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_not_in_a_cpus(monkey
     assert found["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": ""}
     assert found["kernels"] == {"cuda": torch.version.cuda, "cudnn": 92_600}
     assert not {"flags", "kernels"} & set(Machine(torch.device("cpu"), 2).fingerprint())
+
+
+X86 = "processor\t: {}\nvendor_id\t: {}\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Any CPU: of two\nflags\t\t: fpu\n"
+ARM = "processor\t: {}\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: {}\n"
+BOARD = "Hardware\t: BCM2711\nModel\t\t: Raspberry Pi\n"
+CPUINFO = {
+    "x86": ([X86.format(core, "GenuineIntel") for core in range(2)], "GenuineIntel family 6 model 143"),
+    "ARM": ([ARM.format(0, "0xd40"), BOARD], "implementer 0x41 part 0xd40"),
+    "ARM with two kinds of cores": (
+        [ARM.format(0, "0xd05"), ARM.format(1, "0xd0b")],
+        "implementer 0x41 part 0xd05 and implementer 0x41 part 0xd0b",
+    ),
+    "a core without its model": ([X86.format(0, "GenuineIntel"), "processor\t: 1\nvendor_id\t: GenuineIntel\n"], "unknown"),
+    "another architecture": (["processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64imafdc\n"], "unknown"),
+    "nothing": ([], "unknown"),
+}
+
+
+@pytest.mark.parametrize(("cores", "model"), CPUINFO.values(), ids=CPUINFO)
+def test_a_cpu_is_known_by_its_model_or_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: list[str], model: str) -> None:
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    assert machine.cpu_model() == "unknown"
+    (tmp_path / "cpuinfo").write_text("\n".join(cores))
+    found = Machine(torch.device("cpu"), 2).fingerprint()
+    assert found["cpu"] == model
+    assert machine.is_known(found) == (model != "unknown")
+
+
+def test_variables_that_choose_a_cpus_kernels_are_in_its_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "DNNL_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Machine(torch.device("cpu"), 2).fingerprint()["flags"] == variables
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

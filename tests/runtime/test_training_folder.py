@@ -70,6 +70,29 @@ def test_old_folders_are_dropped_to_two_the_newest_kept(tmp_path: Path) -> None:
     assert folders(tmp_path) == locks(tmp_path) == {seeded(seed).key for seed in (2, 3, 4)}
 
 
+def on(cpu: str) -> RunIdentity:
+    return replace(BASE, fingerprint={"cpu": cpu, "threads": 2})
+
+
+def test_another_cpu_is_named_and_its_checkpoint_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = begin(tmp_path, on("GenuineIntel family 6 model 106"))
+    (folder / "step-000000000007.safetensors").touch()
+    begin(tmp_path, seeded(1))  # newer, but another training
+    capsys.readouterr()
+    begin(tmp_path, on("AuthenticAMD family 25 model 17"))
+    assert capsys.readouterr().out == (
+        f"train: the unfinished training in {folder} began on a machine that gives other bits (cpu: GenuineIntel family 6 model 106 there, "
+        "AuthenticAMD family 25 model 17 here): starting from the beginning. The same command on a machine like that one continues it: "
+        'docs/clusters.md, "One kind of machine"\n'
+    )
+    for model in range(5):  # more machines than old folders are kept
+        begin(tmp_path, on(f"AuthenticAMD family 26 model {model}"))
+    assert (folder / "step-000000000007.safetensors").exists()
+    for seed in range(2, 5):
+        begin(tmp_path, seeded(seed))
+    assert not folder.exists(), "the work folders of another training are kept no longer than others"
+
+
 def test_what_a_kill_left_half_made_or_half_dropped_goes_with_the_next_start(tmp_path: Path) -> None:
     parent = tmp_path / ".pipeline/work"
     (parent / "0123456789abcdef").mkdir(parents=True)

@@ -75,9 +75,10 @@ def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
     libraries = fingerprint.get("libraries", {})
     versions = libraries if isinstance(libraries, dict) else {}
     processes = f", {fingerprint['processes']} processes" if "processes" in fingerprint else ""
+    cpu = f", {fingerprint['cpu']}" if "cpu" in fingerprint else ""
     threads = fingerprint.get("threads")
     on_threads = counted(threads, "thread") if isinstance(threads, int) else "unknown threads"
-    machine = f"{fingerprint.get('device')}, {fingerprint.get('name')}, {on_threads}{processes}"
+    machine = f"{fingerprint.get('device')}, {fingerprint.get('name')}{cpu}, {on_threads}{processes}"
     more = [(title, recorded(evidence, name)) for name, title in RECORDED.items()]
     return [
         ("machine", machine),
@@ -92,6 +93,9 @@ def reproduction(evidence: Evidence) -> Section:
     settings = {"PIPELINE_DEVICE": "device", "PIPELINE_THREADS": "threads", "PIPELINE_PROCESSES": "processes"}
     # quoted: the fingerprint of an untrusted model file may contain anything
     variables = [f"{name}={shlex.quote(str(fingerprint[field]))}" for name, field in settings.items() if field in fingerprint]
+    flags = fingerprint.get("flags", {})
+    set_flags = {name: value for name, value in flags.items() if value} if isinstance(flags, dict) else {}
+    variables += [f"{shlex.quote(name)}={shlex.quote(value)}" for name, value in set_flags.items()]
     lines = [
         f"git checkout {shlex.quote(commit)}" if commit else "# check out the commit with the code of this model",
         "make setup",
