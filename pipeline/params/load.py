@@ -147,13 +147,13 @@ def upgraded(data: Mapping[str, Any], params: type[BaseModel]) -> tuple[dict[str
 def additions(data: Mapping[str, Any], params: type[BaseModel]) -> Iterator[tuple[Location, Any]]:
     """Yield the location and the value of each missing key with a value in `ADDED`. The keys of a section that is itself missing are left out."""
     resolved, _ = resolve(params, data, without_torch=False)
-    for problem in attempt(data, resolved)[1]:
-        *section, key = problem["loc"]
+    missing = [problem["loc"] for problem in attempt(data, resolved)[1] if problem["type"] == "missing"]
+    for *section, key in missing:
         values = added_keys(section_at(tuple(section), resolved))
-        if problem["type"] == "missing" and key in values:
+        if key in values:
             value = values[key]
             with suppress(LookupError, TypeError):  # the key whose value is needed is missing, too
-                yield problem["loc"], value.found_in(data) if isinstance(value, ValueOf) else value
+                yield (*section, key), value.found_in(data) if isinstance(value, ValueOf) else value
 
 
 def with_value(data: Any, location: Location, value: Any) -> Any:

@@ -74,7 +74,8 @@ def copied(template: Path, folder: Path) -> Path:
 
 def use(**source: object) -> None:
     """Write another source to params.yaml."""
-    project.write_params(Path(), {**TINY, "source": {"valid": 0.25, "test": 0.0, "seed": 1, **source}})
+    more = {"duplicates": "keep"} if source["name"] in {"arrays", "image_folder", "text_classification"} else {}
+    project.write_params(Path(), {**TINY, "source": {"valid": 0.25, "test": 0.0, "seed": 1, **more, **source}})
 
 
 def answers(case: Case, folder: Path) -> list[Answer]:
