@@ -164,7 +164,7 @@ def write_keys(
     """
     keys = raw_dataset.sample_keys() if raw_dataset.sample_keys else None
     for name in names:
-        with files.replacing(folder / f"{name}-keys.jsonl") as draft, draft.open("w", encoding="ascii") as file:
+        with files.replacing(folder / f"{name}-keys.jsonl") as draft, draft.open("w", encoding="utf-8") as file:
             for split, destinations in assigned.items():
                 for position in np.flatnonzero((destinations == name) & kept[split]).tolist():
                     file.write(json.dumps(keys[split][position] if keys else f"{split}:{position}") + "\n")

@@ -227,7 +227,7 @@ def test_a_wrong_command_line_is_refused_with_a_message(arguments: list[str], me
     [
         ("train", {"precision": "fp32"}, "the calculation is for bf16, not fp32"),
         ("train", {"batch_size": 0}, "batch_size"),
-        ("source", {"name": "arrays"}, "the shape of the inputs of arrays is not known"),
+        ("source", {"name": "arrays", "duplicates": "keep"}, "the shape of the inputs of arrays is not known"),
     ],
 )
 def test_parameters_that_cannot_be_calculated_are_refused(section: str, changes: dict[str, object], message: str) -> None:

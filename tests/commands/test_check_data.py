@@ -71,7 +71,7 @@ def test_a_usable_dataset_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
     images(tmp_path, {"cat": 9, "dog": 9})
     assert main(["check"]) == 0
-    assert "mlp on image_folder, training on cpu" in capsys.readouterr().out
+    assert "mlp on images, training on cpu" in capsys.readouterr().out
 
 
 def test_check_and_prepare_count_corrupt_images_and_name_the_first_three(

@@ -70,7 +70,7 @@ def test_a_file_is_divided_by_position_into_rows_of_tokens(tmp_path, capsys):
     assert tokens_of(prepared, "test") == [END, *tokenizer.encode(content[32:]), *[PAD] * 7]
     assert prepared.spec.inputs.lengths(prepared.splits["test"].inputs).tolist() == [8, 1]
     output = capsys.readouterr().out
-    assert "prepare: valid: 1 documents, 9 tokens\n" in output
+    assert "prepare: valid: 1 document, 9 tokens\n" in output
     assert "is not used" not in output
 
 
@@ -117,7 +117,7 @@ def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
     assert prepared.spec.inputs.tokenizer.vocabulary == ("a", "b")
     assert tokens_of(prepared, "test") == [END, 4, UNKNOWN, 4, UNKNOWN, 4, PAD, PAD]
     output = capsys.readouterr().out
-    assert "prepare: test: 1 documents, 6 tokens, 2 of them not in the vocabulary\n" in output
+    assert "prepare: test: 1 document, 6 tokens, 2 of them not in the vocabulary\n" in output
     assert "prepare: train: 1 documents, 20 tokens\n" in output
 
 

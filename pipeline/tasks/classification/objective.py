@@ -50,10 +50,13 @@ class Objective:
         return {"accuracy": sums["correct"] / num_targets}
 
     def counts(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return counts (3, classes) for each class: its samples, the samples predicted as this class, and the correct predictions of it."""
-        predicted = outputs.argmax(-1)
-        every, correct = torch.ones_like(targets), (predicted == targets).long()
-        tallies = ((targets, every), (predicted, every), (targets, correct))
+        """Return counts (3, classes) for each class: its samples, the samples predicted as this class, and the correct predictions of it.
+
+        Ignored targets, which are negative, count nowhere.
+        """
+        predicted, classes = outputs.argmax(-1), targets.clamp(min=0)
+        every, correct = (targets >= 0).long(), (predicted == targets).long()
+        tallies = ((classes, every), (predicted, every), (classes, correct))
         return torch.stack([targets.new_zeros(self.num_outputs).scatter_add_(0, *each) for each in tallies])
 
     def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:
