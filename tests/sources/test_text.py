@@ -118,7 +118,7 @@ def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
     assert tokens_of(prepared, "test") == [END, 4, UNKNOWN, 4, UNKNOWN, 4, PAD, PAD]
     output = capsys.readouterr().out
     assert "prepare: test: 1 document, 6 tokens, 2 of them not in the vocabulary\n" in output
-    assert "prepare: train: 1 documents, 20 tokens\n" in output
+    assert "prepare: train: 1 document, 20 tokens\n" in output
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path):
