@@ -158,5 +158,7 @@ class Rows:
 
 def row_digests(rows: NDArray[Any]) -> NDArray[np.uint64]:
     """Return 64 bits of the SHA-256 of each row. They are few enough to keep those of all samples in memory, to find equal samples."""
+    if not len(rows):  # all samples of a split in a chunk were corrupt: NumPy cannot reshape an empty array to unknown rows
+        return np.empty(0, np.uint64)
     contents = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
     return np.frombuffer(b"".join(hashlib.sha256(row.data).digest()[:8] for row in contents), np.uint64)

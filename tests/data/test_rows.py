@@ -91,3 +91,8 @@ def test_a_write_that_does_not_fit_raises_oserror(tmp_path: Path, request: pytes
     with pytest.raises(OSError, match="File too large") as caught:
         file.write(0, ROWS)
     assert caught.value.errno == errno.EFBIG
+
+
+def test_a_chunk_whose_samples_of_a_split_are_all_corrupt_has_no_digests() -> None:
+    assert rows.row_digests(ROWS[:0]).shape == (0,)
+    assert len(set(rows.row_digests(ROWS).tolist())) == len(ROWS)
