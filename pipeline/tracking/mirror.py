@@ -65,8 +65,9 @@ def follow(folder: Path, environment: Environment, build: Build) -> int:
                 sampler = Sampler(folder)
                 sampler.start()
                 pause(START_AFTER_S, folder, is_written=True)
-                if not deliver_to_the_end(folder, store, build, sampler, evaluated_within_s):
-                    return 1
+                is_delivered = deliver_to_the_end(folder, store, build, sampler, evaluated_within_s)
+            if not is_delivered and not journal.is_written(folder):
+                return 1
             # a stage that found the lock taken relies on this process, also if it opened the journal after the last delivery
             if Cursor.load(folder, store.address.key).is_complete(folder):
                 return 0
@@ -151,10 +152,13 @@ def deliver_earlier(folder: Path, store: Store, build: Build) -> None:
     Journals with an event that MLflow temporarily failed to store come last.
     """
     others = [each for each in journal.journals(store.address.root) if each.name != folder.name]
-    others = [each for each in others if is_pending(each) and not journal.is_written(each)]
-    others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
-    for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
-        pass
+    try:
+        others = [each for each in others if is_pending(each) and not journal.is_written(each)]
+        others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
+        for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
+            pass
+    except OSError as error:  # a journal of another user, or one that is being deleted: it must not end this delivery
+        print(f"tracking: earlier runs are not delivered: {error}", file=sys.stderr, flush=True)
 
 
 def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: float = math.inf) -> Iterator[bool]:

@@ -84,12 +84,23 @@ def wait(process: "subprocess.Popen[bytes] | None", folder: Path, environment: E
     report(folder, environment)
 
 
+def wait_for_start(process: "subprocess.Popen[bytes] | None", folder: Path, environment: Environment) -> None:
+    """Wait until a mirror process holds the lock of the journal in `folder`: before that, `wait_for_all` cannot see the one just started.
+
+    Return at once if there is no such `process`, and as soon as it has ended.
+    """
+    end_s = time.monotonic() + environment.tracking_wait_s
+    while process and process.poll() is None and time.monotonic() < end_s and not journal.is_mirrored(folder):
+        time.sleep(POLL_S)
+
+
 def wait_for_all(environment: Environment) -> None:
     """Wait until no mirror process sends a journal of a stage that has ended, at most PIPELINE_TRACKING_WAIT_S seconds."""
     end_s = time.monotonic() + environment.tracking_wait_s
     for folder in journal.journals(environment.root):
-        while time.monotonic() < end_s and is_pending(folder) and journal.is_mirrored(folder) and not journal.is_written(folder):
-            time.sleep(POLL_S)
+        with contextlib.suppress(OSError):  # a journal of another user, or one that is being deleted
+            while time.monotonic() < end_s and is_pending(folder) and journal.is_mirrored(folder) and not journal.is_written(folder):
+                time.sleep(POLL_S)
 
 
 def report(folder: Path, environment: Environment) -> None:

@@ -77,6 +77,8 @@ class Run:
                 )
             elif status == "FAILED" or not is_followed():
                 mirror_process.wait(self._mirror, self.folder, self._environment)
+            else:
+                mirror_process.wait_for_start(self._mirror, self.folder, self._environment)
 
     def _write(self, write: Callable[[Journal], None]) -> None:
         if self._journal:

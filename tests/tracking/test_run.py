@@ -328,3 +328,17 @@ def test_a_server_that_denies_the_user_is_named_with_its_reason_at_the_end(
     server.shutdown()
     server.server_close()
     assert "failed with error code 403" in capfd.readouterr().err
+
+
+def test_a_stage_that_is_followed_leaves_a_mirror_for_which_others_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    slow = "import fcntl, sys, time; time.sleep(1); lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
+    monkeypatch.setattr(mirror_process, "command", lambda folder: [sys.executable, "-c", slow, str(folder / journal.MIRROR_LOCK)])
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: True):
+        pass
+    process = mirror_process.STARTED[-1]
+    try:
+        assert journal.is_mirrored(journal.journals(tmp_path)[0])
+    finally:
+        process.kill()
+        process.wait()
