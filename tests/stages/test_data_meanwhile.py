@@ -259,7 +259,10 @@ def tracked(folder: Path) -> str:
 
 @pytest.mark.parametrize("trials", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_the_hash_in_dvc_lock_is_that_of_the_bytes_that_were_read(tmp_path: Path, trials: int) -> None:
-    """Images are replaced at random instants of real runs; every second time only their times change. A file that DVC ignores grows."""
+    """Images are replaced at random instants of real runs; every second time only their times change. A file that DVC ignores grows.
+
+    A trial that writes after the stage's last look, when its result is printed, says nothing: decision 20 names this limit.
+    """
     folder, root, count = repository(tmp_path), tmp_path / IMAGES, 1000
     with (folder / ".dvcignore").open("a") as file:
         file.write("*.log\n")
@@ -267,9 +270,10 @@ def test_the_hash_in_dvc_lock_is_that_of_the_bytes_that_were_read(tmp_path: Path
     write_folder(root, images(2, **{f"{CLASSES[number % 2]}/{number:04}.bmp": number % 100 for number in range(count)}))
     generator, seen = random.Random(trials), []
     for trial in range(trials):
-        command = subprocess.Popen(
-            ["dvc", "repro", "-f", "prepare"], cwd=folder, env=variables(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
+        with (folder / "output.log").open("wb") as output:
+            command = subprocess.Popen(
+                ["dvc", "repro", "-f", "prepare"], cwd=folder, env=variables(), stderr=subprocess.DEVNULL, stdout=output
+            )
         while command.poll() is None and not list(folder.glob("data/prepared/.train-inputs*.draft")):
             time.sleep(0.005)
         time.sleep(generator.random() * 0.3)
@@ -277,7 +281,10 @@ def test_the_hash_in_dvc_lock_is_that_of_the_bytes_that_were_read(tmp_path: Path
         (root / "notes.log").write_text("." * trial)
         for path in chosen:
             replace(path, path.read_bytes() if trial % 2 else picture(100 + trial, "BMP", side=16))
+        was_over = b"prepare: train: " in (folder / "output.log").read_bytes()
         complete = command.wait(120) == 0
+        if was_over:
+            continue
         seen.append((trial % 2, complete))
         if complete:
             (root / "notes.log").unlink()
