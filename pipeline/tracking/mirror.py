@@ -4,6 +4,7 @@ A stage starts `sync --follow` as a separate process, so that a training never w
 process imports it only when the steps of a short training are over.
 """
 
+import gc
 import importlib.util
 import math
 import sys
@@ -57,6 +58,7 @@ def follow(folder: Path, environment: Environment, build: Build) -> int:
 
     If DVC runs the stage `train`, then also send what `evaluate` adds to the journal within `EVALUATED_WITHIN_S` seconds.
     """
+    gc.set_threshold(100_000, 50, 100)  # Python's default rule costs a fourth of the time in which MLflow is imported and its store created
     store = Store(environment)
     evaluated_within_s = EVALUATED_WITHIN_S if environment.dvc_stage == "train" else 0.0
     with redacted_output(store.address.secrets):
@@ -97,6 +99,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
     earlier_are_due = True
+    stage = ""
     while last_attempts < LAST_ATTEMPTS:
         begin_s = time.monotonic()
         is_written = journal.is_written(folder)
@@ -116,11 +119,12 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
                 return False
             delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
         else:
+            stage = delivery.stage or stage
             if earlier_are_due:
                 deliver_earlier(folder, store, build)
                 earlier_are_due = False
         if is_complete:
-            if delivery.stage == "evaluate" or not is_continued(folder, store, evaluated_within_s):
+            if stage == "evaluate" or not is_continued(folder, store, evaluated_within_s):
                 return True
             last_attempts = 0
         else:
