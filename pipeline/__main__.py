@@ -34,6 +34,7 @@ FIXABLE = {
         "the file system does not support file locks (flock): use one that does, such as a local disk",
     ),
 }
+FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_INODES = "the file system has no inodes left: remove files that are not needed, and run the same command again"
 
 
@@ -109,7 +110,8 @@ def print_os_error(error: OSError) -> int:
     if error.errno not in FIXABLE:
         raise error
     message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]
-    return print_error(f"{error.filename or 'the output or a temporary file'}: {message}", BAD_INPUT)
+    exit_code = UNAVAILABLE if error.errno in FULL else BAD_INPUT
+    return print_error(f"{error.filename or 'the output or a temporary file'}: {message}", exit_code)
 
 
 def lacks_inodes(path: str | None) -> bool:

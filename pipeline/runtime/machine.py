@@ -19,8 +19,8 @@ from pipeline.runtime import cgroup, gpu_diagnostics
 from pipeline.runtime.environment import Environment
 
 LIBRARIES = ("torch", "torchvision", "numpy")
-DECIDING_FLAGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
-"""Environment variables of CUDA libraries that change the results of GPU matrix products."""
+DECIDING_FLAGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY")
+"""Environment variables that change the results of a GPU: its matrix products, and the initial weights, which are drawn on the CPU."""
 CPU_FLAGS = ("MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_CPU_CAPABILITY")
 """Beginnings of the environment variables of PyTorch's CPU libraries. They choose kernels, and so change the results of sums."""
 EXTENSIONS = ("avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
@@ -68,7 +68,8 @@ class Machine:
             cpu = {"cpu": cpu_model(), "extensions": " ".join(name for name in EXTENSIONS if present.get(name))}
             return machine | cpu | ({"flags": flags} if flags else {})
         kernels = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]  # untyped in torch
-        return machine | {"kernels": kernels, "flags": {name: os.environ.get(name, "") for name in DECIDING_FLAGS}}
+        flags = {name: os.environ.get(name, "") for name in DECIDING_FLAGS}
+        return machine | {"cpu": platform.machine(), "kernels": kernels, "flags": flags}
 
     def memory(self) -> dict[str, float]:
         """Return the peak GPU memory so far, allocated and reserved, in megabytes. On a CPU, return an empty dict."""

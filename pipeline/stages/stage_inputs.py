@@ -34,6 +34,10 @@ read before. It is called only if a file was written again with an equal size.
 """
 
 
+class ChangedInPlace(Refusal):
+    """Raised if other bytes were written into a file of the data, so that a stage which has mapped it may have computed with both."""
+
+
 def record_nothing(_: Callable[[], bool]) -> None:
     """Allow all changes. This is the RefuseChanges of a stage that is run without DVC: what its inputs are at its end is recorded nowhere."""
 
@@ -74,7 +78,7 @@ class StageInputs:
     def refuse_changes(self, paths: Paths, reads_the_same: Callable[[], bool]) -> None:
         """Raise Refusal if the parameters or the code differ from those with which the stage began, and still do after SETTLES_WITHIN_S.
 
-        Also raise Refusal if the data have changed, as `reads_the_same` finds if the state of the files does not tell (see RefuseChanges).
+        Also raise Refusal, or ChangedInPlace, if the data have changed, as `reads_the_same` finds if the state of the files does not tell (see RefuseChanges).
         """
         deadline = time.monotonic() + SETTLES_WITHIN_S
         while (problem := self.change(paths)) and time.monotonic() < deadline:
@@ -94,7 +98,8 @@ class StageInputs:
             with suppress(Refusal):
                 if reads_the_same() and data_of(self.listed, paths) == now:
                     return
-        raise Refusal(
+        in_place = [name for name in names if name in before and name in now and now[name][0] == before[name][0]]
+        raise (ChangedInPlace if in_place else Refusal)(
             f"{joined(certain or names)}: changed while {self.stage} ran. DVC would store the result under the new data. "
             f"{remedy('data', 'these files')}"
         )

@@ -24,7 +24,7 @@ from pipeline.runtime.machine import Machine, set_determinism
 from pipeline.runtime.processes import Processes
 from pipeline.runtime.training_folder import Work
 from pipeline.stages import run_description
-from pipeline.stages.stage_inputs import RefuseChanges
+from pipeline.stages.stage_inputs import ChangedInPlace, RefuseChanges
 from pipeline.terminal import model_size
 from pipeline.terminal.training_lines import TrainingLength, training_lines
 from pipeline.tracking import run as tracking
@@ -39,7 +39,8 @@ def train(
 
     If a training with the same data, code, parameters and so on (see `identify`) was interrupted, resume from its last complete checkpoint.
     Otherwise start from the beginning. `sections` is the content of `params.yaml`, as written there; only tracking uses it.
-    `refuse_changes` is called before the results are written. If it raises Refusal, the training remains in its work folder, to be resumed.
+    `refuse_changes` is called before the results are written. If it raises Refusal, the training remains in its work folder, to be resumed,
+    unless other bytes were written into a file of the data.
     """
     machine = Machine.set_up(environment)
     set_determinism(params.train.deterministic)
@@ -65,11 +66,11 @@ def train(
                     loop(training, run, environment, interrupted, work)
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
                 exported = training.exported() if group.is_first or training.state.sharding else None
-                save_if_refused(training, refuse)
+                save_if_refused(training, refuse, work)
                 if group.is_first and exported:
                     write_results(training, exported, paths, identity)
                     run_description.add_training(run, paths, info)
-            save_if_refused(training, refuse)  # again: the end of the run may have waited minutes for MLflow
+            save_if_refused(training, refuse, work)  # again: the end of the run may have waited minutes for MLflow
             if group.is_first:
                 work.clear()
                 print(result_line(training, paths), flush=True)
@@ -165,26 +166,32 @@ def loop(training: Training, run: Run, environment: Environment, interrupted: In
         training.saver.wait()
 
 
-def save_if_refused(training: Training, refuse: Callable[[], None]) -> None:
+def save_if_refused(training: Training, refuse: Callable[[], None], work: Work) -> None:
     """Call `refuse` in the first process. If it raises Refusal, save a checkpoint, from which the training ends at once when it is repeated.
 
-    If the weights are divided among the processes, all of them save together: the others then end here too, without an error of their own.
+    After ChangedInPlace, delete the checkpoints instead, because they may come from both the old and the new data. If the weights are divided
+    among the processes, all of them save together: the others then end here too, without an error of their own.
     """
-    group, refusal = training.processes, None
+    group, problem = training.processes, None
     if group.is_first:
         try:
             refuse()
-        except Refusal as error:
-            refusal = error
-    refused = group.any(refusal is not None) if training.state.sharding else refusal is not None
-    if refused and training.save_now():
+        except Exception as error:  # raised below: the other processes wait for the answer
+            problem = error
+    failed, saves = problem is not None, isinstance(problem, Refusal) and not isinstance(problem, ChangedInPlace)
+    if training.state.sharding:
+        failed, saves = group.any(failed), group.any(saves)
+    if saves and training.save_now():
         step = training.state.step
         print(f"train: step {step} is saved: with the old values, code and data, the same command continues after it", flush=True)
-    if refused and training.state.sharding:
+    if isinstance(problem, ChangedInPlace):
+        work.clear()
+        print("train: the checkpoints are deleted, because they may come from both the old and the new data", flush=True)
+    if failed and training.state.sharding:
         group.wait()  # until the first process has saved: torch.distributed.run would stop it when another one ends
-    if refusal:
-        raise refusal
-    if refused:
+    if problem:
+        raise problem
+    if failed:
         sys.exit(0)
 
 

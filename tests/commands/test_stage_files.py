@@ -184,22 +184,22 @@ def test_images_too_small_for_the_model_are_refused_at_its_line(prepared: Path, 
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "words", "code"),
     [
-        (errno.ENOSPC, "the disk is full"),
-        (errno.EDQUOT, "the disk quota is used up"),
-        (errno.EROFS, "the file system is read-only"),
-        (errno.ENOLCK, "the file system does not support file locks"),
+        (errno.ENOSPC, "the disk is full", 69),
+        (errno.EDQUOT, "the disk quota is used up", 69),
+        (errno.EROFS, "the file system is read-only", 2),
+        (errno.ENOLCK, "the file system does not support file locks", 2),
     ],
 )
 def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
-    prepared: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+    prepared: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, number: int, words: str, code: int
 ) -> None:
     def fail(path: Path, text: str, **_: object) -> int:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "write_text", fail)
-    [said] = refused("prepare")
+    [said] = refused("prepare", code=code)
     assert said.startswith(f"data/prepared/spec.json: {words}")
     assert not (prepared / "spec.json").exists()
     assert not list(prepared.glob(".*"))
@@ -218,14 +218,14 @@ def tiny_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def test_a_disk_that_is_really_full_ends_in_words(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
     np.savez(arrays, inputs=np.zeros((1200, 16, 16), np.uint8), targets=np.arange(1200) % 2)
-    [said] = refused("prepare")
+    [said] = refused("prepare", code=69)
     assert re.fullmatch(r"data/prepared/\w+-inputs\.npy: the disk is full: free some space, then run the same command again", said)
     assert not (tiny_disk / "spec.json").exists()
 
 
 @pytest.mark.parametrize("tiny_disk", ["size=1m,nr_inodes=4"], indirect=True)
 def test_inodes_that_ran_out_are_told_from_a_full_disk(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
-    [said] = refused("prepare")
+    [said] = refused("prepare", code=69)
     assert said.startswith("data/prepared/")
     assert said.endswith(": the file system has no inodes left: remove files that are not needed, and run the same command again")
 

@@ -157,7 +157,8 @@ def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_not_in_a_cpus(monkey
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 92_600)
     found = Machine(torch.device("cuda"), 2).fingerprint()
-    assert found["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": ""}
+    assert found["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": "", "ATEN_CPU_CAPABILITY": ""}
+    assert found["cpu"] == platform.machine()
     assert found["kernels"] == {"cuda": torch.version.cuda, "cudnn": 92_600}
     assert not {"flags", "kernels"} & set(Machine(torch.device("cpu"), 2).fingerprint())
 

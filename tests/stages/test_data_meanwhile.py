@@ -3,7 +3,6 @@
 import glob
 import hashlib
 import json
-import os
 import random
 import subprocess
 import time
@@ -194,23 +193,28 @@ def prepared(folder: Path) -> Path:
     return folder
 
 
-def test_a_training_whose_data_were_changed_is_saved_and_refused(prepared: Path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_training_whose_data_were_changed_is_refused_and_saved_unless_it_may_have_read_them(
+    prepared: Path, monkeypatch, capsys, in_place: bool
+) -> None:
     before = ARRAY.read_bytes()
 
     def flip() -> None:
-        with ARRAY.open("r+b") as file:  # into the file that the training has mapped
-            file.seek(-1, os.SEEK_END)
-            file.write(bytes([before[-1] ^ 1]))
+        changed = before[:-1] + bytes([before[-1] ^ 1])
+        if in_place:  # into the file that the training has mapped
+            ARRAY.write_bytes(changed)
+        else:
+            replace(ARRAY, changed)
 
     with monkeypatch.context() as patch:
         after(training.Training, "save_when_due", flip, patch)
         assert by_dvc("train", patch) == 2
     streams = capsys.readouterr()
     assert f"error: {ARRAY}: changed while train ran" in streams.err
-    assert "train: step 24 is saved" in streams.out
+    assert ("train: the checkpoints are deleted" if in_place else "train: step 24 is saved") in streams.out
     ARRAY.write_bytes(before)
     assert by_dvc("train", monkeypatch) == 0
-    assert "resuming after step 24" in capsys.readouterr().out
+    assert ("resuming after step 24" in capsys.readouterr().out) != in_place
 
 
 def test_a_training_whose_data_and_weights_were_restored_with_other_times_goes_on(prepared: Path, monkeypatch) -> None:
