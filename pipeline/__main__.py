@@ -140,4 +140,7 @@ def print_error(text: str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    if exit_code == 0 and os.environ.get("DVC_STAGE"):
+        os._exit(0)  # DVC records the inputs as they are now: Python's cleanup would leave more time to change them unseen
+    sys.exit(exit_code)
