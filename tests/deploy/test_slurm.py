@@ -82,6 +82,23 @@ def calls(folder: Path) -> list[str]:
     return (folder / LOG).read_text(encoding="utf-8").splitlines()
 
 
+def create(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def stopped_near_the_limit(checkout: Path, *saved: str) -> str:
+    """Submit a job and send it the signal of the time limit, once its long command has begun and the files `saved` exist. Return its output."""
+    process = submit(checkout)
+    wait_for((checkout / "begun").exists, process)
+    for path in saved:
+        create(checkout / path)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    return output
+
+
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
@@ -116,13 +133,7 @@ def test_a_model_that_is_up_to_date_is_not_trained_again(checkout: Path) -> None
 @pytest.mark.parametrize("saved", [".pipeline/work/KEY/step-000000000010.safetensors", "data/prepared/spec.json"])
 def test_a_job_near_its_time_limit_saves_and_is_queued_again(checkout: Path, saved: str) -> None:
     (checkout / "long").touch()
-    process = submit(checkout)
-    wait_for((checkout / "begun").exists, process)
-    (checkout / saved).parent.mkdir(parents=True)
-    (checkout / saved).touch()
-    process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, output
+    output = stopped_near_the_limit(checkout, saved)
     assert "saved" in output
     assert "job 1234 is queued again" in output
     assert calls(checkout)[-2:] == ["scancel --signal=TERM 1234", "scontrol requeue 1234"]
@@ -130,14 +141,9 @@ def test_a_job_near_its_time_limit_saves_and_is_queued_again(checkout: Path, sav
 
 def test_a_job_that_saved_nothing_before_its_time_limit_is_not_queued_again(checkout: Path) -> None:
     for path in ("data/prepared/spec.json", ".pipeline/work/KEY/step-000000000010.safetensors", "models/model.safetensors"):
-        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
-        (checkout / path).touch()  # of an earlier start
+        create(checkout / path)  # by an earlier start
     (checkout / "long").touch()
-    process = submit(checkout)
-    wait_for((checkout / "begun").exists, process)
-    process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, output
+    output = stopped_near_the_limit(checkout)
     assert "the time limit came before the data was prepared or a checkpoint saved, as it would again: raise --time" in output
     assert calls(checkout)[-1] == "scancel --signal=TERM 1234"
 
@@ -149,11 +155,7 @@ def test_a_failed_training_is_not_queued_again_and_not_committed(checkout: Path)
 
 def test_the_data_must_be_prepared_within_the_time_limit(checkout: Path) -> None:
     (checkout / "slow").touch()
-    process = submit(checkout)
-    wait_for((checkout / "begun").exists, process)
-    process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, output
+    output = stopped_near_the_limit(checkout)
     assert "the time limit came before the data was prepared" in output
     assert calls(checkout)[-1] == "dvc repro prepare"
 
