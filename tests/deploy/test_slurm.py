@@ -160,6 +160,12 @@ def test_the_data_must_be_prepared_within_the_time_limit(checkout: Path) -> None
     assert calls(checkout)[-1] == "dvc repro prepare"
 
 
+def test_a_signal_between_two_steps_stops_the_next_one(checkout: Path) -> None:
+    install(checkout, {"mkdir": '/bin/mkdir "$@"; kill -USR1 $PPID'})  # the script calls it before the first step
+    (checkout / "slow").touch()
+    assert "the time limit came before the data was prepared" in submit(checkout).communicate(timeout=60)[0]
+
+
 def test_a_task_of_an_array_trains_in_the_checkout_at_its_place(checkout: Path, tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("seed 1", "seed 2")]
     for place in places:

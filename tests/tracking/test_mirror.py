@@ -387,6 +387,8 @@ def test_one_mirror_delivers_the_training_and_the_evaluation_that_follows(tmp_pa
     monkeypatch.setattr(mirror_process, "start", lambda *_: pytest.fail("another mirror was started"))
     with run.addition(environment, model, info=RunInfo()) as evaluation:
         evaluation.metrics(1, {"test/accuracy": 0.5})
+        while Cursor.load(training.folder, store).offsets[EVENTS] < (training.folder / EVENTS).stat().st_size:
+            time.sleep(0.1)  # the mirror knows by now that this is the evaluation: it ends with it
     assert evaluation.folder == training.folder
     assert Cursor.load(training.folder, store).is_complete(training.folder)
     assert mirror_process.STARTED[-1].wait(10) == 0
