@@ -5,14 +5,15 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from pipeline.runtime import interruption
 
-EXIT_CODE_PATH = ".pipeline/exit-code"
+EXIT_CODE_PATH = ".pipeline/exit-code-{pid}"
+"""The file for the exit code of a stage. `pid` is that of the process that runs DVC, because several may do so in one checkout."""
 RESEND_EVERY_S = 0.5
 # SIGTERM would end DVC and orphan its stage. DVC inherits from the shell that the signal is ignored.
 IGNORING_SIGTERM = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
@@ -28,15 +29,16 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
     running stage saves its state and ends, and then DVC ends. The signal does not reach a stage if it was sent to this process alone, or if
     the stage is still starting. Therefore `wait_for_dvc` tells the stages again to stop.
     """
-    exit_code_file = (top / EXIT_CODE_PATH).absolute()
+    exit_code_file = (top / EXIT_CODE_PATH.format(pid=os.getpid())).absolute()
     environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
-    with recorded_signals() as signals:
+    with recorded_signals() as signals, ExitStack() as at_the_end:
         for command in commands:
             if signals:
                 return 128 + signals[0]
             is_dvc = command[0] == "dvc"
             if is_dvc:
-                exit_code_file.unlink(missing_ok=True)  # left by a stage of another job
+                exit_code_file.unlink(missing_ok=True)  # left by a job that was killed and had the same process id
+                at_the_end.callback(exit_code_file.unlink, missing_ok=True)
             process = subprocess.Popen([*(IGNORING_SIGTERM if is_dvc else ()), *command], cwd=top, env=environment)
             if signals and not is_dvc:  # the signal arrived before the command had started
                 process.send_signal(signals[0])

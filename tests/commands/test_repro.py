@@ -1,6 +1,7 @@
 """`make repro` runs the DVC beside its Python, and its exit code is that of the stage that failed, although DVC returns 255 for all."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_the_exit_code_is_that_of_the_stage_that_failed(command: str, code: int,
     call(tmp_path, "dvc", "init", "-q", "--no-scm")
     (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": {"train": {"cmd": command}}}), encoding="utf-8")
     (tmp_path / ".pipeline").mkdir()
-    (tmp_path / supervision.EXIT_CODE_PATH).write_text("130", encoding="utf-8")  # of a job before
+    (tmp_path / supervision.EXIT_CODE_PATH.format(pid=os.getpid())).write_text("130", encoding="utf-8")  # of a job before
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     assert repro.dvc_repro() == code
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

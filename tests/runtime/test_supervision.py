@@ -120,12 +120,27 @@ def test_between_two_stages_dvc_itself_ends(folder: Path) -> None:
     assert end(process) == "dvc ends\ncode 143\n"
 
 
+def stage_of(process: subprocess.Popen[str]) -> psutil.Process:
+    (stage,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.cmdline()[-2:] == ["stage", "run"]]
+    return stage
+
+
 def test_the_exit_code_of_a_stage_that_was_signalled_alone_is_returned(folder: Path) -> None:
     process = start(folder, "dvc run")
     wait_for(process, "ready\n")
-    (stage,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.cmdline()[-2:] == ["stage", "run"]]
-    stage.send_signal(signal.SIGTERM)
+    stage_of(process).send_signal(signal.SIGTERM)
     assert end(process) == "saved\ncode 143\n"
+
+
+def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(folder: Path) -> None:
+    stopped, failed = start(folder, "dvc run"), start(folder, "dvc run")
+    for process in (stopped, failed):
+        wait_for(process, "ready\n")
+    stage_of(stopped).send_signal(signal.SIGTERM)
+    assert end(stopped) == "saved\ncode 143\n"
+    stage_of(failed).kill()  # it records nothing
+    assert end(failed) == "code 255\n"
+    assert list((folder / ".pipeline").iterdir()) == []
 
 
 @pytest.mark.parametrize(("commands", "code"), [("dvc quick 0;true", "0"), ("dvc quick 2;true", "255"), ("false;true", "1")])
