@@ -94,7 +94,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
     While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
     metrics, and make at most `LAST_ATTEMPTS` more attempts. Give up earlier if an attempt fails after more than `HANGING_S` seconds and the
     stage has exited by then. After the first success, also deliver earlier runs. After the whole journal, wait `evaluated_within_s` seconds
-    for another stage to add to it.
+    for another stage, or the same one resumed, to add to it. That stage gets a sampler of its own.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
@@ -127,6 +127,8 @@ def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sample
             if stage == "evaluate" or not is_continued(folder, store, evaluated_within_s):
                 return True
             last_attempts = 0
+            sampler = Sampler(folder)
+            sampler.start()
         else:
             pause_s = min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S) if is_written else DELIVER_EVERY_S
             pause(pause_s, folder, is_written=is_written)

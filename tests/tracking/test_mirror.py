@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -392,3 +393,32 @@ def test_one_mirror_delivers_the_training_and_the_evaluation_that_follows(tmp_pa
     assert evaluation.folder == training.folder
     assert Cursor.load(training.folder, store).is_complete(training.folder)
     assert mirror_process.STARTED[-1].wait(10) == 0
+
+
+def test_a_training_that_resumes_while_its_mirror_waits_has_system_metrics_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
+    monkeypatch.setattr(mirror_process, "NICENESS", 0)
+    monkeypatch.setenv("DVC_STAGE", "train")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    with suppress(KeyboardInterrupt), run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.metrics(1, {"valid/loss": 1.0})
+        raise KeyboardInterrupt
+    assert training.folder
+    folder, store = training.folder, Address.of(environment).key
+    while not Cursor.load(folder, store).is_complete(folder):
+        time.sleep(0.1)
+    before = len(list(events.read(folder / SYSTEM)))
+    monkeypatch.setattr(mirror_process, "start", lambda *_: pytest.fail("another mirror was started"))
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.metrics(2, {"valid/loss": 0.5})
+        deadline = time.monotonic() + 10
+        while len(list(events.read(folder / SYSTEM))) == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    mirror_process.STARTED[-1].kill()  # it would wait for an evaluation
+    mirror_process.STARTED[-1].wait()
+    assert journal.journals(tmp_path) == [folder]
+    assert Cursor.load(folder, store).is_complete(folder)
+    steps = [event.fields["step"] for event in events.read(folder / SYSTEM)]
+    assert steps == list(range(len(steps)))
