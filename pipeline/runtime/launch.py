@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from pipeline.counted import counted
 from pipeline.refusal import Refusal
 from pipeline.runtime import interruption, machine
 from pipeline.runtime.environment import Environment
@@ -31,20 +31,20 @@ MOST_LINES = 15
 def num_processes(environment: Environment) -> int:
     """Return how many processes to start for a training on this machine; 1 also if torch.distributed.run has started this process.
 
-    Raises Refusal if PIPELINE_PROCESSES is larger than the number of GPUs that are used, or if PIPELINE_DEVICE is a single GPU.
+    Raises Refusal if PIPELINE_PROCESSES is larger than the number of usable GPUs, or if PIPELINE_DEVICE is a single GPU.
     """
     if environment.is_rank:
         return 1
-    on_gpus, on_one = environment.device != "cpu" and bool(machine.usable_gpus()), environment.device.startswith("cuda:")
+    num_gpus, on_one = 0 if environment.device == "cpu" else len(machine.usable_gpus()), environment.device.startswith("cuda:")
     if environment.processes == "auto":
-        return max(1, torch.cuda.device_count()) if on_gpus and not on_one else 1
+        return 1 if on_one else max(1, num_gpus)
     if environment.processes > 1 and on_one:
         raise Refusal(
             f"PIPELINE_DEVICE={environment.device}: is one GPU, but PIPELINE_PROCESSES is {environment.processes}: use `cuda` or `auto`"
         )
-    if on_gpus and environment.processes > torch.cuda.device_count():
+    if num_gpus and environment.processes > num_gpus:
         raise Refusal(
-            f"PIPELINE_PROCESSES={environment.processes}: this machine has {torch.cuda.device_count()} GPUs, one for each process: "
+            f"PIPELINE_PROCESSES={environment.processes}: this machine has {counted(num_gpus, 'usable GPU')}, one for each process: "
             "use this number, or `auto`"
         )
     return environment.processes

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pipeline.counted import counted
 from pipeline.malloc import keep_freed_memory
 from pipeline.refusal import Refusal
 from pipeline.runtime import cgroup, gpu_diagnostics
@@ -110,9 +111,9 @@ def is_known(fingerprint: Mapping[str, Any]) -> bool:
 
 
 def device_of_rank(environment: Environment) -> str:
-    """Return the name of the device for this process. If it is one of several on this machine, each gets a GPU of its own.
+    """Return the name of the device for this process. If it is one of several on this machine, each gets a usable GPU of its own.
 
-    Raises Refusal if PIPELINE_DEVICE names one GPU for several processes.
+    Raises Refusal if PIPELINE_DEVICE names one GPU for several processes, or if there are too few usable GPUs.
     """
     requested = environment.device
     if environment.local_world_size == 1 or requested == "cpu":
@@ -121,7 +122,15 @@ def device_of_rank(environment: Environment) -> str:
         raise Refusal(
             f"PIPELINE_DEVICE={requested}: is one GPU, but there are {environment.local_world_size} processes: use `cuda` or `auto`"
         )
-    return f"cuda:{environment.local_rank}" if requested == "cuda" or usable_gpus() else requested
+    usable = usable_gpus()
+    if not usable:
+        return requested
+    if environment.local_rank >= len(usable):
+        raise Refusal(
+            f"PIPELINE_DEVICE={requested}: this machine has {counted(len(usable), 'usable GPU')}, one for each process, "
+            f"but there are {environment.local_world_size} processes: start fewer, or use `cpu`"
+        )
+    return f"cuda:{usable[environment.local_rank]}"
 
 
 def choose_device(requested: str) -> torch.device:

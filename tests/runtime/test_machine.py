@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.refusal import Refusal
-from pipeline.runtime import cgroup, machine
+from pipeline.runtime import cgroup, launch, machine
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.machine import Machine, choose_device
 from tests.imports import TOP
@@ -100,6 +100,15 @@ def test_auto_takes_the_first_gpu_with_kernels(two_gpus: list[int], monkeypatch:
     assert two_gpus == [1, 1]
     with pytest.raises(Refusal, match=f"PIPELINE_DEVICE=cuda: {NO_KERNELS}.* or one of the GPUs 1"):
         choose_device("cuda")
+
+
+def test_several_processes_take_the_gpus_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities(monkeypatch, (6, 1), (8, 6), (8, 0))
+    assert launch.num_processes(Environment(PIPELINE_DEVICE="auto", PIPELINE_PROCESSES="auto")) == 2
+    ranks = [Environment(PIPELINE_DEVICE="auto", LOCAL_WORLD_SIZE="3", LOCAL_RANK=str(rank)) for rank in range(3)]
+    assert [machine.device_of_rank(rank) for rank in ranks[:2]] == ["cuda:1", "cuda:2"]
+    with pytest.raises(Refusal, match="this machine has 2 usable GPUs, one for each process, but there are 3 processes"):
+        machine.device_of_rank(ranks[2])
 
 
 def test_a_machine_is_set_up_with_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
