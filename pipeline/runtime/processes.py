@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from pipeline.io.untrusted import reason
-from pipeline.refusal import Refusal
+from pipeline.refusal import Refusal, Unavailable
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
 
@@ -104,8 +104,8 @@ class Processes:
             raise Interrupted(interruption.number or signal.SIGTERM)
         return saved
 
-    def refuse_different(self, name: str, record: Mapping[str, Any]) -> None:
-        """Raise Refusal in all processes unless the `record` called `name` is equal in all of them."""
+    def refuse_different(self, name: str, record: Mapping[str, Any], error: type[Refusal] = Refusal) -> None:
+        """Raise `error` in all processes unless the `record` called `name` is equal in all of them."""
         if self.store is None:
             return
         self.store.set(f"{name}/{self.rank}", json.dumps(record, sort_keys=True))
@@ -113,7 +113,7 @@ class Processes:
         for rank, other in enumerate(others, 1):
             different = [key for key in first if first[key] != other.get(key)]
             if different:
-                raise Refusal(
+                raise error(
                     f"the processes of rank 0 and rank {rank} differ in {', '.join(different)}: "
                     "all processes need the same commit, parameters, data, number of threads (PIPELINE_THREADS), kind of GPU or CPU, and folder .pipeline/work"
                 )
@@ -127,7 +127,7 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Processes
     """Within the block, this process is one of the processes that torch.distributed.run started; give this group, or ALONE if there is none.
 
     The processes communicate by NCCL if they train on GPUs, else by gloo. A collective operation that takes longer than
-    PIPELINE_TIMEOUT_S ends the process. Raises Refusal if the other processes do not answer.
+    PIPELINE_TIMEOUT_S ends the process. Raises Unavailable if the other processes do not answer: they may start later.
     """
     if environment.world_size == 1 or not environment.is_rank:
         yield ALONE
@@ -148,7 +148,7 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Processes
         flags = Flags(timedelta(seconds=environment.timeout_s))
         store.set_timeout(timedelta(seconds=environment.timeout_s))  # one process may take longer to read the data than another
     except (RuntimeError, ValueError) as error:
-        raise Refusal(
+        raise Unavailable(
             f"MASTER_ADDR: the {environment.world_size} processes did not meet at {place} within {wait_s:.0f} s ({reason(error)}): "
             "start all of them, and check this address, the port and the firewall"
         ) from None

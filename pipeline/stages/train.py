@@ -16,7 +16,7 @@ from pipeline.io import files
 from pipeline.io.tensor_file import Tensors
 from pipeline.params.train import TrainParams
 from pipeline.paths import Paths
-from pipeline.refusal import Refusal
+from pipeline.refusal import Refusal, Unavailable
 from pipeline.runtime import interruption, processes, run_identity, training_folder
 from pipeline.runtime.environment import Environment
 from pipeline.runtime.interruption import Interrupted, Interruption
@@ -79,8 +79,8 @@ def train(
 def begin(params: TrainParams, prepared: Prepared, machine: Machine, work: Work, environment: Environment, group: Processes) -> Training:
     """Return the training at its last checkpoint, or at its start.
 
-    Of several processes, the first one moves damaged checkpoints aside before the others look for the newest. Raises Refusal if they find
-    different ones.
+    Of several processes, the first one moves damaged checkpoints aside before the others look for the newest. Raises Unavailable if they
+    find different ones, for example because a network file system shows a new file late.
     """
     checkpoints = Checkpoints(work.folder, environment.checkpoints_kept, moves_damaged=group.is_first)
     if group.is_first:
@@ -91,7 +91,7 @@ def begin(params: TrainParams, prepared: Prepared, machine: Machine, work: Work,
     micro_batch_changes = work.micro_batch_changes()
     with torch_errors.with_remedies(size="model"):
         training = Training.begin(params, prepared, machine, checkpoints, micro_batch_changes=micro_batch_changes, processes=group)
-    group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": micro_batch_changes})
+    group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": micro_batch_changes}, Unavailable)
     return training
 
 

@@ -14,7 +14,7 @@ from pipeline.runtime.processes import LOST
 from tests import project
 from tests.laws.ranks import Server, free_port, of_rank
 
-REFUSED = 2
+REFUSED, UNAVAILABLE = 2, 69
 SOON_S = 30
 
 
@@ -31,15 +31,15 @@ def prepared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data/prepared"
 
 
-def refusal(server: Server, folders: list[Path], variables: list[dict[str, str]]) -> str:
-    """Start two processes with variables and a folder each. Return what rank 0 prints. Both must end in time."""
+def refusal(server: Server, folders: list[Path], variables: list[dict[str, str]], code: int = REFUSED) -> str:
+    """Start two processes with variables and a folder each. Return what rank 0 prints. Both must end in time, rank 0 with `code`."""
     port = free_port()
     pids = [
         server.fork(folder, rank, of_rank(rank, 2, port) | more) for rank, (folder, more) in enumerate(zip(folders, variables, strict=True))
     ]
     codes = server.wait(*pids, within_s=SOON_S)
     output = (folders[0] / "rank-0.log").read_text()
-    assert codes in ([REFUSED, REFUSED], [REFUSED, LOST]), output
+    assert codes in ([code, code], [code, LOST]), output
     return output.splitlines()[-1]
 
 
@@ -50,10 +50,10 @@ def project_with(folder: Path, prepared: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rendezvous_that_no_other_process_answers_is_refused(server: Server, tmp_path: Path, rank: int) -> None:
+def test_a_rendezvous_that_no_other_process_answers_may_be_tried_again(server: Server, tmp_path: Path, rank: int) -> None:
     port, folder = free_port(), project.make(tmp_path / "project")
     pid = server.fork(folder, rank, of_rank(rank, 2, port) | {"PIPELINE_TIMEOUT_S": "1"})
-    assert server.wait(pid, within_s=SOON_S) == [REFUSED]
+    assert server.wait(pid, within_s=SOON_S) == [UNAVAILABLE]
     *_, said = (folder / f"rank-{rank}.log").read_text().splitlines()  # torch says something of rank 1, too
     assert said.startswith(f"error: MASTER_ADDR: the 2 processes did not meet at 127.0.0.1:{port} within 1 s (")
     assert said.endswith("): start all of them, and check this address, the port and the firewall")
@@ -110,7 +110,7 @@ def test_processes_with_different_work_folders_are_refused(server: Server, prepa
     """Only one of them has the checkpoint."""
     folder, other = (project_with(tmp_path / name, prepared, lanes=2) for name in ("folder", "other"))
     assert server.wait(*server.start(folder, 2, fault=("stop signal", 8))) == [143, 143]
-    said = refusal(server, [folder, other], [{}, {}])
+    said = refusal(server, [folder, other], [{}, {}], UNAVAILABLE)
     assert said.startswith("error: the processes of rank 0 and rank 1 differ in checkpoint: ")
 
 
