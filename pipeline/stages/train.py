@@ -70,7 +70,11 @@ def train(
                 if group.is_first and exported:
                     write_results(training, exported, paths, identity)
                     run_description.add_training(run, paths, info)
-            save_if_refused(training, refuse, work)  # again: the end of the run may have waited minutes for MLflow
+            # again: the end of the run may have waited minutes for MLflow
+            if not training.state.sharding:
+                save_if_refused(training, refuse, work)
+            elif group.is_first:
+                refuse()  # without a checkpoint, for which the other processes would have to wait as long
             if group.is_first:
                 work.clear()
                 print(result_line(training, paths), flush=True)

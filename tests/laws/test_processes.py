@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -280,6 +281,21 @@ def test_a_process_that_hangs_ends_the_job_within_the_time_limit(server: Server,
     with Launched(server, folder, fault=("hang", 5), PIPELINE_RESTARTS="0") as launched:
         launched.wait_for_a_step()
         assert launched.wait(within_s=10 + 40) == LOST, launched.log()
+
+
+@pytest.mark.slow
+def test_the_other_processes_of_a_sharded_training_do_not_wait_for_mlflow(server: Server, tmp_path: Path) -> None:
+    folder = project.make(tmp_path, {"train.sharding": "full", "train.steps": 20})
+    server.train(folder, verb="prepare")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables = {
+            "PIPELINE_TRACKING": "true",
+            "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "PIPELINE_TRACKING_WAIT_S": "20",
+            "PIPELINE_TIMEOUT_S": "10",
+        }
+        assert server.wait(*server.start(folder, 2, **variables)) == [0, 0], (folder / "rank-1.log").read_text()
+    assert "events of run" in (folder / "rank-0.log").read_text(), "it has waited"
 
 
 def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_old_ones(server: Server, tmp_path: Path) -> None:
