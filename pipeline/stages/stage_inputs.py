@@ -78,22 +78,22 @@ class StageInputs:
     def refuse_changes(self, paths: Paths, reads_the_same: Callable[[], bool]) -> None:
         """Raise Refusal if the parameters or the code differ from those with which the stage began, and still do after SETTLES_WITHIN_S.
 
-        Also raise Refusal, or ChangedInPlace, if the data have changed, as `reads_the_same` finds if the state of the files does not tell (see RefuseChanges).
+        Also raise Refusal, or ChangedInPlace, if a file of the data is still missing or of another size then, or if `reads_the_same` finds
+        that the data have changed where the state of the files does not tell (see RefuseChanges).
         """
-        deadline = time.monotonic() + SETTLES_WITHIN_S
-        while (problem := self.change(paths)) and time.monotonic() < deadline:
+        before, deadline = self.data, time.monotonic() + SETTLES_WITHIN_S
+        while True:
+            problem, now = self.change(paths), data_of(self.listed, paths)
+            names = without_ignored(differing(before, now), paths)
+            # an added file decides nothing by itself: the stage may have downloaded it, or not read it
+            certain = [name for name in names if name in before and (name not in now or now[name][1] != before[name][1])]
+            if not (problem or certain) or time.monotonic() >= deadline:
+                break
             time.sleep(RETRY_S)
         if problem:
             raise Refusal(problem)
-        self.refuse_changed_data(paths, reads_the_same)
-
-    def refuse_changed_data(self, paths: Paths, reads_the_same: Callable[[], bool]) -> None:
-        before, now = self.data, data_of(self.listed, paths)
-        names = without_ignored(differing(before, now), paths)
         if not names:
             return
-        # an added file decides nothing by itself: the stage may have downloaded it, or not read it
-        certain = [name for name in names if name in before and (name not in now or now[name][1] != before[name][1])]
         if not certain:
             with suppress(Refusal):
                 if reads_the_same() and data_of(self.listed, paths) == now:

@@ -146,6 +146,20 @@ def test_equal_bytes_with_another_time_are_no_change(folder: Path, monkeypatch) 
     assert sorted(read(folder)) == list(range(20))
 
 
+def test_a_file_that_is_missing_for_a_moment_is_no_change(folder: Path, monkeypatch) -> None:
+    """`dvc exp run --queue` changes the checkout for a second."""
+    monkeypatch.setattr(stage_inputs, "SETTLES_WITHIN_S", 60.0)
+    path = folder / IMAGES / "cat/0000.bmp"
+
+    def remove() -> None:
+        path.unlink()
+        after(stage_inputs, "data_of", lambda: path.write_bytes(picture(0, "BMP")), monkeypatch)
+
+    after(prepare.writer, "store", remove, monkeypatch)
+    assert by_dvc("prepare", monkeypatch) == 0
+    assert sorted(read(folder)) == list(range(20))
+
+
 def test_a_file_that_prepare_does_not_read_may_be_added(folder: Path, monkeypatch) -> None:
     after(prepare.writer, "store", (folder / IMAGES / ".DS_Store").touch, monkeypatch)
     assert by_dvc("prepare", monkeypatch) == 0
