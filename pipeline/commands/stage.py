@@ -31,8 +31,11 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
     # before any code of the stage is imported: an edit after that would have no effect on the result
     began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
     refuse_changes: RefuseChanges = partial(began.refuse_changes, paths) if began else record_nothing
-    params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
-    function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
+    # an exception of the signal handler would be lost in torch's C code, which imports numpy and discards any exception of this import
+    with interruption.deferred() as interrupted:
+        params = load(document, getattr(import_module(f"pipeline.params.{stage}"), f"{stage.capitalize()}Params"))
+        function = getattr(import_module(f"pipeline.stages.{stage}"), stage)
+    interrupted.pause()  # after the block: from its end on, a signal raises Interrupted
     with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
         if stage == "train" and environment.processes != 1:
             launch = import_module("pipeline.runtime.launch")  # no import of this module: it decides nothing in a result
