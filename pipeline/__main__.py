@@ -1,4 +1,4 @@
-"""The command line `python -m pipeline VERB`: parse the arguments, import the verb's module and call its `run`."""
+"""The command line `python -m pipeline VERB`: parse the arguments, import the verb's module and call its function."""
 
 import argparse
 import errno
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from pipeline.commands.verbs import ARGUMENTS, VERBS
-from pipeline.io.untrusted import shown
-from pipeline.refusal import Refusal, Unavailable
-from pipeline.runtime.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
+from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
+from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.untrusted import shown
+from pipeline.tools.verbs import ARGUMENTS, FUNCTIONS, VERBS
 
 STAGES = ("prepare", "train", "evaluate")
 UNCAUGHT, BAD_INPUT = 1, 2
@@ -49,12 +49,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def command(verb: str) -> Callable[..., int | None]:
-    """Return the function that runs `verb`, the first word of the command line. It calls `run` in `commands/VERB.py`; for the stages
-    prepare, train and evaluate, it calls `run` in `commands/stage.py`.
-    """
+    """Return the function that runs `verb`, the first word of the command line."""
     if verb in STAGES:
-        return lambda: import_module("pipeline.commands.stage").run(verb)
-    return import_module(f"pipeline.commands.{verb.replace('-', '_')}").run  # type: ignore[no-any-return]
+        return lambda: import_module("pipeline.core.stage").run(verb)
+    module, function = FUNCTIONS[verb].split(":")
+    return getattr(import_module(f"pipeline.tools.{module}"), function)  # type: ignore[no-any-return]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

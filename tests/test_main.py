@@ -10,15 +10,14 @@ import pytest
 
 from pipeline import __main__
 from pipeline.__main__ import main
-from pipeline.commands.verbs import VERBS
-from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tools.verbs import VERBS
+from pipeline.tracking.journal import Journal, RunInfo
 from tests import project
 from tests.imports import TOP
 
 HEAVY = {
     *("torch", "torch._dynamo", "torchvision", "mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "matplotlib", "PIL"),
-    *("numpy", "safetensors", "rich", "pipeline.profiling", "pipeline.io.reading.cluster"),
+    *("numpy", "safetensors", "rich", "pipeline.profiling", "pipeline.prepare.reading.cluster"),
 }
 """Modules that take more than some hundredths of a second to import and are used by some verbs only."""
 FETCHED = {"mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "torchvision", "rich", "pipeline.profiling"}
@@ -228,15 +227,13 @@ def test_a_reader_that_ends_early_ends_a_verb_without_a_traceback() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_every_verb_has_its_module() -> None:
-    modules = {path.stem.replace("_", "-") for path in (TOP / "pipeline/commands").glob("*.py")} - {"--init--", "stage", "verbs"}
-    stages = {path.stem for path in (TOP / "pipeline/stages").glob("*.py")} - {"__init__", "run_description", "stage_inputs"}
-    assert modules | stages == set(VERBS)
+def test_every_verb_has_its_function() -> None:
+    assert {*__main__.FUNCTIONS, *__main__.STAGES} == set(VERBS)
     for verb in VERBS:
         assert callable(__main__.command(verb))
 
 
 def test_the_answer_of_a_verb_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     for answer, code in ((None, 0), (0, 0), (1, 1)):
-        monkeypatch.setattr("pipeline.commands.check.run", lambda answer=answer: answer)
+        monkeypatch.setattr("pipeline.tools.check.command.run", lambda answer=answer: answer)
         assert main(["check"]) == code

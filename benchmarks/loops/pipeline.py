@@ -7,17 +7,17 @@ from pathlib import Path
 
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import Job
-from pipeline.data.prepared import Prepared
-from pipeline.engine.checkpoint import Checkpoints
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import Interruption
-from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.runtime.training_folder import Work
-from pipeline.stages.train import loop
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interruption
+from pipeline.core.prepared import Prepared
+from pipeline.inference.machine import Machine, set_determinism
 from pipeline.tracking import run as tracking
-from pipeline.tracking.cursor import DELIVERED
-from pipeline.tracking.run_info import RunInfo
-from pipeline.training import Training
+from pipeline.tracking.events import DELIVERED
+from pipeline.tracking.journal import RunInfo
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.stage import loop
+from pipeline.train.training import Training
+from pipeline.train.work_folder import Work
 
 MIRROR_LIMIT_S = 120.0
 

@@ -9,17 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationInfo, field_validator
 
-from pipeline.inputs.text.settings import TextSettings
-from pipeline.inputs.text.statistics import Statistics
-from pipeline.io.reading import archives, tables, text
-from pipeline.io.reading.class_folders import SPLIT_NAMES, ClassFolders, find_classes
-from pipeline.io.reading.file_tree import READ_ERRORS, Tree, name_bytes
-from pipeline.io.reading.tables import Column, Row
-from pipeline.io.untrusted import reason, shown
-from pipeline.params.source import Duplicates
-from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
-from pipeline.refusal import Refusal
-from pipeline.tasks.classification.targets import described
+from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import described
+from pipeline.core.untrusted import reason, shown
+from pipeline.prepare.inputs.text import Statistics, TextSettings
+from pipeline.prepare.params import Duplicates
+from pipeline.prepare.reading import archives, tables
+from pipeline.prepare.reading.class_folders import SPLIT_NAMES, ClassFolders, find_classes
+from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree, name_bytes
+from pipeline.prepare.reading.tables import Column, Row
 
 BLOCK_SAMPLES = 4096
 MOST_CHARACTERS = 2**30
@@ -229,7 +228,7 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            found = Sample(place, tables.checked_text(text.decode(content, place), f"source.root: {place}"))
+            found = Sample(place, tables.checked_text(tables.decode(content, place), f"source.root: {place}"))
             num_characters += len(found.text)
             if num_characters > MOST_CHARACTERS:
                 raise Refusal(

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.tracking import comparison_view, events
-from pipeline.tracking.cursor import Cursor
-from pipeline.tracking.events import EVENTS, SYSTEM, Event
+from pipeline.tracking.events import EVENTS, SYSTEM, Cursor, Event
 from pipeline.tracking.journal import COPIES, MODEL, exclusive, is_written
-from pipeline.tracking.logged_model import Build
 from pipeline.tracking.mlflow_calls import Sender
+from pipeline.tracking.saved_model import Build
 from pipeline.tracking.store import PARENT_TAG, Store, is_temporary
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.redaction import redacted_output
+from pipeline.core import files
+from pipeline.core.environment import Environment
 from pipeline.tracking import journal, mirror_process
-from pipeline.tracking.cursor import Cursor, is_pending
+from pipeline.tracking.address import redacted_output
 from pipeline.tracking.delivery import Delivery
-from pipeline.tracking.logged_model import Build
+from pipeline.tracking.events import Cursor, is_pending
+from pipeline.tracking.saved_model import Build
 from pipeline.tracking.store import Store
-from pipeline.tracking.system import Sampler
+from pipeline.tracking.utilization import Sampler
 
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0

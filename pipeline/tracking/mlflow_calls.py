@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.flatten import formatted
-from pipeline.io import files
+from pipeline.core import files
+from pipeline.core.section import formatted
 from pipeline.tracking import events
-from pipeline.tracking.logged_model import Build, add_scores, log_model
+from pipeline.tracking.saved_model import Build, add_scores, log_model
 from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing
 
 if TYPE_CHECKING:

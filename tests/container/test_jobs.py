@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from pipeline.io import files
+from pipeline.core import files
 from tests.container import docker
 from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, make_accessible, run, volume, wait_for_output
 from tests.imports import TOP

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.engine import model_file
+from pipeline.inference import model_file
 from pipeline.tracking import events, journal
 from tests import project
 from tests.imports import TOP

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.data.batches import loader
-from pipeline.data.batches.blocks import BlockBatch
-from pipeline.data.prepared import Split
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import Interruption
-from pipeline.runtime.training_folder import Work
-from pipeline.stages.train import loop
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interruption
+from pipeline.core.prepared import Split
+from pipeline.inference.batches import loader
+from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.tracking import run as tracking
-from pipeline.tracking.run_info import RunInfo
-from pipeline.training import Training
+from pipeline.tracking.journal import RunInfo
+from pipeline.train.stage import loop
+from pipeline.train.training import Training
+from pipeline.train.work_folder import Work
 from tests import texts
-from tests.data import augmenting
-from tests.engine import building
+from tests.train.augment import augmenting
+from tests.train.engine import building
 
 VIEWS = {
     "slice",

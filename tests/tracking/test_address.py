@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from pipeline.tracking.address import Address
 
 MakeEnvironment = Callable[..., Environment]

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.registry import TASKS
+from pipeline.core.registry import TASKS
 from pipeline.tracking import comparison_view
 from pipeline.tracking.store import NOTE_TAG
 from tests.tracking.conftest import RUN_INFO, Tracked

@@ -1,0 +1,1 @@
+"""The commands beside the stages. Nothing here decides a result."""

@@ -1,0 +1,178 @@
+"""`set`: change parameters in params.yaml after validating them; comments and order stay. `preset`: copy a preset to params.yaml.
+
+`set --upgrade [FILE ...]` adds the keys that files of earlier versions lack.
+"""
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import files
+from pipeline.core.params import dotted
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document, Location, read_text
+from pipeline.tools.check.command import refuse_misfits
+from pipeline.tools.params.commented_yaml import on_one_line
+from pipeline.tools.params.editing import changes, edited, problems, upgraded_text
+from pipeline.tools.params.reference import STAGE_PARAMS
+
+FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
+RECORD = Path(".pipeline/written-params")
+"""Lists each params.yaml that was written by this program alone: in each line its SHA-256 and the command, `preset` or `set`."""
+
+
+def run_preset(name: str, assignments: Sequence[str] = ()) -> None:
+    """Copy the preset `name` to params.yaml, with the values of `assignments`, each `KEY=VALUE`, in place of its own.
+
+    Raises Refusal if there is no such preset, if an assignment is wrong, or if params.yaml has uncommitted changes, which would be lost. A
+    params.yaml that equals a preset, or that this function wrote, is always replaced.
+    """
+    target = Paths().params
+    original = text = text_of(name)
+    changes: list[str] = []
+    if assignments:
+        text = assigned(original, assignments)
+        changes = differences(original, text)
+    refuse_loss(target, text)
+    record(text, "preset")
+    files.write_text(target, text)
+    print(f"preset: {target} is now {name}{', except:' if changes else ''}")
+    for line in changes:
+        print(f"preset: {line}")
+
+
+def text_of(name: str) -> str:
+    """Return the text of params.yaml that is the preset `name`. Raises Refusal if there is no such preset."""
+    known = texts()
+    if name not in known:
+        raise Refusal(f"there is no preset {name!r}: the presets are {', '.join(known)}")
+    return known[name]
+
+
+def texts() -> dict[str, str]:
+    """Return the text of each preset by its name. The path of the JSON schema is changed, because params.yaml is in another folder."""
+    presets = sorted(Path("presets").glob("*.yaml"))
+    return {path.stem: path.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP) for path in presets}
+
+
+def refuse_loss(target: Path, text: str) -> None:
+    """Raise Refusal if changes would be lost when `text` replaces the contents of the file `target`.
+
+    Nothing is lost if the file equals a preset, is committed, or was written by `preset`. Without Git, as in a container, nothing is lost if
+    `set` wrote the file, either.
+    """
+    if not is_edited(target) or target.read_bytes() == text.encode() or writer_of(target) == "preset":
+        return
+    changes = uncommitted(target)
+    if changes or (changes is None and writer_of(target) is None):
+        remedy = f"commit it, or undo the changes with `git restore {target}`" if changes else "move the file away"
+        raise Refusal(f"{target} has changes that are not committed and would be lost: {remedy}, and try again")
+
+
+def write(target: Path, text: str) -> None:
+    """Write `text`, a changed params.yaml, to the file `target`. Record it, unless the file before contained changes that were made by hand."""
+    if not is_edited(target) or writer_of(target):
+        record(text, "set")
+    files.write_text(target, text)
+
+
+def record(text: str, command: str) -> None:
+    """Record that `command` is about to write params.yaml with the contents `text`.
+
+    The record comes before the file: after a kill, a file without a record would count as edited; a record without a file is harmless.
+    """
+    writers, digest = recorded(), hashlib.sha256(text.encode()).hexdigest()
+    writers[digest] = "preset" if "preset" in (command, writers.get(digest)) else "set"
+    files.write_text(RECORD, "".join(f"{digest} {writer}\n" for digest, writer in writers.items()))
+
+
+def is_edited(target: Path) -> bool:
+    """Return True if the file exists and equals no preset."""
+    return target.exists() and target.read_bytes() not in [text.encode() for text in texts().values()]
+
+
+def writer_of(target: Path) -> str | None:
+    """Return the command that wrote the file, or None if it was changed by hand."""
+    return recorded().get(files.digest(target))
+
+
+def recorded() -> dict[str, str]:
+    """Return the command that wrote each recorded file, by the SHA-256 of the file."""
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
+    return {digest: writer or "set" for digest, _, writer in (line.partition(" ") for line in lines)}  # earlier versions wrote no command
+
+
+def uncommitted(path: Path) -> str | None:
+    """Return what git reports of uncommitted changes of the file: "" for none. Return None if git fails, as it does without a repository."""
+    try:
+        answer = subprocess.run(["git", "status", "--porcelain", "--", str(path)], capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> None:
+    """Write the values into params.yaml, and print what changed.
+
+    With `upgrade`, instead add the keys that were added since the files `upgrade` (params.yaml if it is empty) were written, with the values
+    that keep the result. Raises Refusal like `assigned` and `upgraded_text`, or for both or none of the two. Then nothing is written.
+    """
+    if bool(assignments) == (upgrade is not None):
+        raise Refusal("set: write either values, such as train.epochs=3, or --upgrade")
+    target = Paths().params
+    if upgrade is not None:
+        add_keys([Path(name) for name in upgrade] or [target])
+        return
+    before = read_text(target)
+    after = assigned(before, assignments)
+    if after == before:
+        print(f"set: {target} has these values already")
+        return
+    write(target, after)
+    for line in differences(before, after):
+        print(f"set: {line}")
+
+
+def add_keys(paths: Sequence[Path]) -> None:
+    """Upgrade all files, or none if one cannot be upgraded, and print the keys that were added."""
+    results = {path: upgraded(path) for path in paths}
+    for path, (text, added) in results.items():
+        if not added:
+            print(f"set: {path} has all keys already")
+            continue
+        write(path, text) if path == Paths().params else files.write_text(path, text)
+        for location, value in added.items():
+            print(f"set: {path}: added {dotted(location)}: {on_one_line(value)}")
+
+
+def upgraded(path: Path) -> tuple[str, dict[Location, Any]]:
+    """Return the text of the parameter file or search file `path` with the keys that it lacks, and the added values by location."""
+    text = read_text(path)
+    if "space" not in Document.of(text, path).data:
+        return upgraded_text(text, path, STAGE_PARAMS.values(), problems)
+    from pipeline.tools.search.settings import (
+        SearchSettings,
+        checked,  # late: most files are parameter files
+    )
+
+    return upgraded_text(text, path, [SearchSettings], lambda data: checked(data, SearchSettings)[1])
+
+
+def assigned(text: str, assignments: Sequence[str]) -> str:
+    """Return `text`, the text of params.yaml, after the assignments.
+
+    Raises Refusal if an assignment is wrong, or if the parameters would be invalid or would not fit each other. What only the data or the
+    machine can tell is left to the command `check`.
+    """
+    after = edited(text, assignments)
+    refuse_misfits(Document.of(after, Paths().params))
+    return after
+
+
+def differences(before: str, after: str) -> list[str]:
+    """Return one line for each value that differs between two texts of params.yaml."""
+    old, new = (Document.of(text, Paths().params).data for text in (before, after))
+    return changes(old, new)

@@ -1,0 +1,116 @@
+"""`python -m pipeline report`: write what is known about a model as one HTML page and as a model card."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare.params import data_name
+from pipeline.tools.report.content import UNKNOWN_DATASET, ModelReport, Page, Section
+from pipeline.tools.report.evidence import Evidence
+from pipeline.tools.report.sections import data, errors, language, model, provenance, result, training
+
+CARD = "{}-model-card.md"
+"""The name of the model card, from the name of the page, so that the reports in one folder do not replace each other's."""
+
+
+def run(subjects: list[str], output: str) -> None:
+    """Write the report of the models that `subjects` name to the HTML file `output`, and the model card to the same folder.
+
+    Without `subjects`, the report is of the checkout's model file. The report of several models begins with their comparison. Raises
+    Refusal if `output` is no HTML file, if a model cannot be found, or if its scores are neither in `metrics/` nor can be computed.
+    """
+    target = Path(output)
+    if target.suffix not in (".html", ".htm") or target.is_dir():
+        raise Refusal(f"--output: {output}: should be an HTML file, such as reports/report.html")
+    from pipeline.core import files  # late: torch takes seconds to import, and an invalid argument is reported before
+    from pipeline.tools.report import evidence, html, markdown
+    from pipeline.tools.report.sections import comparison
+
+    paths, environment = Paths(), Environment.read()
+    names = subjects or [str(paths.model)]
+    compared = comparison.sections(names, paths, environment)
+    with ExitStack() as stack:
+        content = page([stack.enter_context(evidence.collect(name, paths, environment)) for name in names], compared)
+    card = target.with_name(CARD.format(target.stem))
+    files.write_text(target, html.render(content))
+    files.write_text(card, markdown.render(content))
+    print(f"report: {target} ({target.stat().st_size / 1e3:,.0f} kB), {card}")
+
+
+LONGEST_NAME = 60
+HUB_TASKS = {
+    ("image", "classification"): "image-classification",
+    ("text", "classification"): "text-classification",
+    ("text", "language_modeling"): "text-generation",
+}
+"""The names of tasks on the Hugging Face Hub, by the kinds of the inputs and of the targets."""
+HUB_METRICS = {"macro_f1": "f1"}
+"""The names of metrics on the Hugging Face Hub, where they differ from ours."""
+NOT_OF_MODEL = ("samples", "tokens", "majority_class_accuracy")
+SECTIONS = (
+    model.section,
+    result.section,
+    data.section,
+    training.section,
+    errors.section,
+    errors.mistakes,
+    errors.calibration,
+    language.samples,
+    language.passages,
+    training.cost,
+    provenance.section,
+    provenance.reproduction,
+)
+
+
+def page(evidences: Sequence[Evidence], comparison: Sequence[Section] = ()) -> Page:
+    """Return the page of one or more models. Several models are labelled A, B and so on, and `comparison` has the sections that compare them."""
+    reports = tuple(map(report, evidences))
+    if len(reports) == 1:
+        return Page(reports[0].title, (), reports)
+    labelled = (replace(each, title=f"{label}: {each.title}") for label, each in zip(ascii_uppercase, reports, strict=False))
+    return Page(f"Comparison of {len(reports)} models", tuple(comparison), tuple(labelled))
+
+
+def report(evidence: Evidence) -> ModelReport:
+    """Return the report of one model, without the sections that do not apply to it."""
+    found = (make(evidence) for make in SECTIONS)
+    subtitle = f"{model.task_name(evidence.manifest.spec)}; model file {evidence.digest[:12]}"
+    settings = evidence.manifest.inference.model
+    tags = tuple(dict.fromkeys(("pytorch", settings.name, settings.title)))
+    return ModelReport(title(evidence), subtitle, tuple(section for section in found if section), tags, metadata(evidence))
+
+
+def title(evidence: Evidence) -> str:
+    """Return the name of the model and of its dataset, such as `convnet on digits`."""
+    source = dataset(evidence)
+    name = evidence.manifest.inference.model.title
+    return shown(f"{name} on {source}" if source else name, LONGEST_NAME)
+
+
+def dataset(evidence: Evidence) -> str:
+    return data_name(evidence.params)
+
+
+def metadata(evidence: Evidence) -> dict[str, Any]:
+    """Return the entry of the model in Hugging Face's `model-index`. The metrics are all test scores of the model that are single numbers."""
+    spec, source, scores = evidence.manifest.spec, dataset(evidence) or UNKNOWN_DATASET, evidence.evaluation.scores
+    task = HUB_TASKS.get((spec.inputs.kind, spec.targets.kind), spec.targets.kind.replace("_", "-"))
+    digest = evidence.manifest.inputs.get("data")
+    result = {
+        "task": {"type": task, "name": model.task_name(spec)},
+        "dataset": {"name": source, "type": source, "split": "test", **({"revision": digest} if digest else {})},
+        "metrics": [
+            {"type": HUB_METRICS.get(name, name), "name": f"test {name}", "value": value}
+            for name, value in scores.items()
+            if isinstance(value, int | float) and name not in NOT_OF_MODEL
+        ],
+    }
+    return {"name": title(evidence), "results": [result]}

@@ -1,0 +1,123 @@
+"""The section on the data: the splits, the frequency of each class, and some samples."""
+
+from collections.abc import Sequence
+from io import BytesIO
+
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
+
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import TextInputs
+from pipeline.core.prepared import Prepared, Split, read_record, shared_samples
+from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare.params import data_name
+from pipeline.tools.report.content import Block, Cell, Excerpt, Gallery, Number, Paragraph, Picture, Section, Table
+from pipeline.tools.report.evidence import Evidence
+
+MOST_CLASSES, SHOWN_CLASSES = 24, 8
+"""With more than MOST_CLASSES classes, only the SHOWN_CLASSES most frequent and rarest ones are listed."""
+MOST_PICTURES, MOST_TEXTS, SPREAD = 20, 12, 3
+MOST_PIXELS, MOST_CHARACTERS = 128, 600
+"""Larger images are made smaller, and longer texts are cut, so that the page stays small."""
+MOST_IN_TABLE = 240
+UNKNOWN_SIGN = "\N{REPLACEMENT CHARACTER}"
+
+
+def section(evidence: Evidence) -> Section:
+    prepared = evidence.prepared
+    if prepared is None:
+        return Section("Data", (Paragraph(f"{evidence.paths.prepared} is not the data that this model was trained on."),))
+    source, name = evidence.params.get("source.name"), data_name(evidence.params)
+    origin = [Paragraph(f"Source: {source}" + (f", {name}" if name != source else ""))] if source else []
+    classes = class_counts(prepared)
+    shared = shared_samples(read_record(evidence.data).splits)
+    warning = (
+        [Paragraph(f"Samples with equal inputs stand in two splits: {', '.join(shared)}. Such a test sample is no new data.")]
+        if shared
+        else []
+    )
+    return Section("Data", (*origin, splits_table(evidence, prepared), *warning, *([classes] if classes else []), *samples(prepared)))
+
+
+def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
+    records = read_record(evidence.data).splits
+    texts = isinstance(prepared.spec.inputs, TextInputs)
+    left_out = any(record.left_out for record in records.values())
+    header = ("split", "samples", *(["tokens"] if texts else []), *(["left out"] if left_out else []))
+    rows: list[tuple[Cell, ...]] = []
+    for name, split in prepared.splits.items():
+        tokens = [Number(int(np.count_nonzero(split.inputs)))] if texts else []
+        rows.append((name, Number(len(split)), *tokens, *([Number(records[name].left_out)] if left_out else [])))
+    return Table(header, tuple(rows))
+
+
+def class_counts(prepared: Prepared) -> Table | None:
+    """Return how many samples of each class each split has; None if the targets are not classes."""
+    names = prepared.spec.targets.output_names
+    if not prepared.spec.targets.has_classes:
+        return None
+    counts = {split: np.bincount(part.targets, minlength=len(names)) for split, part in prepared.splits.items()}
+    order, caption = list(range(len(names))), ""
+    if len(names) > MOST_CLASSES:
+        ranked = np.argsort(-counts[TRAIN], kind="stable").tolist()
+        order = [*ranked[:SHOWN_CLASSES], *ranked[-SHOWN_CLASSES:]]
+        caption = f"The {SHOWN_CLASSES} most frequent and the {SHOWN_CLASSES} rarest of {len(names):,} classes"
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (names[number], *(Number(int(column[number])) for column in counts.values())) for number in order
+    )
+    return Table(("class", *counts), rows, caption)
+
+
+def samples(prepared: Prepared) -> tuple[Block, ...]:
+    """Return samples of the train split: the first ones of each class, or the first ones if there are no classes."""
+    split, inputs = prepared.train, prepared.spec.inputs
+    names = prepared.spec.targets.output_names if prepared.spec.targets.has_classes else ()
+    if isinstance(inputs, ImageInputs):
+        chosen = first_of_classes(split, len(names), MOST_PICTURES)
+        return (Gallery(tuple(picture(split.inputs[number], *named(names, split, number)) for number in chosen)),)
+    if isinstance(inputs, TextInputs):
+        chosen, tokenizer = first_of_classes(split, len(names), MOST_TEXTS), Tokenizer(inputs.tokenizer)
+        texts = [tokenizer.decode(split.inputs[number], show_unknown=True) for number in chosen]
+        labels = [named(names, split, number) or (f"{number:,}",) for number in chosen]
+        return listed(("class",) if names else ("row",), labels, texts)
+    return ()
+
+
+def listed(header: tuple[str, ...], labels: Sequence[tuple[Cell, ...]], texts: Sequence[str]) -> tuple[Block, ...]:
+    """Return texts with their labels: a table of short texts, or excerpts if one is long or has several lines. `header` names the labels."""
+    caption = f"{UNKNOWN_SIGN} stands for a token that is not in the vocabulary" if any(UNKNOWN_SIGN in text for text in texts) else ""
+    if all(len(text) <= MOST_IN_TABLE and "\n" not in text for text in texts):
+        return (Table((*header, "text"), tuple((*label, text) for label, text in zip(labels, texts, strict=True)), caption),)
+    headings = [", ".join(f"{name} {cell}" for name, cell in zip(header, label, strict=True)) for label in labels]
+    return tuple(Excerpt(heading, cut(text)) for heading, text in zip(headings, texts, strict=True))
+
+
+def named(names: tuple[str, ...], split: Split, number: int) -> tuple[str, ...]:
+    return (names[int(split.targets[number])],) if names else ()
+
+
+def first_of_classes(split: Split, num_classes: int, most: int) -> list[int]:
+    """Return the row numbers of at most `most` samples, the same number of each class, in the order of the classes.
+
+    If there are more classes than `most`, use every n-th class. If there are no classes, return SPREAD rows evenly spread over the split.
+    """
+    if not num_classes:
+        return list(dict.fromkeys(len(split) * place // SPREAD for place in range(SPREAD)))
+    classes = range(0, num_classes, -(-num_classes // most))
+    each = max(1, most // num_classes)
+    return [int(number) for wanted in classes for number in np.flatnonzero(split.targets == wanted)[:each]]
+
+
+def picture(image: NDArray[np.uint8], *caption: Cell) -> Picture:
+    """Return an image (height, width, channels) as PNG. Unless it has three channels, it is shown in grey, as the mean of its channels."""
+    pixels = image if image.shape[-1] == 3 else image.mean(axis=-1).round().astype(np.uint8)
+    opened, stream = PIL.Image.fromarray(np.ascontiguousarray(pixels)), BytesIO()
+    opened.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    opened.save(stream, format="PNG", optimize=True)
+    return Picture(stream.getvalue(), *opened.size, tuple(map(str, caption)))
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ..."
