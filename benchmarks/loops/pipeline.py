@@ -9,6 +9,7 @@ from benchmarks.block_timer import BlockTimer
 from benchmarks.job import Job
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interruption
+from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.tracking import run as tracking
@@ -59,7 +60,9 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
         job.params(deterministic=deterministic), prepared, machine, Checkpoints(Path("work"), environment.checkpoints_kept)
     )
     with tracking.training(environment, resume_file=Path("work/run"), info=RunInfo()) as run:
-        loop(training, run, environment, Paced(timer=timer, training=training, journal=run.folder), Work(Path("work")))
+        observer = Observer()
+        observer.step_ends = run.metrics  # type: ignore[method-assign]
+        loop(training, observer, environment, Paced(timer=timer, training=training, journal=run.folder), Work(Path("work")))
         rows = training.progress.rows
         steps = [row["step"] - before for row, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]
         timer.finish(sum(row["train/objective"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interruption
+from pipeline.core.observer import Observer
 from pipeline.core.prepared import Split
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import BlockBatch
@@ -185,6 +186,8 @@ def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_
     monkeypatch.setattr(Training, "save_when_due", count_from_the_third_step_to_the_thirteenth)
     (tmp_path / "work").mkdir()
     with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", info=RunInfo()) as run:
-        loop(training, run, Environment.read(), Interruption(), Work(tmp_path / "work"))
+        observer = Observer()
+        observer.step_ends = run.metrics  # type: ignore[method-assign]
+        loop(training, observer, Environment.read(), Interruption(), Work(tmp_path / "work"))
     assert training.state.step > 13
     assert seen == []
