@@ -87,6 +87,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
         precision=chosen,
         ema_decay=settings.ema_decay,
         device=device,
+        skip_nonfinite=settings.on_nonfinite == "skip",
         processes=processes,
         lanes=settings.lanes,
         sharded=sharded,

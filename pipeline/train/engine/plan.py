@@ -63,8 +63,7 @@ class Plan:
             seed=self.seed,
             learning_rate=self.learning_rate(step),
             clip_norm=self.settings.clip_norm,
-            skip_nonfinite=self.settings.on_nonfinite == "skip",
-            report=self.due(step + 1, self.settings.report_every_steps),
+            measures_norm=self.measures_all or self.due(step + 1, self.settings.report_every_steps),
             whole=self.settings.compile == "graphs",
         )
 

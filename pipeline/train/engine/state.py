@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision, scaler
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train.engine import optimizers
+from pipeline.train.engine import applying, optimizers
+from pipeline.train.engine.applying import Applying
 from pipeline.train.engine.step_metrics import Row, StepMetrics
 from pipeline.train.group.lanes import BufferSnapshot, Lanes
 from pipeline.train.group.processes import ALONE, Processes
@@ -88,6 +89,7 @@ class TrainState:
     precision: ChosenPrecision
     device: torch.device
     buffers: BufferSnapshot
+    applying: Applying
     lanes: Lanes | None = None
     """The lanes of this process; None if the batch is one lane in one process."""
     step: int = 0
@@ -109,13 +111,15 @@ class TrainState:
         precision: ChosenPrecision,
         ema_decay: float,
         device: torch.device,
+        skip_nonfinite: bool = False,
         processes: Processes = ALONE,
         lanes: int = 1,
         sharded: bool = False,
     ) -> "TrainState":
         """Return the state before the first step: move the model to `device`, and build its optimizer, gradient scaler and EMA.
 
-        If `ema_decay` is 0, no EMA is built. `processes` train together, and `lanes` is `train.lanes`. If `sharded` is True, the parameters
+        If `ema_decay` is 0, no EMA is built. If `skip_nonfinite` is True, a step with a non-finite loss or gradient leaves the weights and
+        the optimizer unchanged. `processes` train together, and `lanes` is `train.lanes`. If `sharded` is True, the parameters
         are divided among them. Raises Refusal if that is impossible.
         """
         if not sharded:
@@ -132,7 +136,9 @@ class TrainState:
         buffers = BufferSnapshot(model.network)
         kind = Sharding if sharded else Lanes
         divided = kind(model.network, buffers, processes, lanes=lanes) if lanes > 1 or processes.size > 1 else None
-        return cls(model, built, scaler(precision, device), ema, precision, device, buffers, divided)
+        scales = scaler(precision, device)
+        applies = applying.choose(scales, skip_nonfinite=skip_nonfinite)
+        return cls(model, built, scales, ema, precision, device, buffers, applies, divided)
 
     def drop_gradients(self) -> None:
         """Set all gradients to None. `zero_grad` has the same effect, but takes 0.1 ms longer because of its profiler hook."""

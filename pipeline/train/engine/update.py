@@ -115,17 +115,13 @@ class WholeBatch(Protocol):
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The settings of one update.
-
-    If `skip_nonfinite` is True, a step with a non-finite loss or gradient leaves the weights and the optimizer unchanged.
-    """
+    """The settings of one update."""
 
     seed: int
     learning_rate: float
     clip_norm: float | None
-    skip_nonfinite: bool
-    report: bool = True
-    """True if a report follows this step. If False, the gradient norm is computed only if clipping or skipping needs the norm."""
+    measures_norm: bool = True
+    """False if neither a report follows this step, nor clipping or skipping needs the gradient norm."""
     whole: bool = False
     """True if the batch must not be split: with CUDA graphs, each micro-batch would overwrite the gradients of the previous micro-batch."""
 
@@ -216,28 +212,16 @@ def total(parts: list[Tensor]) -> Tensor:
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-    """Apply the accumulated gradients. Return two scalars on the device: the gradient norm before clipping, and a flag.
+    """Apply the accumulated gradients. Return two scalars on the device: the gradient norm before clipping, and a flag (see `Applying`).
 
-    The flag is 1.0 if the step was skipped, else 0.0. The norm is computed only for a report, for clipping or for `skip_nonfinite`;
-    otherwise it is None. With a gradient scaler, a step is skipped if a gradient is not finite. Without a scaler, a step is skipped only if
-    `skip_nonfinite` is True, and `loss` or the norm is not finite. The flag is None if there is no scaler and `skip_nonfinite` is False.
+    The norm is None if it is not measured.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = step_settings.learning_rate * group["lr_scale"]
     # unscale first: the norm must be that of the true gradients
     state.scaler.unscale_(state.optimizer)
-    wanted = step_settings.report or step_settings.skip_nonfinite or step_settings.clip_norm is not None
-    norm = clip_gradients(state, step_settings.clip_norm) if wanted else None
-    if state.scaler.is_enabled():
-        return norm, scaled_step(state)
-    if norm is None or not step_settings.skip_nonfinite:
-        state.optimizer.step()
-        return norm, None
-    # fused optimizers change nothing if this flag is 1, so skipping needs no host synchronisation
-    bad = (~torch.isfinite(norm + loss)).float()
-    state.optimizer.found_inf = bad  # type: ignore[attr-defined]
-    state.optimizer.step()
-    return norm, bad.double()
+    norm = clip_gradients(state, step_settings.clip_norm) if step_settings.measures_norm else None
+    return norm, state.applying(state.optimizer, loss, norm)
 
 
 def clip_gradients(state: TrainState, max_norm: float | None) -> Tensor:
@@ -247,15 +231,3 @@ def clip_gradients(state: TrainState, max_norm: float | None) -> Tensor:
     if max_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
-
-
-def scaled_step(state: TrainState) -> Tensor:
-    """Apply the gradients through the gradient scaler. The scaler skips the update if a gradient overflowed, that is, if it is not finite.
-
-    Returns a flag on the device: 1.0 if the update was skipped, else 0.0.
-    """
-    state.scaler.step(state.optimizer)
-    # the overflow flags have no public accessor; comparing the scale before and after would synchronise with the device
-    found = state.scaler._found_inf_per_device(state.optimizer)
-    state.scaler.update()
-    return torch.stack([flag.to(state.device) for flag in found.values()]).amax().double()

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from pipeline.inference import precision
 from pipeline.inference.precision import ChosenPrecision
+from pipeline.train.engine import applying
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.step_metrics import Row
 from pipeline.train.engine.update import StepSettings, update
@@ -46,11 +47,15 @@ def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
 
 
-def state_of(module: nn.Module, *, settings=PLAIN, used: ChosenPrecision = "fp32", ema_decay: float = 0.0) -> TrainState:
-    return TrainState.begin(Identity(module), settings, precision=used, ema_decay=ema_decay, device=torch.device("cpu"))
+def state_of(
+    module: nn.Module, *, settings=PLAIN, used: ChosenPrecision = "fp32", ema_decay: float = 0.0, skip_nonfinite: bool = False
+) -> TrainState:
+    return TrainState.begin(
+        Identity(module), settings, precision=used, ema_decay=ema_decay, device=torch.device("cpu"), skip_nonfinite=skip_nonfinite
+    )
 
 
-SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, skip_nonfinite=False)
+SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None)
 
 
 def step(
@@ -108,6 +113,7 @@ def test_the_gradient_is_clipped_by_its_norm_after_unscaling() -> None:
     inputs, targets = samples(8, torch.float32)
     free, clipped, scaled = (state_of(network(dtype=torch.float32)) for _ in range(3))
     scaled.scaler = precision.scaler("fp16", torch.device("cpu"))
+    scaled.applying = applying.choose(scaled.scaler, skip_nonfinite=False)
     step(free, (inputs, targets))
     norm = gradients(free).norm()
     for state in (clipped, scaled):
@@ -181,24 +187,24 @@ def test_averages_leave_out_the_steps_that_were_skipped() -> None:
 @pytest.mark.parametrize("settings", [PLAIN, MOMENTUM, ADAM, MUON], ids=["sgd", "momentum", "adamw", "muon"])
 def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_asked_for(settings) -> None:
     module = Overflowing()
-    state = state_of(module, settings=settings, ema_decay=0.9)
-    step(state, samples(8, torch.float32), skip_nonfinite=True)
+    state = state_of(module, settings=settings, ema_decay=0.9, skip_nonfinite=True)
+    step(state, samples(8, torch.float32))
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     module.overflows = True
-    assert step(state, samples(9, torch.float32), skip_nonfinite=True) == {"train/skipped_steps": 1}
+    assert step(state, samples(9, torch.float32)) == {"train/skipped_steps": 1}
     assert state.step == 2
     assert {name for name, tensor in state.tensors().items() if not torch.equal(tensor, before[name])} == set()
     module.overflows = False
-    assert "train/skipped_steps" not in step(state, samples(8, torch.float32), skip_nonfinite=True)
+    assert "train/skipped_steps" not in step(state, samples(8, torch.float32))
     assert not torch.equal(state.tensors()["network/last.weight"], before["network/last.weight"])
 
 
 @pytest.mark.parametrize("settings", [ADAM, MUON], ids=["adamw", "muon"])
 def test_skipping_where_nothing_is_to_be_skipped_changes_no_bit(settings) -> None:
-    one, other = (state_of(network(dtype=torch.float32), settings=settings) for _ in range(2))
-    for state, skip in ((one, False), (other, True)):
+    one, other = (state_of(network(dtype=torch.float32), settings=settings, skip_nonfinite=skip) for skip in (False, True))
+    for state in (one, other):
         for _ in range(3):
-            step(state, samples(8, torch.float32), skip_nonfinite=skip)
+            step(state, samples(8, torch.float32))
     assert same(one.tensors(), other.tensors())
 
 

@@ -23,7 +23,7 @@ from tests.train.engine.building import Identity, begin, exchanging, group_of_on
 
 SIZE, WIDTH = 16, 5
 CPU = torch.device("cpu")
-SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, skip_nonfinite=False)
+SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None)
 OPTIMIZER = from_data(preset({"model": MLP}), TrainParams, "test").optimizer
 RESNET = {"name": "resnet", "weights": None, "depth": 9, "width": 8}
 
@@ -48,8 +48,10 @@ def samples(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.randn(SIZE, WIDTH, generator=generator, dtype=dtype), torch.arange(SIZE) % 3
 
 
-def state_of(network: nn.Module, lanes: int) -> TrainState:
-    return TrainState.begin(Identity(network), OPTIMIZER, precision="fp32", ema_decay=0.0, device=CPU, lanes=lanes)
+def state_of(network: nn.Module, lanes: int, *, skip_nonfinite: bool = False) -> TrainState:
+    return TrainState.begin(
+        Identity(network), OPTIMIZER, precision="fp32", ema_decay=0.0, device=CPU, skip_nonfinite=skip_nonfinite, lanes=lanes
+    )
 
 
 def network_of(dtype: torch.dtype, *more: nn.Module) -> nn.Module:
@@ -155,11 +157,10 @@ def test_dropout_of_the_first_lane_draws_as_without_lanes_and_the_others_draw_an
 def test_a_skipped_step_leaves_weights_and_buffers_as_they_were() -> None:
     """Also if only the last lane has a loss that is not finite."""
     network = network_of(torch.float32, nn.BatchNorm1d(6))
-    state, (inputs, targets) = state_of(network, 4), samples(torch.float32)
+    state, (inputs, targets) = state_of(network, 4, skip_nonfinite=True), samples(torch.float32)
     inputs[-1] = torch.inf
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    settings = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, skip_nonfinite=True)
-    update(state, LaneBatch(inputs, targets, 4), Progress(SIZE), settings, objective=objective_of(), forward=state.model)
+    update(state, LaneBatch(inputs, targets, 4), Progress(SIZE), SETTINGS, objective=objective_of(), forward=state.model)
     assert same(network.state_dict(), before)
 
 
