@@ -6,24 +6,21 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import torch
-
-from pipeline.core import seeding
 from pipeline.core.environment import Environment
-from pipeline.core.prepared import Prepared, Split
+from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.registry import Registry
 from pipeline.core.untrusted import reason
-from pipeline.inference import networks, precision, torch_errors
+from pipeline.inference import torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Shard
 from pipeline.inference.machine import Machine
-from pipeline.inference.networks import Model, preprocessing
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train import blocks, history
+from pipeline.train import history
 from pipeline.train.augment.augmentation import Augmentation, images_of
-from pipeline.train.engine import compilation, fit, parameter_groups, score, starting_weights
+from pipeline.train.beginning import begin_state
+from pipeline.train.engine import compilation, fit, score
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
@@ -41,64 +38,6 @@ DIVERGED = 10
 
 def no_pause() -> None:
     """Do nothing. As the default `pause`, it never interrupts a validation."""
-
-
-def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
-    """Return `count` preprocessed inputs of `split`, or all inputs if the split has fewer.
-
-    The inputs are evenly spaced over the split, because a source may be sorted by class.
-    """
-    count = min(count, len(split))
-    rows = torch.arange(count) * len(split) // count
-    preprocessed: torch.Tensor = model.preprocessing(torch.from_numpy(split.inputs[rows.numpy()]))
-    return preprocessed
-
-
-def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, processes: Processes) -> TrainState:
-    """Build the model, optimizer, gradient scaler and EMA, and return them as the state before the first step.
-
-    The initial weights are drawn from the seed, or taken from the file of `model.weights`. Raises Refusal if the settings do not fit the data, the model or the machine.
-    """
-    settings, spec = params.train, prepared.spec
-    networks.refuse_too_large(params.model, spec)
-    chosen = precision.choose(settings.precision, device)
-    precision.refuse_lost_updates(chosen, device)
-    precision.warn_of_wrong_gradients(chosen, device, channels_last=settings.channels_last)
-    sharded = settings.sharding == "full" and processes.size > 1
-    if sharded and chosen == "fp16":
-        raise Refusal("train.precision: fp16 does not work with train.sharding: full: write `train.precision: fp32`, or use newer GPUs")
-    seeding.reseed(torch.device("cpu"), params.seed, "weights")
-    network = params.model.build(spec)
-    model = Model(
-        network,
-        preprocessing(spec.inputs, channels_last=settings.channels_last),
-        bf16_weights=chosen == "bf16-true",
-        channels_last=settings.channels_last,
-    )
-    params.model.initialize_weights(network, partial(example_inputs, model, prepared.train))
-    untrained = starting_weights.load(network, params.model, spec)
-    if settings.freeze:
-        model.frozen_norms = parameter_groups.freeze(network, settings.freeze, untrained=untrained)
-        model.train()
-        print(f"train: {parameter_groups.frozen_summary(network)}", flush=True)
-    state = TrainState.begin(
-        model,
-        params.optimizer,
-        precision=chosen,
-        ema_decay=settings.ema_decay,
-        device=device,
-        skip_nonfinite=settings.on_nonfinite == "skip",
-        processes=processes,
-        lanes=settings.lanes,
-        sharded=sharded,
-    )
-    if params.optimizer.layer_decay is not None or params.optimizer.groups:
-        print(f"train: {parameter_groups.summary(network, state.optimizer, params.optimizer.learning_rate)}", flush=True)
-    if settings.activation_checkpointing and not blocks.apply(model.network):
-        raise Refusal(
-            f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"
-        )
-    return state
 
 
 @dataclass

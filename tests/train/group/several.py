@@ -16,7 +16,7 @@ from pipeline.core.prepared import Prepared
 from pipeline.inference import tensor_file
 from pipeline.inference.networks import Model
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train import training
+from pipeline.train import beginning, training
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.step_metrics import Row
 from pipeline.train.group.processes import ALONE, Flags, Processes
@@ -96,7 +96,7 @@ def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
 def trained(run: Run, processes: Processes) -> End:
     params = from_data(run.params, TrainParams, "test")
     run.folder.mkdir(exist_ok=True)
-    training.Model = (lambda *arguments, **settings: Model(*arguments, **settings).double()) if run.double else Model  # type: ignore[assignment,misc,attr-defined]
+    beginning.Model = (lambda *arguments, **settings: Model(*arguments, **settings).double()) if run.double else Model  # type: ignore[assignment,misc,attr-defined]
     begun = training.Training.begin(params, run.prepared, HERE, Checkpoints(run.folder, kept=1), processes=processes)
     processes.wait()  # until all of them have read the checkpoint
     for report in begun.reports():

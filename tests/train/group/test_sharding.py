@@ -17,10 +17,10 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.inference import precision
 from pipeline.inference.tensor_file import Tensors
+from pipeline.train.beginning import begin_state
 from pipeline.train.group import sharding
 from pipeline.train.group.processes import Processes
 from pipeline.train.params import TrainParams
-from pipeline.train.training import begin_state
 from tests import project, texts
 from tests.conftest import preset
 from tests.train.group.several import Run, train
