@@ -25,7 +25,7 @@ from pipeline.inference.machine import Machine
 from pipeline.tools.profile import timing
 from pipeline.tools.profile.trial import NEVER, Trial, stepping, synchronize
 from pipeline.train.engine.fit import Report
-from pipeline.train.group.processes import ALONE, Processes
+from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
 
@@ -39,11 +39,11 @@ def random_images(side: int, count: int) -> Prepared:
     return Prepared(Spec(inputs=inputs, targets=ClassTargets(classes=CLASSES)), "random", {"train": split})
 
 
-def training_of(data: dict[str, Any], changes: dict[str, Any], prepared: Prepared, machine: Machine, processes: Processes = ALONE) -> Trial:
+def training_of(data: dict[str, Any], changes: dict[str, Any], prepared: Prepared, machine: Machine, group: Group = ALONE) -> Trial:
     """Return the training of a parameter file that reports and validates in no step. `changes` are changes of the section `train`."""
     sections = {**data, "model": {**data["model"], "weights": None}}
     params = from_data({name: sections[name] for name in TrainParams.model_fields}, TrainParams, "benchmark")
-    return Trial.of(params, prepared, machine, changes={"report_every_steps": NEVER, **changes}, processes=processes)
+    return Trial.of(params, prepared, machine, changes={"report_every_steps": NEVER, **changes}, group=group)
 
 
 def kept_bytes(training: Training, steps: Iterator[Report]) -> tuple[int, int]:

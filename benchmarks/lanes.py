@@ -30,7 +30,7 @@ def main(path: str, count: str) -> None:
         seconds = timing.interleaved(
             steps, rounds=int(count), synchronize=partial(synchronize, machine.device), before=lambda _: group.wait()
         )
-        if group.is_first:
+        if group.writes:
             for lanes, each in seconds.items():
                 print(f"lanes: {lanes}: {1e3 * statistics.median(each):.1f} ms a step of {group.size} processes")
             ratio = timing.ratios(seconds[str(group.size)], seconds["1"]).median

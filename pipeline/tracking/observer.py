@@ -35,7 +35,7 @@ class StageObserver(Observer):
         followed = partial(run_description.is_evaluated_next, self.paths, self.environment)
         tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info, is_followed=followed)
         self.run = self.run_context.enter_context(tracked)
-        lines = training_lines(training_length(training), training.machine.device, is_first=training.processes.is_first)
+        lines = training_lines(training_length(training), training.machine.device, is_first=training.group.writes)
         self.lines = self.lines_context.enter_context(lines)
 
     def step_ends(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -79,7 +79,7 @@ def training_length(training: Training) -> TrainingLength:
 def print_size(training: Training) -> None:
     """Print how large the model is, and how much memory its training is expected to take."""
     settings, state = training.params.train, training.state
-    lane_size = settings.batch_size // max(settings.lanes, training.processes.size)
+    lane_size = settings.batch_size // max(settings.lanes, training.group.size)
     measured = ModelSize.of(state, training.params, training.prepared, micro_batch_size=min(training.progress.micro_batch_size, lane_size))
     for line in measured.lines(state.device):
         print(f"train: {line}", flush=True)

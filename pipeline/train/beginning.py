@@ -12,7 +12,8 @@ from pipeline.inference.networks import Model, preprocessing
 from pipeline.train import blocks
 from pipeline.train.engine import parameter_groups, starting_weights
 from pipeline.train.engine.state import TrainState
-from pipeline.train.group.processes import Processes
+from pipeline.train.group import sharding
+from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams
 
 
@@ -27,7 +28,7 @@ def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
     return preprocessed
 
 
-def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, processes: Processes) -> TrainState:
+def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, group: Group) -> TrainState:
     """Build the model, optimizer, gradient scaler and EMA, and return them as the state before the first step.
 
     The initial weights are drawn from the seed, or taken from the file of `model.weights`. Raises Refusal if the settings do not fit the data, the model or the machine.
@@ -37,9 +38,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
     chosen = precision.choose(settings.precision, device)
     precision.refuse_lost_updates(chosen, device)
     precision.warn_of_wrong_gradients(chosen, device, channels_last=settings.channels_last)
-    sharded = settings.sharding == "full" and processes.size > 1
-    if sharded and chosen == "fp16":
-        raise Refusal("train.precision: fp16 does not work with train.sharding: full: write `train.precision: fp32`, or use newer GPUs")
+    lanes = sharding.choose(settings, group, chosen)
     seeding.reseed(torch.device("cpu"), params.seed, "weights")
     network = params.model.build(spec)
     model = Model(
@@ -61,9 +60,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, p
         ema_decay=settings.ema_decay,
         device=device,
         skip_nonfinite=settings.on_nonfinite == "skip",
-        processes=processes,
-        lanes=settings.lanes,
-        sharded=sharded,
+        lanes=lanes,
     )
     if params.optimizer.layer_decay is not None or params.optimizer.groups:
         print(f"train: {parameter_groups.summary(network, state.optimizer, params.optimizer.learning_rate)}", flush=True)

@@ -1,10 +1,6 @@
 """The stage train: trains on `data/prepared/` and writes `models/model.safetensors`."""
 
-import io
-import os
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from functools import partial
 
 from pipeline.core import files, identity, interruption
@@ -19,10 +15,10 @@ from pipeline.inference import model_file, torch_errors
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history, work_folder
-from pipeline.train.engine import starting_weights, update
+from pipeline.train.engine import starting_weights
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.group import processes
-from pipeline.train.group.processes import Processes
+from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Pause, Training
 from pipeline.train.work_folder import Work
@@ -37,57 +33,44 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
     """
     machine = Machine.set_up(environment)
     set_determinism(params.train.deterministic)
-    with processes.joined(environment, machine.device) as group, redirect_stdout(sys.stdout if group.is_first else io.StringIO()):
-        if not group.is_first:
-            observer = Observer()
-        # reading all of the data once per machine is enough; the others meet this process, or its Refusal, at `refuse_different`
-        prepared = Prepared.open(paths.prepared, verify=group.local_rank == 0)
+    with processes.joined(environment, machine.device) as group:
+        observer = group.heard(observer)
+        prepared = Prepared.open(paths.prepared, verify=group.reads_all)
         identity = identify(params, paths, prepared, machine, group)
         group.refuse_different("inputs", identity.record)
         # of the data and of the file of `model.weights`: both are verified and digested again
         refuse = partial(refuse_changes, lambda: identify(params, paths, Prepared.open(paths.prepared), machine, group) == identity)
-        with work_folder.claimed(environment.root, identity, is_first=group.is_first) as work:
+        with work_folder.claimed(environment.root, identity, writes=group.writes) as work:
             training = begin(params, prepared, machine, work, environment, group)
             observer.training_begins(training, identity.record)
             with ending(observer):
                 with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
                     loop(training, observer, environment, interrupted, work)
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
-                exported = training.exported() if group.is_first or training.state.sharding else None
-                save_if_refused(training, refuse, work)
-                if group.is_first and exported:
-                    write_results(training, exported, paths, identity)
-                    observer.results_are_written()
-            # again: the end of the run may have waited minutes for MLflow
-            if not training.state.sharding:
-                save_if_refused(training, refuse, work)
-            elif group.is_first:
-                refuse()  # without a checkpoint, for which the other processes would have to wait as long
-            if group.is_first:
-                work.clear()
-                print(result_line(training, paths), flush=True)
+                exported = training.exported()
+                save_if_refused(training, refuse, work)  # from here on, only the first process goes on
+                write_results(training, exported, paths, identity)
+                observer.results_are_written()
+            save_if_refused(training, refuse, work)  # again: the end of the run may have waited minutes for MLflow
+            work.clear()
+            print(result_line(training, paths), flush=True)
 
 
-def begin(params: TrainParams, prepared: Prepared, machine: Machine, work: Work, environment: Environment, group: Processes) -> Training:
+def begin(params: TrainParams, prepared: Prepared, machine: Machine, work: Work, environment: Environment, group: Group) -> Training:
     """Return the training at its last checkpoint, or at its start.
 
-    Of several processes, the first one moves damaged checkpoints aside before the others look for the newest. Raises Unavailable if they
-    find different ones, for example because a network file system shows a new file late.
+    Raises Unavailable if several processes find different checkpoints, for example because a network file system shows a new file late.
     """
-    checkpoints = Checkpoints(work.folder, environment.checkpoints_kept, moves_damaged=group.is_first)
-    if group.is_first:
-        files.sweep(work.folder)
-        if group.size > 1:
-            checkpoints.newest()
-    group.wait()  # until the first process has claimed the folder and read the checkpoints
+    checkpoints = Checkpoints(work.folder, environment.checkpoints_kept, writes=group.writes)
+    group.sweep(work.folder, checkpoints.newest)
     micro_batch_changes = work.micro_batch_changes()
     with torch_errors.with_remedies(size="model"):
-        training = Training.begin(params, prepared, machine, checkpoints, micro_batch_changes=micro_batch_changes, processes=group)
+        training = Training.begin(params, prepared, machine, checkpoints, micro_batch_changes=micro_batch_changes, group=group)
     group.refuse_different("resumed", {"checkpoint": training.state.step, "switches": micro_batch_changes}, Unavailable)
     return training
 
 
-def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Machine, group: Processes) -> identity.RunIdentity:
+def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Machine, group: Group) -> identity.RunIdentity:
     """Return everything that determines the bytes of the model file: data, code, lock file, parameters, `model.weights` and machine.
 
     `machine` is this machine and the device on which the model is trained. The digest of the code covers the files that dvc.yaml lists for
@@ -95,14 +78,13 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Mac
     names is missing, or if dvc.yaml does not describe the stage.
     """
     sections = params.model_dump(mode="json")
-    number = {"processes": group.size} if group.size > 1 and params.train.lanes == 1 else {}
     listed = identity.dependencies("train", sections, paths.top)
     return identity.RunIdentity(
         data=prepared.digest,
         code=identity.code_digest(listed, paths.top),
         lock=files.digest(paths.lock),
         params=sections,
-        fingerprint=machine.fingerprint() | number,
+        fingerprint=machine.fingerprint() | group.fingerprint(params.train.lanes),
         weights=starting_weights.digest(params.model),
     )
 
@@ -114,26 +96,17 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
     Interrupted. Several processes agree on the step after which they stop. If one of them runs out of memory, it ends with the exit code
     OUT_OF_MEMORY.
     """
-    first, sharded = training.processes.is_first, training.state.sharding
+    training.group.before_restart(work.add_micro_batch_change)
     try:
         for report in training.reports(between_batches(training, observer, interrupted)):
             observer.step_ends(report.step, report.metrics)
-            if first and not sharded:
-                training.save_when_due(environment)
-            # the shards of all processes are saved together, one step after the first process has found that a checkpoint is due
-            if training.processes.pause(interrupted, save=bool(first and sharded and training.save_fell_due(environment))):
-                training.save()
-        if training.processes.size > 1:
-            training.processes.pause(interrupted)  # the answer for the last step
+            training.save_when_due(environment)
+            training.group.pause(interrupted)
+        training.group.pause(interrupted)  # several processes hear at the next call of a signal
     except Interrupted:
         observer.steps_end()
-        if not training.processes.is_first:
-            if training.state.sharding:
-                training.save()
-            training.processes.wait()  # until the first process has saved: it may need this one's part of the step
-            raise
         training.save_now()
-        training.processes.wait()
+        training.group.wait()  # until the first process has saved: it may need this one's part of the step
         saved = training.saver.saved_step
         after = (
             "no checkpoint was saved: the same command starts from the beginning"
@@ -142,10 +115,6 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
         )
         print(f"train: {after}", flush=True)
         raise
-    except update.RestartWithSmallerMicroBatch as restart:
-        work.add_micro_batch_change(restart.change)
-        print(f"train: rank {training.processes.rank}: {restart}", file=sys.stderr, flush=True)
-        os._exit(processes.OUT_OF_MEMORY)  # not by an exception: the other processes wait for this one
     finally:
         observer.steps_end()
         training.saver.wait()
@@ -155,40 +124,26 @@ def between_batches(training: Training, observer: Observer, interrupted: Interru
     """Return the function that a validation calls after each batch."""
 
     def pause() -> None:
-        if not training.state.sharding:  # a checkpoint of shards is due one pause later, and cannot be saved within a validation
-            training.processes.pause(interrupted)
+        training.group.pause(interrupted)
         observer.validation_continues()
 
     return pause
 
 
 def save_if_refused(training: Training, refuse: Callable[[], None], work: Work) -> None:
-    """Call `refuse` in the first process. If it raises Refusal, save a checkpoint, from which the training ends at once when it is repeated.
+    """Call `refuse`. If it raises Refusal, save a checkpoint, from which the training ends at once when it is repeated.
 
-    After ChangedInPlace, delete the checkpoints instead, because they may come from both the old and the new data. If the weights are divided
-    among the processes, all of them save together: the others then end here too, without an error of their own.
+    After ChangedInPlace, delete the checkpoints instead, because they may come from both the old and the new data. Of several processes, the
+    first one calls `refuse`, all save together, and the others end.
     """
-    group, problem = training.processes, None
-    if group.is_first:
-        try:
-            refuse()
-        except Exception as error:  # raised below: the other processes wait for the answer
-            problem = error
-    failed, saves = problem is not None, isinstance(problem, Refusal) and not isinstance(problem, ChangedInPlace)
-    if training.state.sharding:
-        failed, saves = group.any(failed), group.any(saves)
-    if saves and training.save_now():
-        step = training.state.step
-        print(f"train: step {step} is saved: with the old values, code and data, the same command continues after it", flush=True)
+    problem = training.group.problem(refuse)
     if isinstance(problem, ChangedInPlace):
         work.clear()
         print("train: the checkpoints are deleted, because they may come from both the old and the new data", flush=True)
-    if failed and training.state.sharding:
-        group.wait()  # until the first process has saved: torch.distributed.run would stop it when another one ends
-    if problem:
-        raise problem
-    if failed:
-        sys.exit(0)
+    elif isinstance(problem, Refusal) and training.save_now():
+        step = training.state.step
+        print(f"train: step {step} is saved: with the old values, code and data, the same command continues after it", flush=True)
+    training.group.leave(problem)
 
 
 def result_line(training: Training, paths: Paths) -> str:

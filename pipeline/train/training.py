@@ -26,8 +26,7 @@ from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
 from pipeline.train.engine.update import WholeBatch
-from pipeline.train.group.processes import ALONE, Processes
-from pipeline.train.group.sharding import host_copies
+from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
 
 OBJECTIVES = Registry("pipeline.train.tasks", "task")
@@ -47,7 +46,7 @@ class Training:
     params: TrainParams
     prepared: Prepared
     machine: Machine
-    processes: Processes
+    group: Group
     objective: Objective
     state: TrainState
     progress: Progress
@@ -65,23 +64,22 @@ class Training:
         checkpoints: Checkpoints,
         *,
         micro_batch_changes: Sequence[MicroBatchChange] = (),
-        processes: Processes = ALONE,
+        group: Group = ALONE,
     ) -> "Training":
         """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is no checkpoint.
 
         `micro_batch_changes` are for repeating an earlier training exactly: they are those that it made after running out of memory. The new
-        training uses the same sizes from the same steps on. `processes` are those that train together.
+        training uses the same sizes from the same steps on. `group` are the processes that train together.
 
         Raises Refusal if the settings do not fit the data, the model or the machine, or if the checkpoint does not match this training.
         """
         settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
         settings.refuse_unknown_metric(targets.metrics)
-        settings.refuse_undivided(processes.size)
         if params.augment:
             params.augment.refuse_misfit(*images_of(prepared.spec).row_shape)
         objective = OBJECTIVES.module(targets.kind).Objective(prepared.spec, settings)
-        state = begin_state(params, prepared, machine.device, processes)
+        state = begin_state(params, prepared, machine.device, group)
         plan = Plan(
             settings,
             params.schedule,
@@ -92,7 +90,7 @@ class Training:
             micro_batch_changes={change["step"]: change["micro_batch_size"] for change in micro_batch_changes},
         )
         progress = Progress(settings.micro_batch_size)
-        training = cls(params, prepared, machine, processes, objective, state, progress, plan, Saver(checkpoints), time.monotonic())
+        training = cls(params, prepared, machine, group, objective, state, progress, plan, Saver(checkpoints), time.monotonic())
         training.resume()
         return training
 
@@ -143,19 +141,14 @@ class Training:
         augmentation = None
         if settings:
             augmentation = Augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
-        return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.processes.local_size)
+        return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
 
     def batches(self, start: int) -> Generator[WholeBatch]:
         """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
-        return self.batches_of(self.shard, start)
+        return self.batches_of(self.state.lanes.share, start)
 
     def batches_of(self, shard: Shard, start: int) -> Generator[BlockBatch]:
         return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start, shard=shard)
-
-    @property
-    def shard(self) -> Shard:
-        """Return the share of this process in every batch."""
-        return Shard(self.processes.rank, self.processes.size, self.state.lanes.own if self.state.lanes else 1)
 
     def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, and yield a report after each step. Print a warning if steps are skipped or the
@@ -170,9 +163,7 @@ class Training:
         memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """
-        forward = compilation.compiled(self.state.model, self.params.train.compile)
-        if self.state.lanes:
-            forward = self.state.lanes.wrap(forward)
+        forward = self.state.lanes.wrap(compilation.compiled(self.state.model, self.params.train.compile))
         batches = self.batches(self.state.step)
         loop = fit.fit(
             self.state,
@@ -210,19 +201,14 @@ class Training:
 
         With `or_before`, an earlier step may be the cause, most likely the one before. Its batch is then saved and described, too.
         """
-        message = f"step {step} has a non-finite loss or gradient, {self.save_batch(step)}"
+        message = f"step {step} has a non-finite loss or gradient, {self.group.once(partial(self.save_batch, step))}"
         if or_before:
-            message += f"; or an earlier gradient was non-finite, most likely that of step {step - 1}, {self.save_batch(step - 1)}"
+            message += f"; or an earlier gradient was non-finite, most likely that of step {step - 1}, {self.group.once(partial(self.save_batch, step - 1))}"
             message += "; set `train.report_every_steps: 1` to find out which"
         return message
 
     def save_batch(self, step: int) -> str:
-        """Save the batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file.
-
-        Of several processes, only the first one saves it, as a whole.
-        """
-        if not self.processes.is_first:
-            return f"as rank {self.processes.rank} found too"
+        """Save the whole batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file."""
         batch, rate = next(self.batches_of(WHOLE, step - 1)), self.plan.learning_rate(step - 1)
         return history.save(
             batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
@@ -236,7 +222,7 @@ class Training:
         best, best_step = self.progress.best, self.progress.best_step
         if best is not None and best_step is not None:
             return best, best_step
-        return fit.weights(self.state), self.state.step
+        return self.state.weights(), self.state.step
 
     def validation(self, pause: Pause) -> fit.Validate | None:
         """Return a function that computes the metrics of the validation split, or None if there is no validation split.
@@ -245,26 +231,26 @@ class Training:
         """
         if VALID not in self.prepared.splits:
             return None
-        split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device, num_sharing=self.processes.local_size)
+        split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device, num_sharing=self.group.local_size)
         batch_size = min(self.params.train.micro_batch_size, len(split))
-        batches = partial(loader.scoring, split, batch_size=batch_size, shard=self.shard)
+        batches = partial(loader.scoring, split, batch_size=batch_size, shard=self.state.lanes.share)
         return partial(
             score.score,
             self.state.scored,
             batches,
             self.objective,
-            processes=self.processes,
+            group=self.group,
             precision=self.state.precision,
             device=self.machine.device,
             pause=pause,
         )
 
     def save_when_due(self, environment: Environment) -> None:
-        """Start writing a checkpoint if one is due."""
-        if self.save_fell_due(environment):
+        """Start writing a checkpoint if one is due. All processes call this after each step, and write it after the same step."""
+        if self.group.agreed(save=self.is_save_due(environment)):
             self.save()
 
-    def save_fell_due(self, environment: Environment) -> bool:
+    def is_save_due(self, environment: Environment) -> bool:
         """Return True if the interval in steps or the interval in seconds has passed, and start the next interval in seconds.
 
         `environment` contains both intervals. If only the interval in seconds has passed, a checkpoint is due only when no other checkpoint
@@ -278,16 +264,9 @@ class Training:
         return due
 
     def save(self) -> None:
-        """Start writing a checkpoint of the current state and progress in the background.
-
-        If the weights are divided among the processes, all of them must call this after the same step. Only the first one writes.
-        """
-        tensors = self.state.tensors() | self.progress.tensors()
-        if not self.processes.is_first:
-            host_copies(tensors, keep=False)
-            return
+        """Start writing a checkpoint of the current state and progress in the background. All processes call this after the same step."""
         scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
-        self.saver.save(self.state.step, tensors, scalars)
+        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors(), scalars)
 
     def save_now(self) -> bool:
         """Write a checkpoint, and wait until writing ends. Return True if the checkpoint is on disk, False after an OSError."""

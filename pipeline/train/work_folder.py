@@ -63,14 +63,14 @@ def path(root: Path, inputs: RunIdentity) -> Path:
 
 
 @contextmanager
-def claimed(root: Path, inputs: RunIdentity, *, is_first: bool = True) -> Iterator[Work]:
-    """Yield the work folder of the training with these inputs, locked by this process. If several processes train together, only the first
-    one locks it.
+def claimed(root: Path, inputs: RunIdentity, *, writes: bool = True) -> Iterator[Work]:
+    """Yield the work folder of the training with these inputs, locked by this process. If several processes train together, only the one
+    that `writes` locks it.
 
     Raises Unavailable if another process trains with the same inputs.
     """
     folder = path(root, inputs)
-    if not is_first:
+    if not writes:
         yield Work(folder)
         return
     parent, lock = folder.parent, lock_of(folder.parent, inputs.key)

@@ -166,7 +166,7 @@ def keep_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copy_when_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save tensors that the loop changes before they are written."""
-    monkeypatch.setattr("pipeline.train.engine.checkpoint.host_copies", dict)
+    monkeypatch.setattr("pipeline.train.engine.checkpoint.host_copies", lambda tensors, **_: dict(tensors))
     save, late = tensor_file.save, []
 
     def saving(path: Path, tensors: Tensors, metadata) -> None:

@@ -19,7 +19,7 @@ from pipeline.inference.machine import Machine
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Report
 from pipeline.train.engine.update import WholeBatch
-from pipeline.train.group.processes import ALONE, Processes
+from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
 
@@ -95,7 +95,7 @@ class Trial(Training):
         machine: Machine,
         *,
         changes: Mapping[str, Any] | None = None,
-        processes: Processes = ALONE,
+        group: Group = ALONE,
     ) -> Self:
         """Begin a trial of `params`, with `changes` in the section `train`, such as `{"precision": "bf16"}`. It never ends and never validates.
 
@@ -103,7 +103,7 @@ class Trial(Training):
         other, the data, the model or the machine.
         """
         with redirect_stdout(io.StringIO()), torch_errors.with_remedies(size="model"):
-            trial = cls.begin(endless(params, changes or {}), prepared, machine, Checkpoints(NO_CHECKPOINTS, 1), processes=processes)
+            trial = cls.begin(endless(params, changes or {}), prepared, machine, Checkpoints(NO_CHECKPOINTS, 1), group=group)
         assert isinstance(trial, cls)
         return trial
 

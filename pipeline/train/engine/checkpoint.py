@@ -19,13 +19,13 @@ from pipeline.train.group.sharding import host_copies
 class Checkpoints:
     """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk.
 
-    If several processes train together, only one of them may move damaged checkpoints (`moves_damaged`): an error of reading in one process
-    must not take the checkpoint from the others.
+    If several processes train together, only one of them writes here (`writes`), and moves damaged checkpoints aside: an error of reading in
+    one process must not take the checkpoint from the others.
     """
 
     folder: Path
     kept: int
-    moves_damaged: bool = True
+    writes: bool = True
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         """Write the checkpoint of `step`, then delete old checkpoints until only `kept` remain.
@@ -49,7 +49,7 @@ class Checkpoints:
             try:
                 return tensor_file.load(path)
             except Refusal:
-                if not self.moves_damaged:
+                if not self.writes:
                     raise
                 # rename it: otherwise its step number would make it the newest at every start
                 aside = path.replace(path.with_suffix(".damaged"))
@@ -87,9 +87,13 @@ class Saver:
 
         The copies are contiguous, like the tensors in a checkpoint file, so the background thread can write them as they are. `metadata` is
         not copied, so do not change it afterwards. Raises any exception of the previous write except OSError.
+
+        If divided tensors are among them, all processes must call this after the same step. Only one of them writes.
         """
         self.wait()
-        self._writing = self._thread.submit(self._write, step, host_copies(tensors), metadata)
+        copies = host_copies(tensors, keep=self.checkpoints.writes)
+        if self.checkpoints.writes:
+            self._writing = self._thread.submit(self._write, step, copies, metadata)
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written.

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 import torch
 
 from pipeline.core.refusal import Refusal
-from pipeline.inference.tensor_file import Tensors
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.step_metrics import Row, StepMetrics, StepValues
 from pipeline.train.engine.update import Forward, WholeBatch, update
-from pipeline.train.group.sharding import host_copies
 
 CAUSE = "optimizer.learning_rate"
 REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
@@ -131,7 +129,7 @@ def refuse_nonfinite_state(state: TrainState) -> None:
     """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
-        largest = float(state.total_norm([*state.parameters, *kept], math.inf))
+        largest = float(state.norm([*state.parameters, *kept], math.inf))
     if not math.isfinite(largest):
         raise Refusal(
             f"{CAUSE}: a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
@@ -169,15 +167,4 @@ def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> 
         return
     progress.best_value, progress.best_step, progress.stale = value, state.step, 0
     if plan.settings.export_weights == "best":
-        progress.best = weights(state)
-
-
-def weights(state: TrainState) -> Tensors:
-    """Return a copy of the current weights to export: those of the EMA if there is one, else those of the model.
-
-    If the weights are divided, all processes must call this. The first one gets copies on the host, the others an empty dict.
-    """
-    found = state.scored.network.state_dict()
-    if state.sharding:
-        return host_copies(found, keep=state.sharding.processes.is_first)
-    return {name: tensor.detach().clone() for name, tensor in found.items()}
+        progress.best = state.weights()

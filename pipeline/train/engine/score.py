@@ -9,7 +9,7 @@ from pipeline.inference.batch import num_targets
 from pipeline.inference.networks import Padded, predict
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.train.engine.objective import Objective
-from pipeline.train.group.processes import ALONE, Processes
+from pipeline.train.group.processes import ALONE, Group
 
 MOST_VALUES = 2**24
 """Outputs that are turned into float64 at once: 128 MiB. A language model has an output for each token of the vocabulary and each position."""
@@ -22,12 +22,12 @@ def score(
     *,
     precision: ChosenPrecision,
     device: torch.device,
-    processes: Processes = ALONE,
+    group: Group = ALONE,
     pause: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
     """Return the mean loss and the metrics of `model` over a split, by name.
 
-    `batches()` returns an iterator over the batches of the split, or of every n-th batch if there are n `processes`. `pause()` is called
+    `batches()` returns an iterator over the batches of the split, or of every n-th batch if `group` has n processes. `pause()` is called
     after each batch, equally often in all processes. It may raise an exception to end the computation early. The host synchronises with the
     device only at the end. The result is the same for every number of processes. Counts are whole numbers, so their sums are the same for
     every batch size, too.
@@ -43,19 +43,14 @@ def score(
         if (counted := objective.counts(outputs, targets)) is not None:
             counts = counted if counts is None else counts + counted
         rows.append(torch.stack([*(total.double() for total in sums.values()), num_targets(targets).double()]))
-    totals = sum(in_order(torch.stack(rows), processes), torch.zeros((), dtype=torch.float64, device=device))
+    totals = sum(group.in_turn(torch.stack(rows)), torch.zeros((), dtype=torch.float64, device=device))
     assert isinstance(totals, Tensor)
     *sums_of_split, count = totals.tolist()
     by_name = dict(zip(names, sums_of_split, strict=True))
     metrics = {"loss": by_name["loss"] / count, **objective.averages(by_name, count)}
     if counts is None:
         return metrics
-    return metrics | objective.count_metrics(processes.gathered(counts[None]).sum(dim=0).cpu().numpy())
-
-
-def in_order(rows: Tensor, processes: Processes) -> Tensor:
-    """Return one row for each batch of the split, in order. `rows` are those of this process: one of every n-th batch, for n processes."""
-    return processes.gathered(rows).view(processes.size, *rows.shape).transpose(0, 1).flatten(0, 1)
+    return metrics | objective.count_metrics(group.gathered(counts[None]).sum(dim=0).cpu().numpy())
 
 
 def exact_loss(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -15,9 +15,8 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train.engine import applying, optimizers
 from pipeline.train.engine.applying import Applying
 from pipeline.train.engine.step_metrics import Row, StepMetrics
-from pipeline.train.group.lanes import BufferSnapshot, Lanes
-from pipeline.train.group.processes import ALONE, Processes
-from pipeline.train.group.sharding import Sharding, divided_like, local, shard
+from pipeline.train.group.lanes import ONE_LANE, BufferSnapshot, OneLane
+from pipeline.train.group.sharding import divided_like, local
 from pipeline.train.optimizer_params import OptimizerSettings
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -89,9 +88,8 @@ class TrainState:
     precision: ChosenPrecision
     device: torch.device
     buffers: BufferSnapshot
+    lanes: OneLane
     applying: Applying
-    lanes: Lanes | None = None
-    """The lanes of this process; None if the batch is one lane in one process."""
     step: int = 0
 
     @cached_property
@@ -112,48 +110,35 @@ class TrainState:
         ema_decay: float,
         device: torch.device,
         skip_nonfinite: bool = False,
-        processes: Processes = ALONE,
-        lanes: int = 1,
-        sharded: bool = False,
+        lanes: OneLane = ONE_LANE,
     ) -> "TrainState":
         """Return the state before the first step: move the model to `device`, and build its optimizer, gradient scaler and EMA.
 
         If `ema_decay` is 0, no EMA is built. If `skip_nonfinite` is True, a step with a non-finite loss or gradient leaves the weights and
-        the optimizer unchanged. `processes` train together, and `lanes` is `train.lanes`. If `sharded` is True, the parameters
-        are divided among them. Raises Refusal if that is impossible.
+        the optimizer unchanged. Raises Refusal if `lanes` cannot divide the weights.
         """
-        if not sharded:
-            model = model.to(device)
         ema = EMA(model, ema_decay) if ema_decay else None
-        if sharded:  # moves the network to the device, block by block
-            model.preprocessing.to(device)
-            shard(model.network, processes, device, precision)
-            if ema:
-                ema.module.preprocessing.to(device)
-                shard(ema.module.network, processes, device, precision)
-                ema.follow(model)
-        built = optimizers.build(model.network, optimizer)
+        lanes.place(model, device, precision)
+        if ema:
+            lanes.place(ema.module, device, precision)
+            ema.follow(model)
+        built, scales = optimizers.build(model.network, optimizer), scaler(precision, device)
         buffers = BufferSnapshot(model.network)
-        kind = Sharding if sharded else Lanes
-        divided = kind(model.network, buffers, processes, lanes=lanes) if lanes > 1 or processes.size > 1 else None
-        scales = scaler(precision, device)
-        applies = applying.choose(scales, skip_nonfinite=skip_nonfinite)
-        return cls(model, built, scales, ema, precision, device, buffers, applies, divided)
+        lanes.begin(model.network, buffers)
+        return cls(model, built, scales, ema, precision, device, buffers, lanes, applying.choose(scales, skip_nonfinite=skip_nonfinite))
 
     def drop_gradients(self) -> None:
         """Set all gradients to None. `zero_grad` has the same effect, but takes 0.1 ms longer because of its profiler hook."""
         for parameter in self.parameters:
             parameter.grad = None
 
-    @property
-    def sharding(self) -> Sharding | None:
-        """Return the exchange of shards if the parameters are divided among several processes, else None."""
-        return self.lanes if isinstance(self.lanes, Sharding) else None
-
-    def total_norm(self, tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
+    def norm(self, tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
         """Return the norm of all `tensors`, which may be divided among the processes, as a scalar on the device."""
-        measure = self.sharding.total_norm if self.sharding else torch.nn.utils.get_total_norm
-        return measure(tensors, norm_type)
+        return self.lanes.norm(tensors, norm_type)
+
+    def weights(self) -> Tensors:
+        """Return a copy of the current weights to export: those of the EMA if there is one, else those of the model. All processes call this."""
+        return self.lanes.copies(self.scored.network.state_dict())
 
     @property
     def scored(self) -> Model:

@@ -5,7 +5,6 @@ With `train.lanes: 1`, the default, a lane is the whole batch of this process: s
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -19,21 +18,11 @@ from pipeline.inference.batch import Batch
 from pipeline.inference.precision import autocast
 from pipeline.inference.torch_errors import is_out_of_memory
 from pipeline.train.engine.objective import Objective
-from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
+from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.step_metrics import LOSS, NORM, SKIPPED
+from pipeline.train.group.lanes import Sums
 
 Result = TypeVar("Result")
-
-
-class RestartWithSmallerMicroBatch(Exception):
-    """Raised after an OOM in a step that several processes share: none of them can repeat its part of the step alone.
-
-    All processes must continue from a checkpoint, with micro-batches of at most `micro_batch_size` samples from `step` on.
-    """
-
-    def __init__(self, step: int, micro_batch_size: int) -> None:
-        super().__init__(f"out of memory at step {step}")
-        self.change: MicroBatchChange = {"step": step, "micro_batch_size": micro_batch_size}
 
 
 def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, *, largest: int, whole: bool) -> Result:
@@ -41,7 +30,7 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
 
     Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete.
     `largest` is the number of samples of a lane, which limits the micro-batch size. `whole` is True if the batch must not be split. Raises Refusal after an OOM if `whole` is True or the micro-batch size is already 1.
-    Raises RestartWithSmallerMicroBatch after an OOM if several processes train together.
+    If several processes train together, all of them are started again instead.
     """
     while True:
         try:
@@ -54,32 +43,24 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
             raise Refusal(
                 f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`"
             )
-        if state.lanes and state.lanes.processes.size > 1:
-            raise RestartWithSmallerMicroBatch(state.step + 1, smaller(state, progress, largest))
+        size = smaller(state, progress, largest)
+        state.lanes.begin_again(state.step + 1, size)
         make_room(state)
-        halve_micro_batch(state, progress, largest)
+        progress.change_micro_batch(state.step + 1, size)
+        print(
+            f"train: out of memory at step {state.step + 1}: using micro-batches of {size} from this step on; "
+            f"to start with this size, write `train.micro_batch_size: {size}` in params.yaml",
+            flush=True,
+        )
 
 
 def make_room(state: TrainState) -> None:
-    """Drop the gradients, also those of earlier lanes; restore the BatchNorm statistics to those before the step, and release cached device memory."""
+    """Drop the gradients, restore the BatchNorm statistics to those before the step, and release cached device memory."""
     state.drop_gradients()
-    if state.lanes:
-        state.lanes.pending.clear()
     state.buffers.put_back()
     gc.collect()
     if state.device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def halve_micro_batch(state: TrainState, progress: Progress, largest: int) -> None:
-    """Halve the micro-batch size from the current step on, and print the new size. Raises Refusal if the size is already 1."""
-    size = smaller(state, progress, largest)
-    progress.change_micro_batch(state.step + 1, size)
-    print(
-        f"train: out of memory at step {state.step + 1}: using micro-batches of {size} from this step on; "
-        f"to start with this size, write `train.micro_batch_size: {size}` in params.yaml",
-        flush=True,
-    )
 
 
 def smaller(state: TrainState, progress: Progress, largest: int) -> int:
@@ -156,7 +137,7 @@ def accumulate_gradients(
     step_settings: StepSettings,
     objective: Objective,
     forward: Forward,
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> Sums:
     """Compute the gradients of `batch` in micro-batches, and leave their sum in the parameters. Return the batch's mean loss and its sums.
 
     `micro_batch_size` is the largest number of samples of a micro-batch. The sums are those that `Objective.sums` returns, by name. The
@@ -164,9 +145,9 @@ def accumulate_gradients(
     correct weights.
     """
     state.drop_gradients()
-    gradients = partial(lane_gradients, state, batch, micro_batch_size, step_settings=step_settings, objective=objective, forward=forward)
-    lanes = state.lanes
-    return gradients(0) if lanes is None else lanes.total([gradients(lane) for lane in lanes.each()])
+    return state.lanes.summed(
+        partial(lane_gradients, state, batch, micro_batch_size, step_settings=step_settings, objective=objective, forward=forward)
+    )
 
 
 def lane_gradients(
@@ -178,20 +159,18 @@ def lane_gradients(
     step_settings: StepSettings,
     objective: Objective,
     forward: Forward,
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> Sums:
     """Add the gradients of a lane of `batch` to those of the parameters. Return the share of the lane in the batch's mean loss, and its sums.
 
-    `lane` is the number of the lane in this process, from 0. Dropout in the first lane of the whole batch draws as in a training with
-    `train.lanes: 1`.
+    `lane` is the number of the lane in this process, from 0.
     """
+    lanes = state.lanes
     losses: list[Tensor] = []
     sums: dict[str, list[Tensor]] = {}
     last = batch.num_parts(micro_batch_size) - 1
-    global_lane = state.lanes.first + lane if state.lanes else 0
-    purpose = ("lane", global_lane, "step") if global_lane else ("step",)
     for number, part in enumerate(batch.parts(micro_batch_size, lane)):
-        reseed(state.device, step_settings.seed, *purpose, state.step, number)
-        with state.lanes.syncing(lane, is_last_part=number == last) if state.lanes else nullcontext():
+        reseed(state.device, step_settings.seed, *lanes.purpose(lane), state.step, number)
+        with lanes.syncing(lane, is_last_part=number == last):
             with autocast(state.precision, state.device):
                 outputs = forward(part.inputs)
             assert part.targets is not None
@@ -227,7 +206,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
 def clip_gradients(state: TrainState, max_norm: float | None) -> Tensor:
     """Clip the gradients to the norm `max_norm`, unless it is None. Return the gradient norm before clipping."""
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
-    norm = state.total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    norm = state.norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if max_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm

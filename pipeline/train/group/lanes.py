@@ -18,7 +18,11 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.train.group.processes import Processes
+from pipeline.inference.batches.blocks import WHOLE, Shard
+from pipeline.inference.networks import Model
+from pipeline.inference.precision import ChosenPrecision
+from pipeline.inference.tensor_file import Tensors
+from pipeline.train.group.processes import Group
 
 
 class BufferSnapshot:
@@ -58,17 +62,68 @@ Sums = tuple[Tensor, dict[str, Tensor]]
 """The loss of a lane, and the sums that `Objective.sums` returns, by name."""
 
 
-class Lanes:
+class OneLane:
+    """The batch as one lane in one process, the default: nothing is divided or exchanged."""
+
+    share = WHOLE
+    """The share of this process in every batch."""
+
+    def place(self, model: Model, device: torch.device, precision: ChosenPrecision) -> None:  # noqa: ARG002
+        """Move `model` to `device`."""
+        model.to(device)
+
+    def begin(self, network: nn.Module, before: BufferSnapshot) -> None:
+        """Begin to train `network`. `before` is the snapshot of the buffers that is made before each step."""
+
+    def wrap(self, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return `forward`, the model, perhaps compiled, wrapped so that its backward pass exchanges gradients with the other processes, while it is still running."""
+        return forward
+
+    def summed(self, gradients: Callable[[int], Sums]) -> Sums:
+        """Call `gradients(lane)` for each lane of this process, from 0, and leave the gradients of all lanes in the parameters.
+
+        Return the loss and the sums of the whole batch. Of several lanes, these are in float64.
+        """
+        return gradients(0)
+
+    def purpose(self, lane: int) -> tuple[str | int, ...]:
+        """Return the purpose for which dropout draws in `lane` of this process. The first of all lanes draws as in a training without lanes."""
+        number = self.share.number * self.share.lanes + lane
+        return ("lane", number, "step") if number else ("step",)
+
+    def syncing(self, lane: int, *, is_last_part: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return the context for a forward and backward pass. Only the last pass of the step exchanges gradients."""
+        return nullcontext()
+
+    def begin_again(self, step: int, micro_batch_size: int) -> None:
+        """Forget the gradients of earlier lanes after an OOM, so that `step` can be repeated with smaller micro-batches (see `Group.restart`)."""
+
+    def norm(self, tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
+        """Return the norm of all `tensors`, as a scalar on the device. It is the same in all processes."""
+        return torch.nn.utils.get_total_norm(tensors, norm_type)
+
+    def copies(self, tensors: Tensors) -> Tensors:
+        """Return copies of `tensors`. All processes must call this. Copies of divided tensors are on the host, and only in the first process."""
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+ONE_LANE = OneLane()
+
+
+class Lanes(OneLane):
     """The lanes that this process computes, and the exchange of gradients with the other processes.
 
     `fixed_order` is False if `train.lanes` is 1 and several processes train. Each of them then computes one lane, and the backend, such as
-    NCCL, adds their gradients in its own order, which is faster. `before` is the snapshot of the buffers that is made before each step.
+    NCCL, adds their gradients in its own order, which is faster.
     """
 
-    def __init__(self, network: nn.Module, before: BufferSnapshot, processes: Processes, *, lanes: int) -> None:
-        self.network, self.processes, self.fixed_order = network, processes, lanes > 1
-        self.own = max(1, lanes // processes.size)
-        self.first = processes.rank * self.own
+    def __init__(self, group: Group, lanes: int = 1) -> None:
+        self.group, self.fixed_order = group, lanes > 1
+        self.own = max(1, lanes // group.size)
+        self.share = Shard(group.rank, group.size, self.own)
+
+    def begin(self, network: nn.Module, before: BufferSnapshot) -> None:
+        self.network = network
         self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         persistent = network.state_dict().keys()
         self.buffers = [buffer for name, buffer in network.named_buffers() if name in persistent]
@@ -83,8 +138,7 @@ class Lanes:
         return torch.cuda.Stream(self.parameters[0].device)  # type: ignore[no-untyped-call]  # untyped in torch
 
     def wrap(self, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return `forward`, the model, perhaps compiled, wrapped so that its backward pass exchanges gradients with the other processes, while it is still running."""
-        if self.processes.size == 1:
+        if self.group.size == 1:
             return forward
         device = self.parameters[0].device
         with warnings.catch_warnings():
@@ -122,10 +176,13 @@ class Lanes:
         self.share_buffers()
 
     def syncing(self, lane: int, *, is_last_part: bool) -> AbstractContextManager[None]:
-        """Return the context for a forward and backward pass. Only the last pass of the step exchanges gradients."""
         if self.wrapped is None or (lane == self.own - 1 and is_last_part):
             return nullcontext()
         return self.wrapped.no_sync()
+
+    def begin_again(self, step: int, micro_batch_size: int) -> None:
+        self.group.restart(step, micro_batch_size)
+        self.pending.clear()
 
     def set_aside(self, lane: int) -> None:
         """Move the gradients of `lane` to `pending`, and add those of complete subtrees: like carries of a binary counter."""
@@ -146,7 +203,7 @@ class Lanes:
     @torch.no_grad()
     def share_buffers(self) -> None:
         """Give all processes the buffers of the first process."""
-        if self.processes.size == 1:
+        if self.group.size == 1:
             return
         for dtype in dict.fromkeys(buffer.dtype for buffer in self.buffers):
             same = [buffer for buffer in self.buffers if buffer.dtype == dtype]
@@ -155,10 +212,10 @@ class Lanes:
             for buffer, values in zip(same, torch.split(flat, [buffer.numel() for buffer in same]), strict=True):
                 buffer.copy_(values.view(buffer.shape))
 
-    def total(self, lanes: Sequence[Sums]) -> Sums:
-        """Return the loss and the sums of the whole batch, in float64. `lanes` has those of the lanes of this process."""
+    def summed(self, gradients: Callable[[int], Sums]) -> Sums:
+        lanes = [gradients(lane) for lane in self.each()]
         own = torch.stack([torch.stack([value.double() for value in (loss, *sums.values())]) for loss, sums in lanes])
-        loss, *values = self.processes.gathered(own).sum(dim=0).unbind()
+        loss, *values = self.group.gathered(own).sum(dim=0).unbind()
         return loss, dict(zip(lanes[0][1], values, strict=True))
 
 
@@ -178,14 +235,14 @@ def added_in_order(lanes: Lanes, bucket: GradBucket) -> Future[Tensor]:
     lanes.add_pending(bucket.parameters(), bucket.gradients())
     if buffer.device.type == "cpu":  # gloo would wait for itself if its operations were chained
         added: Future[Tensor] = Future()
-        added.set_result(summed_in_order(buffer, lanes.processes.size))
+        added.set_result(summed_in_order(buffer, lanes.group.size))
         return added
     stream = lanes.stream
     stream.wait_stream(torch.cuda.current_stream(buffer.device))
     added = Future(devices=[buffer.device])
     with torch.cuda.stream(stream):  # the backward pass goes on beside it
         buffer.record_stream(stream)
-        added.set_result(summed_in_order(buffer, lanes.processes.size))
+        added.set_result(summed_in_order(buffer, lanes.group.size))
     return added
 
 

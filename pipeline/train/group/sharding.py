@@ -1,7 +1,7 @@
 """Divides the weights, their gradients and the optimizer state among the processes that train together, by FSDP2 of torch."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeGuard, cast
 
@@ -11,11 +11,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.sgd import sgd
 
 from pipeline.core.refusal import Refusal
+from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train.blocks import blocks
-from pipeline.train.group.lanes import Lanes
-from pipeline.train.group.processes import Processes
+from pipeline.train.group.lanes import ONE_LANE, Lanes, OneLane
+from pipeline.train.group.processes import Group
+from pipeline.train.params import LoopSettings
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -26,12 +28,31 @@ CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvT
 """Layers whose weight is always converted to bf16 by autocast."""
 
 
+def choose(settings: LoopSettings, group: Group, precision: ChosenPrecision) -> OneLane:
+    """Return how the processes of `group` share a batch: as lanes, as lanes of divided weights, or in one process as one lane.
+
+    Raises Refusal if they cannot share it equally, or if the weights cannot be divided.
+    """
+    settings.refuse_undivided(group.size)
+    if settings.sharding == "none" or group.size == 1:
+        return Lanes(group, settings.lanes) if settings.lanes > 1 or group.size > 1 else ONE_LANE
+    if precision == "fp16":
+        raise Refusal("train.precision: fp16 does not work with train.sharding: full: write `train.precision: fp32`, or use newer GPUs")
+    return Sharding(group)
+
+
 class Sharding(Lanes):
     """The part of a batch that this process computes, if `train.sharding` is "full". Each process keeps its shard of every weight.
 
     FSDP2 gathers the weights of a block when the block is computed, and then drops them. It adds the gradients of all processes, and leaves
     in each process those of its shards. Everything else is done as in other trainings with several processes.
     """
+
+    def place(self, model: Model, device: torch.device, precision: ChosenPrecision) -> None:
+        """Move `model` to `device`, block by block, and divide it."""
+        self.group.holds_shards = True
+        model.preprocessing.to(device)
+        shard(model.network, self.group, device, precision)
 
     def wrap(self, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Return `forward` itself: the network exchanges gradients since `shard` was applied to it."""
@@ -42,12 +63,14 @@ class Sharding(Lanes):
         cast("FSDPModule", self.network).set_requires_gradient_sync(is_last_part)
         return nullcontext()
 
-    def total_norm(self, tensors: Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
-        """Return the norm of all `tensors`, of which this process has shards. It is the same in all processes."""
+    def norm(self, tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
         shards = [shard for shard in map(local, tensors) if shard.numel()]
         own = torch.nn.utils.get_total_norm(shards, norm_type).to(self.parameters[0].device, torch.float64)
-        norm: Tensor = torch.linalg.vector_norm(self.processes.gathered(own.view(1)), norm_type)
+        norm: Tensor = torch.linalg.vector_norm(self.group.gathered(own.view(1)), norm_type)
         return norm
+
+    def copies(self, tensors: Tensors) -> Tensors:
+        return host_copies(tensors, keep=self.group.writes)
 
 
 class ShardedSGD(torch.optim.SGD):
@@ -73,7 +96,7 @@ class ShardedSGD(torch.optim.SGD):
             )
 
 
-def shard(network: nn.Module, processes: Processes, device: torch.device, precision: ChosenPrecision) -> None:
+def shard(network: nn.Module, group: Group, device: torch.device, precision: ChosenPrecision) -> None:
     """Replace the parameters of `network` by shards on `device`: those of each block (see `blocks`) together, then all others together.
 
     Only one block at a time is on the device as a whole. Gradients are summed over the processes, not averaged, because each process
@@ -100,7 +123,7 @@ def shard(network: nn.Module, processes: Processes, device: torch.device, precis
         cast_forward_inputs=False,
         param_dtype_override_fn=lambda parameter: None if id(parameter) in gathered_in_bf16 else parameter.dtype,
     )
-    mesh = init_device_mesh(device.type, (processes.size,))
+    mesh = init_device_mesh(device.type, (group.size,))
     # with bf16 weights, norms in float32 are divided by themselves: FSDP2 cannot gather two dtypes together
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm) and module.affine] if precision == "bf16-true" else []
     for module in (*norms, *found, network):

@@ -19,7 +19,7 @@ from pipeline.inference.networks import Model, preprocessing
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Report
 from pipeline.train.engine.state import TrainState
-from pipeline.train.group.lanes import Lanes
+from pipeline.train.group.lanes import ONE_LANE, Lanes
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import LoopSettings, TrainParams
 from pipeline.train.tasks.classification import Objective
@@ -52,13 +52,17 @@ def group_of_one(backend: str, device: torch.device | None = None) -> Iterator[N
 def exchanging(training: Training) -> Training:
     """Let `training` exchange its gradients with the process group, although it has only one process."""
     state = training.state
-    found = state.lanes = state.lanes or Lanes(state.model.network, state.buffers, ALONE, lanes=1)
+    if state.lanes is ONE_LANE:
+        state.lanes = Lanes(ALONE)
+        state.lanes.begin(state.model.network, state.buffers)
+    found = state.lanes
+    assert isinstance(found, Lanes)
     wrap = found.wrap
 
     def wrapped(forward: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        found.processes = replace(ALONE, size=2)  # with one, `wrap` does nothing
+        found.group = replace(ALONE, size=2)  # with one, `wrap` does nothing
         result = wrap(forward)
-        found.processes = ALONE
+        found.group = ALONE
         return result
 
     found.wrap = wrapped  # type: ignore[method-assign]

@@ -11,7 +11,6 @@ from torch.torch_version import TorchVersion
 from pipeline.core.refusal import Refusal
 from pipeline.inference import model_file, networks, precision
 from pipeline.inference.batches import loader
-from pipeline.train.engine import fit
 from tests.laws.test_resuming import AIRBENCH, BF16_TRUE, CONVNET, MUON, SGD
 from tests.train.engine.building import begin, run, same
 
@@ -83,7 +82,7 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     manifest = model_file.Manifest(
         params=params.model_dump(mode="json"), spec=prepared.spec, precision="bf16-true", step=8, inputs={}, fingerprint={}
     )
-    model_file.export(tmp_path / "model", fit.weights(training.state), manifest)
+    model_file.export(tmp_path / "model", training.state.weights(), manifest)
     model, _ = model_file.load(tmp_path / "model")
     [(found, _)] = networks.predict(model, batches, precision="bf16-true", device=cpu)
     assert found.dtype == torch.float32

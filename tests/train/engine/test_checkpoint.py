@@ -28,7 +28,7 @@ def test_only_the_newest_stay_and_a_damaged_one_is_passed_over(tmp_path: Path, c
 
 
 def test_a_process_that_may_not_move_a_damaged_one_refuses_it_and_leaves_it(tmp_path: Path) -> None:
-    kept = checkpoint.Checkpoints(tmp_path, kept=2, moves_damaged=False)
+    kept = checkpoint.Checkpoints(tmp_path, kept=2, writes=False)
     kept.save(1, TENSORS, {"step": 1})
     kept.paths()[0].write_bytes(b"")
     with pytest.raises(Refusal, match=r"step-000000000001\.safetensors"):

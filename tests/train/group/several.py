@@ -19,7 +19,8 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, training
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.step_metrics import Row
-from pipeline.train.group.processes import ALONE, Flags, Processes
+from pipeline.train.group.processes import ALONE, Flags, Group, Several
+from pipeline.train.group.sharding import local
 from pipeline.train.params import TrainParams
 from tests.train.engine.building import HERE
 
@@ -78,36 +79,36 @@ def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
     """Join the other processes, and run all trainings. The first process writes their ends."""
     signal.alarm(int(TIMEOUT_S))
     torch.set_num_threads(1)
-    processes = ALONE
+    group = ALONE
     if size > 1:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=TIMEOUT_S))
-        processes = Processes(rank, size, None, Flags())
+        group = Several(rank, size, store=dist.HashStore(), flags=Flags())
     for number, run in enumerate(runs):
-        end = trained(run, processes)
+        end = trained(run, group)
         if rank == 0:
             both = {f"state/{name}": value for name, value in end.state.items()} | {
                 f"exported/{name}": value for name, value in end.exported.items()
             }
             tensor_file.save(meeting.with_name(f"{meeting.name}-end-{number}"), both, {"rows": end.rows, "share": end.share})
-    processes.wait()
+    group.wait()
     os._exit(0)
 
 
-def trained(run: Run, processes: Processes) -> End:
+def trained(run: Run, group: Group) -> End:
     params = from_data(run.params, TrainParams, "test")
     run.folder.mkdir(exist_ok=True)
     beginning.Model = (lambda *arguments, **settings: Model(*arguments, **settings).double()) if run.double else Model  # type: ignore[assignment,misc,attr-defined]
-    begun = training.Training.begin(params, run.prepared, HERE, Checkpoints(run.folder, kept=1), processes=processes)
-    processes.wait()  # until all of them have read the checkpoint
+    begun = training.Training.begin(params, run.prepared, HERE, Checkpoints(run.folder, kept=1, writes=group.writes), group=group)
+    group.wait()  # until all of them have read the checkpoint
     for report in begun.reports():
         if report.step == run.until:
             break
-    begun.save() if processes.is_first or begun.state.sharding else None
+    begun.save()
     begun.saver.wait()
     exported, _ = begun.exported()
-    processes.wait()
+    group.wait()
     saved = begun.saver.checkpoints.newest()
     assert saved
-    kept = sum(parameter.to_local().numel() if begun.state.sharding else parameter.numel() for parameter in begun.state.parameters)  # type: ignore[operator]
+    kept = sum(local(parameter).numel() for parameter in begun.state.parameters)
     share = kept / sum(parameter.numel() for parameter in begun.state.parameters)
     return End(saved[0], {name: tensor.cpu().contiguous() for name, tensor in exported.items()}, begun.progress.rows, share)

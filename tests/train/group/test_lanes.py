@@ -12,7 +12,8 @@ from pipeline.core.prepared import Prepared
 from pipeline.inference.batch import Batch
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.update import StepSettings, accumulate_gradients, update
-from pipeline.train.group.lanes import tree_sum
+from pipeline.train.group.lanes import ONE_LANE, Lanes, tree_sum
+from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
 from tests import texts
 from tests.conftest import MLP, preset
@@ -50,7 +51,13 @@ def samples(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def state_of(network: nn.Module, lanes: int, *, skip_nonfinite: bool = False) -> TrainState:
     return TrainState.begin(
-        Identity(network), OPTIMIZER, precision="fp32", ema_decay=0.0, device=CPU, skip_nonfinite=skip_nonfinite, lanes=lanes
+        Identity(network),
+        OPTIMIZER,
+        precision="fp32",
+        ema_decay=0.0,
+        device=CPU,
+        skip_nonfinite=skip_nonfinite,
+        lanes=Lanes(ALONE, lanes) if lanes > 1 else ONE_LANE,
     )
 
 
@@ -231,7 +238,7 @@ def test_gradients_that_are_exchanged_with_no_other_process_stay_as_they_are(tra
 
 def test_one_lane_in_one_process_has_no_machinery_at_all(train_params, prepared) -> None:
     """So a step has the operations that `laws/test_step_costs.py` counts."""
-    assert begin(train_params(COMMON), prepared).state.lanes is None
+    assert begin(train_params(COMMON), prepared).state.lanes is ONE_LANE
 
 
 def test_a_lane_adds_few_operations_to_those_of_a_micro_batch(train_params, prepared) -> None:

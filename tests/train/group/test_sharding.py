@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch import nn
 
 from pipeline.core.params import from_data
@@ -19,7 +20,7 @@ from pipeline.inference import precision
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train.beginning import begin_state
 from pipeline.train.group import sharding
-from pipeline.train.group.processes import Processes
+from pipeline.train.group.processes import Several
 from pipeline.train.params import TrainParams
 from tests import project, texts
 from tests.conftest import preset
@@ -147,7 +148,9 @@ def test_muon_is_refused() -> None:
 def test_an_old_gpu_that_would_train_in_fp16_is_refused(prepared: Prepared, monkeypatch: pytest.MonkeyPatch, cpu: torch.device) -> None:
     monkeypatch.setattr(precision, "choose", lambda *_: "fp16")
     with pytest.raises(Refusal, match=r"train\.precision: fp16 does not work with train\.sharding: full"):
-        begin_state(from_data(params({"model": RESNET}), TrainParams, "test"), prepared, cpu, Processes(0, 2))
+        begin_state(
+            from_data(params({"model": RESNET}), TrainParams, "test"), prepared, cpu, Several(0, 2, store=dist.HashStore(), flags=None)
+        )
 
 
 class Scaled(nn.Module):
