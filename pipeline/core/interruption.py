@@ -23,7 +23,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXIT_CODES = tuple(128 + number for number in STOP_SIGNALS)
 """The exit codes of a command that a signal has stopped."""
 UNCOUNTED_STOP = signal.SIGUSR1
-"""Stops a stage like SIGTERM, but never counts as the second signal. It is sent by `parent_watch` and by `supervision`,
+"""Stops a stage like SIGTERM, but never counts as the second signal. It is sent by the watch of the parent and by `tools.supervision`,
 which cannot know whether a first signal has arrived.
 """
 EXIT_CODE_FILE = "PIPELINE_EXIT_CODE_FILE"
@@ -63,7 +63,7 @@ def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
 
     A process that torch.distributed.run started is not killed: it may get the same signal from a terminal or from Slurm, and from its agent.
 
-    The stop signals are SIGTERM, SIGINT and UNCOUNTED_STOP, which `parent_watch` and `supervision` send. If UNCOUNTED_STOP is
+    The stop signals are SIGTERM, SIGINT and UNCOUNTED_STOP, which the watch of the parent and `tools.supervision` send. If UNCOUNTED_STOP is
     the first signal, `handler` is called with SIGTERM. The next SIGTERM or SIGINT may have the same cause, so it is ignored, and only the
     one after it kills the process. If UNCOUNTED_STOP is not the first signal, it has no effect.
     """

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-if TYPE_CHECKING:  # pipeline.params imports this module and must load fast, so numpy is not imported here
+if TYPE_CHECKING:  # pipeline.prepare.params imports this module and must load fast, so numpy is not imported here
     from pathlib import Path
 
     import numpy as np

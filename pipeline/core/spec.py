@@ -38,8 +38,8 @@ class Description(BaseModel):
 class Inputs(Description):
     """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/core/inputs/KIND.py`.
 
-    The same folder contains `statistics.py` with a class `Statistics` (what `prepare` computes over the train split), and
-    `preprocessing.py` with a class `Preprocessing` (the first layer of every model).
+    The module of the same name in `pipeline/prepare/inputs/` has a class `Statistics` (what `prepare` computes over the train split), and that
+    in `pipeline/inference/inputs/` a class `Preprocessing` (the first layer of every model).
     """
 
     dtype: ClassVar[type[np.generic]]

@@ -39,7 +39,7 @@ class Delivery:
     def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
         """Read the position that is saved for the MLflow store `store` in the journal `folder`.
 
-        `build` loads a model file for its export to MLflow (`logged_model.Build`). Sending stops when `time.monotonic()` exceeds
+        `build` loads a model file for its export to MLflow (`saved_model.Build`). Sending stops when `time.monotonic()` exceeds
         `deadline_s`.
         """
         self._folder = folder

@@ -22,7 +22,7 @@ SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files 
 
 
 class Sender:
-    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads a model file (`logged_model.Build`)."""
+    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads a model file (`saved_model.Build`)."""
 
     def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: Build) -> None:
         self._client, self._run_id, self._folder, self._build = client, run_id, folder, build

@@ -108,7 +108,7 @@ def described(spec: Spec) -> dict[str, Any]:
     inputs, names, tokenizer = spec.inputs, list(spec.targets.output_names), None
     if isinstance(inputs, TextInputs):
         tokenizer = {
-            "module": f"{tokenizer_package()}.inputs.text.tokenizer",
+            "module": f"{tokenizer_package()}.core.tokenizer",
             "description": inputs.tokenizer.model_dump(mode="json"),
             "end": END,
         }

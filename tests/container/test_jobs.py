@@ -177,7 +177,7 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(imag
 
 
 def test_a_job_counts_the_cpus_of_its_quota(image: str) -> None:
-    program = "from pipeline.runtime import cgroup; print(cgroup.usable_cpus())"
+    program = "from pipeline.core import limits; print(limits.usable_cpus())"
     assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"
 
 

@@ -155,6 +155,6 @@ def test_without_dvc_nothing_records_the_new_parameters(prepared: Path, monkeypa
 def test_the_other_stages_fail_too(folder: Path, monkeypatch, capsys, name: str, called: str, changes, message: str) -> None:
     if name == "evaluate":
         assert main(["prepare"]) == main(["train"]) == 0
-    meanwhile(importlib.import_module(f"pipeline.stages.{name}"), called, lambda: project.write_params(folder, changes), monkeypatch)
+    meanwhile(importlib.import_module(f"pipeline.{name}.stage"), called, lambda: project.write_params(folder, changes), monkeypatch)
     assert by_dvc(name, monkeypatch) == 2
     assert message in capsys.readouterr().err

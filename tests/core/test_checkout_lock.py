@@ -25,7 +25,7 @@ NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "-
 HOLD = """
 import sys
 from pathlib import Path
-from pipeline.runtime import checkout_lock
+from pipeline.core import checkout_lock
 from pipeline.core.refusal import Refusal
 try:
     with checkout_lock.held(Path(), place="in the container c0ffee"):

@@ -162,7 +162,7 @@ def test_the_digest_of_a_folder_changes_with_names_and_contents_but_not_with_wha
     assert len(seen) == 5
 
 
-HOLD = "import sys; from pathlib import Path; from pipeline.io import files\nwith files.locked(Path(sys.argv[1]), wait=False) as taken: print(taken, flush=True); input()"
+HOLD = "import sys; from pathlib import Path; from pipeline.core import files\nwith files.locked(Path(sys.argv[1]), wait=False) as taken: print(taken, flush=True); input()"
 
 
 @pytest.fixture

@@ -32,16 +32,16 @@ def test_placeholders_are_filled_as_dvc_fills_them(stage: str) -> None:
 
 
 def test_the_digest_of_code_covers_every_module_of_a_listed_folder(tmp_path: Path) -> None:
-    for name in ("train/engine/fit.py", "engine/deep/er.py", "models/mlp.py", "engine/__pycache__/fit.pyc"):
+    for name in ("train/engine/fit.py", "train/engine/deep/er.py", "models/mlp.py", "train/engine/__pycache__/fit.pyc"):
         (tmp_path / "pipeline" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pipeline" / name).write_text(name)
-    listed = ["data/prepared", "pipeline/engine", "pipeline/models/mlp.py"]
+    listed = ["data/prepared", "pipeline/train/engine", "pipeline/models/mlp.py"]
     digests = {identity.code_digest(listed, tmp_path)}
-    for name in ("engine/deep/er.py", "models/mlp.py", "train/engine/fit.py"):
+    for name in ("train/engine/deep/er.py", "models/mlp.py", "train/engine/fit.py"):
         (tmp_path / "pipeline" / name).write_text("edited")
         digests.add(identity.code_digest(listed, tmp_path))
     assert len(digests) == 4
-    (tmp_path / "pipeline/engine/__pycache__/fit.pyc").write_text("edited")
+    (tmp_path / "pipeline/train/engine/__pycache__/fit.pyc").write_text("edited")
     (tmp_path / "pipeline/models/other.py").write_text("unused")
     assert identity.code_digest(listed, tmp_path) in digests
 

@@ -14,7 +14,7 @@ from tests.imports import TOP
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 CODE = """
 import os, sys, time
-from pipeline.runtime import interruption
+from pipeline.core import interruption
 with interruption.deferred() as interrupted:
     for number in map(int, sys.argv[1:]):
         os.kill(os.getpid(), number)

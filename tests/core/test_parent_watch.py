@@ -15,9 +15,9 @@ from tests.imports import TOP
 
 STAGE = """
 import sys, time
-from pipeline.runtime import interruption, parent_watch
+from pipeline.core import interruption
 with interruption.deferred() as interrupted:
-    parent_watch.start()
+    interruption.start()
     print("begun", flush=True)
     for _ in range(200):
         time.sleep(0.05)

@@ -33,7 +33,7 @@ def sections() -> Iterator[type[Section]]:
             current is not Section
             and module.startswith("pipeline.")
             and not module.endswith(".load")
-            and not module.startswith("pipeline.search.")
+            and not module.startswith("pipeline.tools.search.")
         ):
             yield current
 

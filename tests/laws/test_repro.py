@@ -131,7 +131,7 @@ def test_editing_a_file_runs_what_depends_on_it(checkout: Path, path: str, stage
 
 
 def test_a_file_of_an_editor_re_runs_nothing(checkout: Path) -> None:
-    stray = [checkout / "pipeline" / name for name in ("engine/.fit.py.swp", "data/augment/.DS_Store", "io/reading/notes.txt")]
+    stray = [checkout / "pipeline" / name for name in ("train/engine/.fit.py.swp", "train/augment/.DS_Store", "prepare/reading/notes.txt")]
     try:
         for path in stray:
             path.write_text("not a module")

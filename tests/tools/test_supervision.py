@@ -15,7 +15,7 @@ from tests.imports import TOP
 FIRST = """
 import os, sys
 from pathlib import Path
-from pipeline.runtime import supervision
+from pipeline.tools import supervision
 code = supervision.run_all([words.split() for words in sys.argv[1].split(";")], os.environ, top=Path.cwd())
 print("code", code, flush=True)
 sys.exit(code)
@@ -36,7 +36,7 @@ sys.exit(255 if stage.wait() else 0)
 """
 STAGE = """
 import sys, time
-from pipeline.runtime import interruption
+from pipeline.core import interruption
 if sys.argv[1] == "late":
     print("starting", flush=True)
     time.sleep(1.5)

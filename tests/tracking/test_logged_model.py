@@ -204,7 +204,7 @@ def test_the_copied_tokenizer_needs_no_pipeline(tmp_path: Path) -> None:
     description = TokenizerDescription(kind="word", vocabulary=("cat", "café"), normalization=("lowercase",))
     code = f"""
 import sys
-from {package.name}.inputs.text.tokenizer import Tokenizer, TokenizerDescription
+from {package.name}.core.tokenizer import Tokenizer, TokenizerDescription
 print(Tokenizer(TokenizerDescription.model_validate_json({description.model_dump_json()!r})).encode("CAFÉ dog cat").tolist())
 print([name for name in sys.modules if name.split(".")[0] == "pipeline"])
 """

@@ -80,7 +80,7 @@ def test_a_checkout_of_another_user(checkout: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody without a name")
 def test_a_uid_without_a_name() -> None:
-    script = "import os; from pipeline.provenance import facts; os.setuid(54321); print(facts.known(facts.user))"
+    script = "import os; from pipeline.tracking import provenance; os.setuid(54321); print(provenance.known(provenance.user))"
     nameless = {name: value for name, value in os.environ.items() if name not in ("LOGNAME", "USER", "LNAME", "USERNAME")}
     output = subprocess.run([sys.executable, "-c", script], cwd=TOP, env=nameless, check=True, capture_output=True, text=True).stdout
     assert output == "unknown: uid 54321 has no name\n"

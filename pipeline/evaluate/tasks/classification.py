@@ -69,7 +69,6 @@ class Evaluator:
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import confusion, curves, mistakes
-        from pipeline.evaluate.reports.figures import curves as history_figure
 
         predictions, classes = self.predictions, self.classes
         calibration = Calibration.of(predictions.confidence, predictions.correct, self.settings.calibration_bins)
@@ -77,7 +76,7 @@ class Evaluator:
         recorded.write_reliability(folder / "reliability.csv", calibration)
         confusion.plot(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
         curves.plot_reliability(folder / "reliability.png", calibration)
-        history_figure.plot_history(folder / "history.png", history)
+        curves.plot_history(folder / "history.png", history)
         shown, texts = predictions.most_confident_mistakes(self.settings.mistakes), None
         if isinstance(self.inputs, ImageInputs):
             mistakes.plot(folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes)

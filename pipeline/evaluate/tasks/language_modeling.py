@@ -104,7 +104,6 @@ class Evaluator:
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import curves
-        from pipeline.evaluate.reports.figures import curves as history_figure
 
         losses = np.concatenate(self.losses)
         # of a split shorter than a row, the last positions have padding alone
@@ -112,7 +111,7 @@ class Evaluator:
         by_position = np.nanmean(counted.astype(np.float64), axis=0)
         recorded.write(folder / "loss_by_position.csv", ("position", "loss"), enumerate(by_position.tolist(), start=1))
         curves.plot_positions(folder / "loss_by_position.png", by_position)
-        history_figure.plot_history(folder / "history.png", history)
+        curves.plot_history(folder / "history.png", history)
         self.write_passages(folder / "surprising.csv", losses.ravel(), inputs.reshape(-1))
         files.write_text(folder / "samples.md", "\n".join(self.samples(model)))
 

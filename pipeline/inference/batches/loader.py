@@ -70,7 +70,7 @@ class SplitTensors:
     def size_bytes(self) -> int:
         """Return the size in bytes of the split's inputs on the device.
 
-        If there is an augmentation, this is the size of the packed images (see packed_pixels.py).
+        If there is an augmentation, this is the size of the packed images (see train/augment/pixels.py).
         """
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
 

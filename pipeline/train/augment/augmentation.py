@@ -52,14 +52,14 @@ class Augmentation:
         return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
 
     def packed_bytes(self, num_samples: int) -> int:
-        """Return the size in bytes of `num_samples` images in the packed format (see packed_pixels.py). The border around each image, which
+        """Return the size in bytes of `num_samples` images in the packed format (see train/augment/pixels.py). The border around each image, which
         random crops need, is included.
         """
         images, border = self.pixels.images, 2 * self.window.border
         return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
 
     def packed(self, images: Tensor) -> Tensor:
-        """Convert images (n, height, width, channels) uint8 to the packed format (see packed_pixels.py) that `gather` reads."""
+        """Convert images (n, height, width, channels) uint8 to the packed format (see train/augment/pixels.py) that `gather` reads."""
         return self.pixels.packed(images, self.window.border)
 
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ PREPARED = "PREPARED_FOR_TEST"
 PARENT = """
 import os
 from functools import partial
-from pipeline.io.reading import workers
+from pipeline.prepare.reading import workers
 from tests.prepare.reading.test_workers import slept
 if __name__ == "__main__":
     for _ in workers.on_processes(slept, [3.0] * 400, workers=2, prepare=partial(os.write, 1, b"ready\\n")):

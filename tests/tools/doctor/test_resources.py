@@ -22,7 +22,7 @@ H200 = Gpu("NVIDIA H200", 140 * GIB, 139 * GIB, (9, 0))
 IN_NAMESPACE = """
 import json, sys
 from pathlib import Path
-from pipeline.doctor import resources
+from pipeline.tools.doctor import resources
 from pipeline.tools.doctor.finding import Context
 from pipeline.tools.doctor.nvml import Gpu, Gpus
 from pipeline.core.environment import Environment

@@ -47,7 +47,7 @@ def test_a_cgroup_without_a_limit_leaves_everything(tmp_path: Path, limit: str |
     if limit is not None:
         (tmp_path / "memory.max").write_text(limit)
     (tmp_path / "memory.current").write_text("500\n")
-    monkeypatch.setattr(micro_batches.cgroup, "folders", lambda _: iter([tmp_path]))
+    monkeypatch.setattr(micro_batches.limits, "folders", lambda _: iter([tmp_path]))
     assert micro_batches.available_bytes() > 0.5 * psutil.virtual_memory().available
     (tmp_path / "memory.max").write_text("1000000\n")
     assert micro_batches.available_bytes() == 999_500

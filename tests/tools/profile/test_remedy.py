@@ -43,7 +43,7 @@ PRECISION = {"train.precision": "fp32"}
     ],
 )
 def test_the_remedy_fits_the_situation(train_params, monkeypatch, largest, device, resident, changes, expected) -> None:
-    monkeypatch.setattr(remedy.cgroup, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(remedy.limits, "usable_cpus", lambda: 8)
     situation = Situation(train_params(changes), Machine(device, 2), is_resident=resident, has_images=True)
     sentence = remedy.sentence(ONE[largest], situation)
     assert expected in sentence

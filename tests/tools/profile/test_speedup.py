@@ -90,7 +90,7 @@ def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monke
     monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("slow")]))
     monkeypatch.setattr(speedup.Candidate, "warm_up", lambda *_: 1)
     monkeypatch.setattr(speedup.Candidate, "run", lambda *_: 1.0)
-    monkeypatch.setattr(speedup.blocks, "interleaved", lambda *_, **__: seconds)
+    monkeypatch.setattr(speedup.timing, "interleaved", lambda *_, **__: seconds)
     _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
     assert slow.step_s == 2.0
     assert slow.speed.median == 0.5
