@@ -1,11 +1,11 @@
-"""`python -m pipeline repro`: run check, `dvc repro` and the summary, which waits until MLflow has the run. `sync`: send MLflow what it lacks."""
+"""`python -m pipeline repro`: run check, `dvc repro` and the summary, which waits until MLflow has the run."""
 
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.core import checkout_lock, interruption
 from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
@@ -15,15 +15,10 @@ from pipeline.evaluate.reports import recorded
 from pipeline.tools import supervision
 from pipeline.tools.check import command as check
 from pipeline.tools.params import command as set_parameters
-from pipeline.tracking import comparison_view, journal, mirror, mirror_process, run_description
+from pipeline.tracking import comparison_view, journal, mirror_process, run_description
 from pipeline.tracking import run as tracking
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import Cursor
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pipeline.core.spec import Spec
 
 
 def summarize() -> None:
@@ -90,23 +85,3 @@ def dvc_repro() -> int:
     sys.stdout.flush()
     search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return supervision.run_all([("dvc", "repro")], {**os.environ, "PATH": search_path, SUMMARY_FOLLOWS: "true"}, top=Path())
-
-
-def run_sync(follow: str | None) -> int:
-    """Send journals, the local records of runs, to MLflow: all that are not completely in an MLflow store yet. Return 0 if this succeeds,
-    else 1.
-
-    If `follow` is the folder of a journal, send this journal until the stage that writes it has ended and MLflow has everything. Then send
-    the journals of earlier runs for a limited time; whether this succeeds does not change the exit code.
-    """
-    if follow:
-        return mirror.follow(Path(follow), Environment.read(), build)
-    return 1 if mirror.sync(Environment.read(), build) else 0
-
-
-def build(path: Path) -> "tuple[nn.Module, Spec]":
-    """Load a model file. Return what MLflow logs: the module, and the description of its inputs and outputs."""
-    from pipeline.inference import model_file  # late: torch takes seconds to import, and only the model needs it
-
-    module, manifest = model_file.load(path)
-    return module, manifest.spec

@@ -46,7 +46,7 @@ FUNCTIONS = {
     "set": "params.command:run",
     "report": "report.command:run",
     "ui": "ui:run",
-    "sync": "repro:run_sync",
+    "sync": "sync:run",
     "tensorboard": "ui:run_tensorboard",
     "profile": "profile.command:run",
     "speedup": "profile.command:run_speedup",

@@ -28,11 +28,11 @@ def sections() -> Iterator[type[Section]]:
         current = waiting.pop()
         waiting += current.__subclasses__()
         module = current.__module__
-        # those of `load` are made of the others for one file; those of `search` describe a search file
+        # those of `core.params` are made of the others for one file; those of `search` describe a search file
         if (
             current is not Section
             and module.startswith("pipeline.")
-            and not module.endswith(".load")
+            and module != "pipeline.core.params"
             and not module.startswith("pipeline.tools.search.")
         ):
             yield current

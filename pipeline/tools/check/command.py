@@ -57,7 +57,7 @@ def refuse_unfit_machine(environment: Environment, top: Path) -> None:
 
     Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
     """
-    from pipeline.tools.doctor import command as diagnosis
+    from pipeline.tools.doctor import diagnosis
     from pipeline.tools.doctor.finding import Context
 
     findings = diagnosis.examine(Context(environment, top), diagnosis.FOR_TRAINING)

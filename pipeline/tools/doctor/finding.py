@@ -9,9 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.core.environment import Environment
-
 if TYPE_CHECKING:
+    from pipeline.core.environment import Environment
     from pipeline.tools.doctor.nvml import Gpus
 
 Status = Literal["ok", "warning", "problem"]
@@ -47,7 +46,7 @@ def worst(findings: Iterable[Finding]) -> str:
 class Context:
     """The environment variables, the checkout and the machine to check. `top` is the checkout, and `system` the root of the file system."""
 
-    environment: Environment
+    environment: "Environment"
     top: Path = field(default_factory=Path)
     system: Path = Path("/")
 

@@ -1,52 +1,16 @@
 """`profile`: how the time of a step is spent. `speedup`: which options make steps faster. `fit-batch`: which micro-batch fits."""
 
-import json
 import os
-import tempfile
 import time
 from pathlib import Path
 
 from pipeline.core.environment import Environment
 from pipeline.core.params import adding_lines, load
 from pipeline.core.paths import Paths
-from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.inference import model_file, tensor_file
 from pipeline.tools.profile import timing
-from pipeline.tools.profile.profile import Profile
-from pipeline.tracking import run as tracking
-from pipeline.tracking.journal import RunInfo
 from pipeline.train.params import TrainParams
-
-FOLDER = "profile"
-
-
-def refuse_other_run(params: TrainParams, prepared: Prepared, paths: Paths, environment: Environment) -> None:
-    """Raise Refusal if no run of this checkout trained the model file, or if it was trained with other parameters or data."""
-    remedy = "run `dvc repro` first, or leave out --log-to-run"
-    if not environment.tracking:
-        raise Refusal("--log-to-run: PIPELINE_TRACKING is false: set it to true, or leave out --log-to-run")
-    if not paths.model.exists() or not tracking.journal_of(environment, paths.model):
-        raise Refusal(f"--log-to-run: no run of this checkout has trained {paths.model}: {remedy}")
-    manifest = model_file.describe(tensor_file.load(paths.model, header_bytes=model_file.HEADER_BYTES)[1], paths.model)
-    if manifest.params != params.model_dump(mode="json") or manifest.inputs.get("data") != prepared.digest:
-        raise Refusal(f"--log-to-run: {paths.model} was trained with other parameters or data: {remedy}")
-
-
-def log(profile: Profile, paths: Paths, environment: Environment) -> str | None:
-    """Add the text, the numbers, the trace and the memory of `profile` to the run of the model file. Return the name of its journal."""
-    with (
-        tempfile.TemporaryDirectory(prefix="profile-") as folder,
-        tracking.addition(environment, paths.model, info=RunInfo(), stage="profile") as run,
-    ):
-        trace = Path(folder) / "trace.json.gz"
-        profile.traced.write(trace)
-        run.artifact(trace, folder=FOLDER)
-        run.text("profile.txt", "\n".join(profile.lines()) + "\n", folder=FOLDER)
-        run.text("profile.json", json.dumps(profile.record(), indent=2) + "\n", folder=FOLDER)
-        run.text("memory.csv", profile.memory_table(), folder=FOLDER)
-    return tracking.journal_of(environment, paths.model)
 
 
 def run(steps: int | None, trace: str | None, log_to_run: bool) -> None:
@@ -62,17 +26,17 @@ def run(steps: int | None, trace: str | None, log_to_run: bool) -> None:
         raise Refusal(f"--trace: {trace}: is a folder: add the name of a file, such as trace.json.gz")
     paths, environment = Paths(), Environment.read()
     with timing.ready(paths, environment) as (params, prepared, machine):
-        from pipeline.tools.profile import profile  # late: they take seconds to import
+        from pipeline.tools.profile import profile, run_artifacts  # late: they take seconds to import
 
         if log_to_run:
-            refuse_other_run(params, prepared, paths, environment)
+            run_artifacts.refuse_other_run(params, prepared, paths, environment)
         result = profile.profile_training(params, prepared, machine, steps=steps)
         print("\n".join(result.lines()))
         if trace:
             result.traced.write(Path(trace))
             print(f"trace: {trace}: open it at https://ui.perfetto.dev")
         if log_to_run:
-            print(f"profile: added to the run {log(result, paths, environment)}, as artifacts below {FOLDER}/")
+            print(f"profile: added to the run {run_artifacts.log(result, paths, environment)}, as artifacts below {run_artifacts.FOLDER}/")
 
 
 def run_speedup(steps: int | None, output: str | None) -> None:

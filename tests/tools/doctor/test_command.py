@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.tools.doctor import command as diagnosis
+from pipeline.tools.doctor import diagnosis
 from pipeline.tools.doctor.finding import Finding
 from tests.tools.parameters import Parameters
 

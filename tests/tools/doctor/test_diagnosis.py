@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.tools.doctor import command as diagnosis
+from pipeline.tools.doctor import diagnosis
 from pipeline.tools.doctor.finding import Context, Finding, as_json, worst
 
 MakeContext = Callable[..., Context]
