@@ -118,11 +118,17 @@ class Address:
 
     @property
     def for_mlflow(self) -> str:
-        """Return the address to pass to MLflow. The path of a SQLite database is made absolute.
+        """Return the address to pass to MLflow. The path of a SQLite database is made absolute, and `postgresql://` names its driver.
 
         If the address of a server has a password, it is returned without user and password, so that no message of MLflow contains them.
         MLflow then reads user and password from environment variables. A user without a password is not removed.
         """
+        # SQLAlchemy 2.1 would choose psycopg 3, but requirements.lock has psycopg2
+        return re.sub("^postgresql://", "postgresql+psycopg2://", self._absolute)
+
+    @property
+    def _absolute(self) -> str:
+        """Return the address for MLflow, but with the driver of the database as in `given`, or without one."""
         if self.credentials:
             return without_user(self.given).geturl()
         scheme, separator, path = self.given.partition(":///")
@@ -141,7 +147,7 @@ class Address:
 
         It is the key of this server or database in `delivered.json`, which records how much of a run each of them has received.
         """
-        return files.digest_of(without_user(self.for_mlflow).geturl())[:16]
+        return files.digest_of(without_user(self._absolute).geturl())[:16]
 
     @property
     def secrets(self) -> list[str]:

@@ -1,7 +1,9 @@
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import make_url
 
+from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.tracking.address import Address
 
@@ -25,6 +27,14 @@ def test_the_key_of_a_store_does_not_depend_on_the_password(make_environment: Ma
     keys = {Address.of(make_environment(f"postgresql://someone:{password}@host/runs")).key for password in ("one", "two")}
     assert len(keys) == 1
     assert Address.of(make_environment("http://host:5000")).key not in keys
+
+
+def test_a_postgresql_address_without_a_driver_means_the_installed_one_and_keeps_its_key(make_environment: MakeEnvironment) -> None:
+    address = Address.of(make_environment("postgresql://someone:hidden@host/runs"))
+    assert make_url(address.for_mlflow).get_dialect().import_dbapi().__name__ == "psycopg2"
+    assert address.key == files.digest_of("postgresql://host/runs")[:16]
+    other = "postgresql+pg8000://someone:hidden@host/runs"
+    assert Address.of(make_environment(other)).for_mlflow == other
 
 
 def test_a_relative_database_lies_under_the_root(make_environment: MakeEnvironment) -> None:

@@ -127,7 +127,7 @@ def of_database(address: Address) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        with closing(create_engine(address.given, connect_args={"connect_timeout": 2}).connect()) as connection:
+        with closing(create_engine(address.for_mlflow, connect_args={"connect_timeout": 2}).connect()) as connection:
             rows = connection.execute(text("SELECT version_num FROM alembic_version")).fetchall()
     except ImportError as error:
         remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
