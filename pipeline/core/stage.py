@@ -219,8 +219,11 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
     # before any code of the stage is imported: an edit after that would have no effect on the result
     began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
     refuse_changes: RefuseChanges = partial(began.refuse_changes, paths) if began else record_nothing
-    params = load(document, getattr(import_module(f"pipeline.{stage}.params"), f"{stage.capitalize()}Params"))
-    function = getattr(import_module(f"pipeline.{stage}.stage"), stage)
+    # an exception of the signal handler would be lost in torch's C code, which imports numpy and discards any exception of this import
+    with interruption.deferred() as interrupted:
+        params = load(document, getattr(import_module(f"pipeline.{stage}.params"), f"{stage.capitalize()}Params"))
+        function = getattr(import_module(f"pipeline.{stage}.stage"), stage)
+    interrupted.pause()  # after the block: from its end on, a signal raises Interrupted
 
     def observer() -> Observer:  # by name, as launch below: an import of what decides nothing would run the stage again after an edit of it
         watching: Observer = import_module("pipeline.tracking.observer").StageObserver(document.data, paths, environment)
