@@ -18,9 +18,10 @@ CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.L
 TIED_RANGE = 0.1
 """Bound of the uniform initial values of an embedding that is also the last layer, as in AWD-LSTM (Merity et al., 2017). Values of variance 1
 would give large logits."""
-UNSUPPORTED = {"cpu": torch.float16, "cuda": torch.bfloat16}
-"""Autocast types in which cells are not computed, by the type of the device. On a CPU, oneDNN has no LSTM in fp16 with gradients. On a GPU,
-autocast to bf16 would run cuDNN's cells in fp16 (AutocastRNN.cpp of torch), where small gradients underflow without loss scaling."""
+UNSUPPORTED = {"cpu": (torch.float16, torch.bfloat16), "cuda": (torch.bfloat16,)}
+"""Autocast types in which cells are not computed, by the type of the device. On a CPU, oneDNN has no LSTM in fp16 with gradients, and one in
+bf16 on some CPUs only. On a GPU, autocast to bf16 would run cuDNN's cells in fp16 (AutocastRNN.cpp of torch), where small gradients underflow
+without loss scaling."""
 
 
 class Settings(ModelSettings):
@@ -191,9 +192,9 @@ def run(cell: nn.RNNBase, inputs: Tensor, before: Any = None) -> tuple[Tensor, A
     if torch.compiler.is_exporting():
         return scanned(cell, inputs), None
     device = inputs.device.type
-    unsupported = UNSUPPORTED.get(device)
+    unsupported = UNSUPPORTED.get(device, ())
     # the meta device, on which the size of a model is counted, has no autocast: torch raises RuntimeError if asked
-    if unsupported is None or not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != unsupported:
+    if not unsupported or not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) not in unsupported:
         return cast("tuple[Tensor, Any]", cell(inputs, before))
     with torch.autocast(device, enabled=False):
         return cast("tuple[Tensor, Any]", cell(inputs.float(), before))
