@@ -87,7 +87,7 @@ $(EXTRAS:%=$(VENV)/.locked-%): $(VENV)/.locked-%: requirements-%.lock $(VENV)/.l
 	@touch $@
 
 repro: setup ## check, prepare, train, evaluate (only what changed), summary; PRESET=name copies a preset to params.yaml first
-	$(if $(PRESET),$(PYTHON) -m pipeline preset $(PRESET))
+	$(if $(PRESET),$(PYTHON) -m pipeline set preset=$(PRESET))
 	$(PYTHON) -m pipeline repro
 
 image: ## build the container image from requirements.lock and this checkout's code (IMAGE=pipeline)

@@ -73,7 +73,7 @@ def test_a_preset_a_typing_error_and_a_journal_with_nothing_left_need_nothing_he
     project.make(tmp_path)
     (tmp_path / "presets").symlink_to(TOP / "presets")
     (tmp_path / "params.yaml").unlink()
-    assert heavy_after("preset", "digits", cwd=tmp_path) == (0, set())
+    assert heavy_after("set", "preset=digits", cwd=tmp_path) == (0, set())
     assert heavy_after("sync", cwd=tmp_path, PIPELINE_TRACKING="true") == (0, set())
     assert heavy_after("set", "train.epoch=3", "model.width=3", cwd=tmp_path) == (2, {"numpy"}), "a source needs it"
     code, found = heavy_after("set", "train.epochs=3", cwd=tmp_path)
@@ -200,10 +200,16 @@ def test_help_lists_every_verb_with_its_purpose(capsys: pytest.CaptureFixture[st
     assert ended.value.code == 0
     output = " ".join(capsys.readouterr().out.split())
     for verb, purpose in VERBS.items():
-        assert f"{verb} {purpose}" in output
+        assert (f"{verb} {purpose}" in output) != (verb in __main__.HIDDEN)
 
 
-@pytest.mark.parametrize("arguments", [["trian"], [], ["preset"], ["train", "now"], ["check", "--fast"]], ids=str)
+@pytest.mark.parametrize(("word", "command"), __main__.RENAMED.items())
+def test_the_words_of_earlier_versions_name_the_new_command(word: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word, "--more"]) == 2
+    assert capsys.readouterr().err == f"error: {word}: is now `python -m pipeline {command}`\n"
+
+
+@pytest.mark.parametrize("arguments", [["trian"], [], ["promote"], ["train", "now"], ["check", "--fast"]], ids=str)
 def test_a_wrong_verb_or_argument_ends_with_2_and_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)

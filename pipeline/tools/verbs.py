@@ -18,8 +18,7 @@ VERBS = {
     "export": "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
     "search": "search for the best hyperparameters: train with many, and rank them",
     "trial": "train one trial of a search, in its folder; search runs this by itself",
-    "preset": "copy a preset to params.yaml",
-    "set": "change parameters in params.yaml, such as model=mlp train.epochs=3; comments and order stay",
+    "set": "change parameters in params.yaml, such as preset=cifar10-cnn model=mlp train.epochs=3; comments and order stay",
     "report": "write an HTML page about a model: result, data, curves, errors, cost, provenance; and a model card",
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow all events of the journals that it has not received",
@@ -29,6 +28,10 @@ VERBS = {
     "fit-batch": "measure throughput and memory of each micro-batch size, and propose one",
     "schema": "write params.schema.json and docs/parameters.md",
 }
+HIDDEN = ("summary", "trial")
+"""Verbs that programs call: `repro` and `search`. The help does not list them."""
+RENAMED = {"preset": "set preset=NAME [KEY=VALUE ...]"}
+"""The commands that replace the verbs of earlier versions."""
 FUNCTIONS = {
     "repro": "repro:run",
     "predict": "predict.command:run",
@@ -42,7 +45,6 @@ FUNCTIONS = {
     "export": "export.command:run",
     "search": "search.command:run",
     "trial": "search.command:run_trial",
-    "preset": "params.command:run_preset",
     "set": "params.command:run",
     "report": "report.command:run",
     "ui": "ui:run",
@@ -70,7 +72,8 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "assignments": {
             "nargs": "*",
             "metavar": KEY_VALUE,
-            "help": "train.epochs=3 changes a value; model=mlp replaces the section by the values recommended for mlp",
+            "help": "train.epochs=3 changes a value; model=mlp replaces the section by the values recommended for mlp; preset=NAME first copies "
+            "presets/NAME.yaml to params.yaml, unless uncommitted changes would be lost",
         },
         "--upgrade": {
             "nargs": "*",
@@ -127,7 +130,6 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--format": {"required": True, "choices": ("onnx", "pt2", "aoti"), "help": "ONNX, a program of torch.export, or compiled for C++"},
         "--output": {"metavar": "PATH", "help": "the file to write (default: beside the model file, such as models/model.onnx)"},
     },
-    "preset": {"name": {}, "assignments": {"nargs": "*", "metavar": KEY_VALUE, "help": "change these parameters of it, as `set` does"}},
     "doctor": {
         "--all": {"action": "store_true", "dest": "complete", "help": "print the checks that are ok, too"},
         "--json": {"action": "store_true", "help": "print all checks as JSON for programs"},

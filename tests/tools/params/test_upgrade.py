@@ -150,7 +150,7 @@ def test_several_files_are_upgraded_all_or_none(parameters: Parameters, refused:
 
 def test_values_and_the_upgrade_are_two_commands(parameters: Parameters, refused: Refused) -> None:
     for words in ((), ("seed=2", "--upgrade")):
-        assert refused("set", *words) == ["set: write either values, such as train.epochs=3, or --upgrade"]
+        assert refused("set", *words) == ["set: write either values, such as train.epochs=3 or preset=digits, or --upgrade"]
 
 
 @pytest.mark.usefixtures("new_keys")
