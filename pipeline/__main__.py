@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pipeline", description="A reproducible training pipeline.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb, purpose in VERBS.items():
-        listed = {} if verb in HIDDEN else {"help": purpose}
+        listed: dict[str, Any] = {} if verb in HIDDEN else {"help": purpose}
         subparser = verbs.add_parser(verb, description=purpose, **listed)
         for argument, settings in ARGUMENTS.get(verb, {}).items():
             subparser.add_argument(argument, **settings)

@@ -23,14 +23,12 @@ VERBS = {
     "ui": "serve the MLflow UI, opened at the comparison of the runs",
     "sync": "send to MLflow all events of the journals that it has not received",
     "tensorboard": "write event files of the runs, and print the command that shows them in TensorBoard",
-    "profile": "run some steps of the training, and print how their time is spent",
-    "speedup": "compare the steps of the training with each option that could make them faster, on this machine",
-    "fit-batch": "measure throughput and memory of each micro-batch size, and propose one",
+    "profile": "run some steps of the training, and print how their time is spent, or what would make them faster",
     "schema": "write params.schema.json and docs/parameters.md",
 }
 HIDDEN = ("summary", "trial")
 """Verbs that programs call: `repro` and `search`. The help does not list them."""
-RENAMED = {"preset": "set preset=NAME [KEY=VALUE ...]"}
+RENAMED = {"preset": "set preset=NAME [KEY=VALUE ...]", "speedup": "profile --speedup", "fit-batch": "profile --fit-batch"}
 """The commands that replace the verbs of earlier versions."""
 FUNCTIONS = {
     "repro": "repro:run",
@@ -51,8 +49,6 @@ FUNCTIONS = {
     "sync": "repro:run_sync",
     "tensorboard": "ui:run_tensorboard",
     "profile": "profile.command:run",
-    "speedup": "profile.command:run_speedup",
-    "fit-batch": "profile.command:run_fit_batch",
     "schema": "params.reference:run",
 }
 """The function of each verb, `module:function` in `pipeline/tools/`. The verbs of stages are in `pipeline/core/stage.py`."""
@@ -155,15 +151,17 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--output": {"metavar": "FOLDER", "help": "the folder to write to (default: .pipeline/tensorboard)"},
     },
     "profile": {
-        "--steps": {"type": int, "metavar": "N", "help": "steps to time (default: as many as take three seconds)"},
+        "--speedup": {"action": "store_true", "help": "instead compare the steps with each option that could make them faster here"},
+        "--fit-batch": {"action": "store_true", "help": "instead measure throughput and memory of micro-batch sizes, and propose one"},
+        "--steps": {
+            "type": int,
+            "metavar": "N",
+            "help": "steps to time (default: as many as take three seconds), or of a block of --speedup (default: half a second)",
+        },
         "--trace": {"metavar": "PATH", "help": "write a trace for https://ui.perfetto.dev, compressed if PATH ends in .gz"},
         "--log-to-run": {"action": "store_true", "help": "add the profile to the run that trained the model file, as artifacts"},
+        "--output": {"metavar": "FOLDER", "help": "write speedup.md, speedup.json and speedup.png of --speedup to this folder"},
     },
-    "speedup": {
-        "--steps": {"type": int, "metavar": "N", "help": "steps of a block (default: as many as take half a second)"},
-        "--output": {"metavar": "FOLDER", "help": "also write speedup.md, speedup.json and speedup.png to this folder"},
-    },
-    "fit-batch": {},
     "search": {
         "file": {"metavar": "FILE", "help": "the search file, such as presets/search/digits.yaml"},
         "--trials": {"type": int, "metavar": "N", "help": "the number of trials, instead of that in the file"},
