@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.untrusted import shown
+from pipeline.tools import tool
 from pipeline.tools.verbs import RENAMED, VERBS
 
 STAGES = ("prepare", "train", "evaluate")
@@ -55,7 +56,7 @@ def command(verb: str) -> Callable[..., int | None]:
     if location is None:
         return lambda: import_module("pipeline.core.stage").run(verb)
     module, function = location.split(":")
-    return getattr(import_module(f"pipeline.tools.{module}"), function)  # type: ignore[no-any-return]
+    return getattr(tool(module), function)  # type: ignore[no-any-return]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from pipeline.core.params import dotted
 from pipeline.core.paths import Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document, Location, read_text
+from pipeline.tools import tool
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import changes, edited, problems, upgraded_text
@@ -162,12 +163,8 @@ def upgraded(path: Path) -> tuple[str, dict[Location, Any]]:
     text = read_text(path)
     if "space" not in Document.of(text, path).data:
         return upgraded_text(text, path, STAGE_PARAMS.values(), problems)
-    from pipeline.tools.search.settings import (
-        SearchSettings,
-        checked,  # late: most files are parameter files
-    )
-
-    return upgraded_text(text, path, [SearchSettings], lambda data: checked(data, SearchSettings)[1])
+    search = tool("search.settings")  # late: most files are parameter files
+    return upgraded_text(text, path, [search.SearchSettings], lambda data: search.checked(data, search.SearchSettings)[1])
 
 
 def assigned(text: str, assignments: Sequence[str]) -> str:
