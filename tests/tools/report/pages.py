@@ -7,7 +7,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from ruamel.yaml import YAML
 
-VOID = {"meta", "br", "img", "line", "circle", "rect", "polyline"}
+VOID = {"meta", "br", "img"}
 
 
 @dataclass

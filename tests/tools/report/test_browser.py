@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tools.report import html
-from pipeline.tools.report.content import Number, Page, Section, Table
+from pipeline.tools.report.page import Number, Page, Section, Table, render_html
 from tests.tools.report.test_rendering import HOSTILE, everything
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -28,7 +27,7 @@ def test_the_page_fits_the_screen_and_asks_for_nothing(tmp_path: Path) -> None:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for text in (LONG, *HOSTILE):
-            page_file.write_text(html.render(everything(text)), encoding="utf-8")
+            page_file.write_text(render_html(everything(text)), encoding="utf-8")
             for width, scheme in ((320, "light"), (390, "dark"), (1280, "light")):
                 context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
                 page = context.new_page()
@@ -47,7 +46,7 @@ def test_two_small_tables_do_not_touch(tmp_path: Path, width: int) -> None:
     from playwright.sync_api import sync_playwright
 
     page_file = tmp_path / "page.html"
-    page_file.write_text(html.render(Page("two tables", (Section("Data", (SMALL, SMALL)),), ())), encoding="utf-8")
+    page_file.write_text(render_html(Page("two tables", (Section("Data", (SMALL, SMALL)),), ())), encoding="utf-8")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 800})

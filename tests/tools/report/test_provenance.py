@@ -6,8 +6,7 @@ from pipeline.core.paths import Paths
 from pipeline.core.section import flatten
 from pipeline.core.yaml_document import Document
 from pipeline.tools.params.command import assigned
-from pipeline.tools.report.sections.model import nearest_preset
-from pipeline.tools.report.sections.provenance import assignments
+from pipeline.tools.report.model import assignments, nearest_preset
 from tests.imports import TOP
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ ACCURACIES = {"train": "train/accuracy", "valid": "valid/accuracy"}
 FEW = 40
 """A curve with at most this many points has a marker at each point."""
 WIDE = 20.0
-"""The loss axis is logarithmic if the largest loss is at least this multiple of the smallest, and all are above 0."""
+"""An axis is logarithmic if the largest value is at least this multiple of the smallest, and all are above 0."""
 
 
 def plot_history(path: Path, rows: Sequence[Row]) -> None:
@@ -43,7 +44,11 @@ def plot_history(path: Path, rows: Sequence[Row]) -> None:
 def plot_losses(axes: Axes, rows: Sequence[Row]) -> None:
     plot_curves(axes, rows, LOSSES)
     axes.set_ylabel("train objective,\nvalid loss (nats)")
-    values = [value for name in LOSSES.values() for _, value in points(rows, name)]
+    set_scale(axes, [value for name in LOSSES.values() for _, value in points(rows, name)])
+
+
+def set_scale(axes: Axes, values: Sequence[float]) -> None:
+    """Make the vertical axis logarithmic if the curves through `values` would be flat on a linear one: see WIDE."""
     if values and min(values) > 0 and max(values) / min(values) >= WIDE:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1,) if max(values) / min(values) > 1000 else (1, 2, 5)))
@@ -67,19 +72,15 @@ def plot_rates(axes: Axes, rows: Sequence[Row]) -> None:
 
 def plot_curves(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
     """Plot one curve per split. `names` maps each split to the name of its column in `rows`. A split without values has no curve."""
-    for split, colour in CURVES.items():
-        steps, values = columns(rows, names[split])
+    for split, name in names.items():
+        steps, values = columns(rows, name)
         if steps:
-            axes.plot(steps, values, color=colour, label=split, linewidth=1.4, marker="." if len(steps) <= FEW else None)
+            axes.plot(steps, values, color=CURVES[split], label=split, linewidth=1.4, marker="." if len(steps) <= FEW else None)
 
 
 def columns(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:
     found = list(points(rows, name))
     return [step for step, _ in found], [value for _, value in found]
-
-
-FEW_POSITIONS = 40
-"""A curve with at most this many points has a marker at each point."""
 
 
 def plot_positions(path: Path, losses: NDArray[np.float64]) -> None:
@@ -89,24 +90,29 @@ def plot_positions(path: Path, losses: NDArray[np.float64]) -> None:
     """
     with canvas.figure(path, 7.2, 4) as figure:
         figure.suptitle("Loss by position in the window")
-        axes = figure.subplots()
-        axes.plot(
-            np.arange(1, len(losses) + 1), losses, color=canvas.BLUE, linewidth=1.2, marker="." if len(losses) <= FEW_POSITIONS else None
-        )
-        axes.set(xlabel="position: number of tokens that the model has read", ylabel="test loss (nats per token)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        plot_position_losses(figure.subplots(), losses)
+
+
+def plot_position_losses(axes: Axes, losses: Sequence[float] | NDArray[np.float64]) -> None:
+    axes.plot(np.arange(1, len(losses) + 1), losses, color=canvas.BLUE, linewidth=1.2, marker="." if len(losses) <= FEW else None)
+    axes.set(xlabel="position: number of tokens that the model has read", ylabel="test loss (nats per token)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plot_reliability(path: Path, calibration: Calibration) -> None:
     """Plot two diagrams: accuracy by confidence at the top, and the histogram of confidences at the bottom."""
     with canvas.figure(path, 6.4, 6.4) as figure:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         total = calibration.samples.sum()
         figure.suptitle(f"Reliability on {counted(total, 'test sample', ',')}, expected calibration error {calibration.error:.2%}")
-        plot_accuracy(upper, calibration)
-        plot_histogram(lower, calibration)
-        figure.align_ylabels()
-        figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        plot_diagrams(figure, calibration)
+
+
+def plot_diagrams(figure: Figure, calibration: Calibration) -> None:
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    plot_accuracy(upper, calibration)
+    plot_histogram(lower, calibration)
+    figure.align_ylabels()
+    figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
 def plot_accuracy(axes: Axes, calibration: Calibration) -> None:

@@ -1,6 +1,7 @@
-"""The section on the data: the splits, the frequency of each class, and some samples."""
+"""The sections that show samples: the data, wrong samples, and what a language model writes and expects least."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 
 import numpy as np
@@ -10,35 +11,32 @@ from numpy.typing import NDArray
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared, Split, read_record, shared_samples
-from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.params import data_name
-from pipeline.tools.report.content import Block, Cell, Excerpt, Gallery, Number, Paragraph, Picture, Section, Table
 from pipeline.tools.report.evidence import Evidence
+from pipeline.tools.report.page import Block, Cell, Excerpt, Figures, Gallery, Number, Picture, Section, Table
 
 MOST_CLASSES, SHOWN_CLASSES = 24, 8
 """With more than MOST_CLASSES classes, only the SHOWN_CLASSES most frequent and rarest ones are listed."""
 MOST_PICTURES, MOST_TEXTS, SPREAD = 20, 12, 3
 MOST_PIXELS, MOST_CHARACTERS = 128, 600
 """Larger images are made smaller, and longer texts are cut, so that the page stays small."""
-MOST_IN_TABLE = 240
+MOST_IN_TABLE, MOST_WRONG = 240, 24
+CONFIDENT_FIRST = "The most confident predictions are first; p is the probability of the predicted class."
 UNKNOWN_SIGN = "\N{REPLACEMENT CHARACTER}"
 
 
-def section(evidence: Evidence) -> Section:
+def data(evidence: Evidence) -> Section:
     prepared = evidence.prepared
     if prepared is None:
-        return Section("Data", (Paragraph(f"{evidence.paths.prepared} is not the data that this model was trained on."),))
+        return Section("Data", (f"{evidence.paths.prepared} is not the data that this model was trained on.",))
     source, name = evidence.params.get("source.name"), data_name(evidence.params)
-    origin = [Paragraph(f"Source: {source}" + (f", {name}" if name != source else ""))] if source else []
+    origin = [f"Source: {source}" + (f", {name}" if name != source else "")] if source else []
     classes = class_counts(prepared)
     shared = shared_samples(read_record(evidence.data).splits)
-    warning = (
-        [Paragraph(f"Samples with equal inputs stand in two splits: {', '.join(shared)}. Such a test sample is no new data.")]
-        if shared
-        else []
-    )
-    return Section("Data", (*origin, splits_table(evidence, prepared), *warning, *([classes] if classes else []), *samples(prepared)))
+    warning = [f"Samples with equal inputs stand in two splits: {', '.join(shared)}. Such a test sample is no new data."] if shared else []
+    return Section("Data", (*origin, splits_table(evidence, prepared), *warning, *([classes] if classes else []), *first_samples(prepared)))
 
 
 def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
@@ -70,7 +68,7 @@ def class_counts(prepared: Prepared) -> Table | None:
     return Table(("class", *counts), rows, caption)
 
 
-def samples(prepared: Prepared) -> tuple[Block, ...]:
+def first_samples(prepared: Prepared) -> tuple[Block, ...]:
     """Return samples of the train split: the first ones of each class, or the first ones if there are no classes."""
     split, inputs = prepared.train, prepared.spec.inputs
     names = prepared.spec.targets.output_names if prepared.spec.targets.has_classes else ()
@@ -121,3 +119,66 @@ def picture(image: NDArray[np.uint8], *caption: Cell) -> Picture:
 
 def cut(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ..."
+
+
+def mistakes(evidence: Evidence) -> Section | None:
+    """Return wrong samples of the test split, the most confident predictions first.
+
+    Return None if there are none, or if they are images that are not in this checkout. If only their table is missing, the section names the
+    remedy.
+    """
+    table = evidence.evaluation.table("mistakes.csv")
+    num_wrong = sum(row["actual"] != row["predicted"] for row in evidence.evaluation.table("confusion.csv") or ())
+    if table is None and num_wrong:  # as after an evaluation by an older version
+        return Section("Wrong samples", ("The evaluation has no mistakes.csv: run `dvc repro -f evaluate`.",))
+    rows = (table or [])[:MOST_WRONG]
+    if rows and "text" in rows[0]:
+        labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in rows]
+        return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, [row["text"] for row in rows]), CONFIDENT_FIRST))
+    if not rows or evidence.prepared is None or not isinstance(evidence.manifest.spec.inputs, ImageInputs):
+        return None
+    images = evidence.prepared.split(TEST).inputs
+    pictures = tuple(
+        picture(images[int(row["sample"])], f"true {row['actual']}", f"predicted {row['predicted']}", f"p = {float(row['confidence']):.2f}")
+        for row in rows
+    )
+    return Section("Wrong samples", (Gallery(pictures), f"{len(pictures)} of {num_wrong:,} wrong samples.", CONFIDENT_FIRST))
+
+
+HEADING = "\n## Temperature "
+BODY = re.compile(r"\n\n```text\n(.*)\n```\s*", re.DOTALL)
+MOST_PASSAGES = 8
+
+
+def generated_texts(evidence: Evidence) -> Section | None:
+    """Return the texts that the evaluation generated, one for each temperature; None if it generated none."""
+    path = evidence.evaluation.tables / "samples.md"
+    if not path.is_file():
+        return None
+    excerpts = tuple(generated(path.read_bytes().decode("utf-8")))  # `read_text` would turn carriage returns into line feeds
+    note = "Generated by the evaluation with a fixed seed: the same model writes the same texts."
+    return Section("Generated text", (*excerpts, note)) if excerpts else None
+
+
+def generated(document: str) -> Iterator[Excerpt]:
+    """Yield the texts in the file `samples.md` of the evaluation, each with its temperature."""
+    for part in document.split(HEADING)[1:]:
+        temperature, _, _ = part.partition("\n")
+        if body := BODY.match(part.removeprefix(temperature)):
+            yield Excerpt(f"temperature {temperature}", cut(body[1]))
+
+
+def passages(evidence: Evidence) -> Section | None:
+    """Return the passages with the highest loss, and the loss by position."""
+    rows, positions = evidence.evaluation.table("surprising.csv"), evidence.evaluation.table("loss_by_position.csv")
+    blocks: list[Block] = []
+    if positions:
+        from pipeline.tools.report import figures  # late: matplotlib takes a second to import
+
+        blocks.append(Figures((figures.position_losses([(int(row["position"]), float(row["loss"])) for row in positions]),)))
+    if rows:
+        blocks.append("The passages of the test split with the highest loss. The text before each passage ends at the bar.")
+        for row in rows[:MOST_PASSAGES]:
+            heading = f"from token {int(row['token']):,}: {float(row['loss']):.4f} nats per token"
+            blocks.append(Excerpt(heading, f"{row['before']}\u2502{row['passage']}"))
+    return Section("Least expected passages", tuple(blocks)) if blocks else None
